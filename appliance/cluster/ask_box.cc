@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "appliance/cluster/environment.h"
 #include "base/check.h"
 #include "nic/wire/control_frame.h"
 
@@ -108,12 +109,18 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
 
 }  // namespace
 
+void Environment::ask_box(const std::string& control, const proto::WorkerMessage& question,
+                          std::chrono::milliseconds timeout, Environment::Answer done) {
+  PBOX_CHECK(done != nullptr);
+  auto& io_context = static_cast<asio::io_context&>(context());
+  std::make_shared<Attempt>(io_context, control, *wire::frame(question), std::move(done))
+      ->begin(timeout);
+}
+
 void ask_box(asio::io_context& context, const std::string& control,
              const proto::WorkerMessage& question, std::chrono::milliseconds timeout,
              std::function<void(Answer)> done) {
-  PBOX_CHECK(done != nullptr);
-  std::make_shared<Attempt>(context, control, *wire::frame(question), std::move(done))
-      ->begin(timeout);
+  Environment::of(context).ask_box(control, question, timeout, std::move(done));
 }
 
 void probe(asio::io_context& context, const std::string& control, std::chrono::milliseconds timeout,

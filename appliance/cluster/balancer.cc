@@ -21,15 +21,14 @@ Balancer::Balancer(boost::asio::io_context& context, Store& store,
       box_directory_(box_directory),
       part_maps_(maps),
       options_(std::move(options)),
+      environment_(Environment::of(context)),
       timer_(context) {
   PBOX_CHECK(options_.progress != nullptr && options_.log != nullptr);
   tick();
 }
 
 void Balancer::tick() {
-  timer_.expires_after(std::chrono::milliseconds(options_.interval_ms));
-  timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
-    if (error || !*alive) return;
+  timer_.after(std::chrono::milliseconds(options_.interval_ms), [this] {
     measure();
     if (box_directory_.leads() && store_.health().up) {
       lead();
@@ -92,15 +91,15 @@ void Balancer::step(const std::string& name, Job& job, const std::vector<Balance
   if (map == part_maps_.maps().end()) return;
   auto job_boxes = boxes;
   for (BalancedBox& box : job_boxes) {
-    box.takes_parts = box.takes_parts && !map->second.avoids(box.name, unix_seconds()) &&
+    box.takes_parts = box.takes_parts && !map->second.avoids(box.name, environment_.unix_seconds()) &&
                       part_maps_.can_serve(box.name, map->second);
   }
-  const auto proposal =
-      job.balancer.step(map->second, part_maps_.revision(name), job_boxes, loads, unix_seconds());
+  const auto proposal = job.balancer.step(map->second, part_maps_.revision(name), job_boxes, loads,
+                                          environment_.unix_seconds());
   log_decisions(name, job.balancer);
   if (!proposal) return;
   if (const auto why = part_maps_.lacks_room(name, proposal->map)) {
-    job.balancer.refused(*why, unix_seconds());
+    job.balancer.refused(*why, environment_.unix_seconds());
     return log_decisions(name, job.balancer);
   }
   commit(name, *proposal);
@@ -118,7 +117,8 @@ void Balancer::commit(const std::string& name, const JobBalancer::Proposal& prop
                     if (job == jobs_.end()) return;
                     job->second.is_committing = false;
                     if (status) return job->second.balancer.committed();
-                    job->second.balancer.refused(status.error().message, unix_seconds());
+                    job->second.balancer.refused(status.error().message,
+                                                 environment_.unix_seconds());
                     log_decisions(name, job->second.balancer);
                   });
 }

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <map>
 #include <memory>
@@ -58,7 +57,8 @@ class Balancer {
   const BoxDirectory& box_directory_;
   PartMaps& part_maps_;
   Options options_;
-  boost::asio::steady_timer timer_;
+  Environment& environment_;
+  Timer timer_;
   LoadMeter meter_;
   JobLoads own_loads_;
   std::map<std::string, Job> jobs_;  // empty unless this box leads

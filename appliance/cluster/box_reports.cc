@@ -1,11 +1,11 @@
 #include "appliance/cluster/box_reports.h"
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <chrono>
 #include <utility>
 
 #include "appliance/cluster/ask_box.h"
+#include "appliance/cluster/environment.h"
 #include "base/check.h"
 #include "nic/wire/control_versions.h"
 
@@ -23,7 +23,7 @@ void BoxReports::ask(const std::vector<BoxRecord>& boxes, std::function<void()> 
   std::erase_if(reports_, [&](const auto& entry) { return !is_asked(entry.first); });
   std::erase_if(silent_, [&](const std::string& box) { return !is_asked(box); });
   if (round.done != nullptr && round.missing.empty()) {
-    boost::asio::post(context_, [alive = alive_, done = std::move(round.done)] {
+    Environment::of(context_).post([alive = alive_, done = std::move(round.done)] {
       if (*alive) done();
     });
   } else if (round.done != nullptr) {

@@ -49,10 +49,7 @@ void Claim::make() {
                   if (!*alive) return;
                   making_ = false;
                   if (outcome) return;  // the mirror shows which box was first
-                  retry_.expires_after(kRetry);
-                  retry_.async_wait([this, alive](const boost::system::error_code& error) {
-                    if (!error && *alive) reconsider();
-                  });
+                  retry_.after(kRetry, [this] { reconsider(); });
                 });
 }
 

@@ -44,7 +44,7 @@ class Claim {
   std::string key_;
   std::function<std::string()> value_;
   std::function<void()> on_change_;
-  boost::asio::steady_timer retry_;
+  Timer retry_;
   int64_t token_ = 0;
   int64_t holder_revision_ = 0;
   bool making_ = false;

@@ -108,9 +108,7 @@ void EpochPool::reserve() {
 
 void EpochPool::reserve_later() {
   PBOX_CHECK(reserving_);
-  retry_.expires_after(kRetry);
-  retry_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
-    if (error || !*alive) return;
+  retry_.after(kRetry, [this] {
     reserving_ = false;
     reserve();
   });

@@ -5,11 +5,11 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <deque>
 #include <memory>
 #include <string>
 
+#include "appliance/cluster/environment.h"
 #include "appliance/cluster/store.h"
 #include "appliance/storage/epoch_store.h"
 
@@ -50,7 +50,7 @@ class EpochPool : public storage::Epochs {
   storage::Disk& disk_;
   storage::EpochStore& given_;
   std::string owner_;
-  boost::asio::steady_timer retry_;
+  Timer retry_;
   std::deque<Block> blocks_;  // ascending; the first one may be partly used
   uint32_t floor_ = 0;        // the next block must lie above it
   bool reserving_ = false;

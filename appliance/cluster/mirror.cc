@@ -36,10 +36,7 @@ void Mirror::read() {
 
 void Mirror::follow(const Result<Snapshot>& snapshot) {
   if (!snapshot) {
-    retry_.expires_after(kRetry);
-    retry_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
-      if (!error && *alive) read();
-    });
+    retry_.after(kRetry, [this] { read(); });
     return;
   }
   PBOX_DCHECK(watch_ == nullptr);

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
 
+#include "appliance/cluster/environment.h"
 #include "appliance/cluster/store.h"
 
 namespace pbox::cluster {
@@ -36,7 +36,7 @@ class Mirror {
   Store& store_;
   std::string prefix_;
   std::function<void()> on_change_;
-  boost::asio::steady_timer retry_;
+  Timer retry_;
   std::map<std::string, KeyValue> entries_;
   bool loaded_ = false;
   std::unique_ptr<Watch> watch_;

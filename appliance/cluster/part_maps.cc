@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <utility>
 
 #include "appliance/cluster/ask_box.h"
@@ -20,14 +19,11 @@ constexpr uint32_t kUnreachableMs = 1'500;
 
 }  // namespace
 
-uint64_t unix_seconds() {
-  return static_cast<uint64_t>(std::time(nullptr));
-}
-
 PartMaps::PartMaps(boost::asio::io_context& context, Store& store, Options options)
     : context_(context),
       store_(store),
       options_(std::move(options)),
+      environment_(Environment::of(context)),
       timer_(context),
       reports_(context),
       entries_(context, store, kJobs, [this] { on_maps(); }),
@@ -313,7 +309,7 @@ void PartMaps::reassign_now(const std::string& job, const std::string& box, cons
   }
   if (is_draining(box)) state_drain_obstacle(box, job, obstacle);
   if (changed.boxes == map->boxes) return answer_all(job, unavailable(obstacle));
-  if (avoid) changed.avoided[box] = unix_seconds() + kAvoidS;
+  if (avoid) changed.avoided[box] = environment_.unix_seconds() + kAvoidS;
   change(job, changed, [this, job, box, why, obstacle] {
     options_.log(BoxDirectory::Severity::kWarning, "parts_given_away",
                  "the parts of job '" + job + "' on box " + box + " move to other boxes: " + why +

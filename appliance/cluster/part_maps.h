@@ -16,7 +16,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -28,14 +27,11 @@
 
 #include "appliance/cluster/box_directory.h"
 #include "appliance/cluster/box_reports.h"
+#include "appliance/cluster/environment.h"
 #include "appliance/cluster/part_map.h"
 #include "appliance/control/part_directory.h"
 
 namespace pbox::cluster {
-
-// Returns this box's wall clock in Unix seconds. For display and for decisions that need not be
-// exact.
-uint64_t unix_seconds();
 
 class PartMaps : public control::PartDirectory {
  public:
@@ -151,7 +147,8 @@ class PartMaps : public control::PartDirectory {
   boost::asio::io_context& context_;
   Store& store_;
   Options options_;
-  boost::asio::steady_timer timer_;
+  Environment& environment_;
+  Timer timer_;
   // By job: requests that wait for a change in progress; an entry without requests also marks such
   // a change.
   std::map<std::string, std::vector<Answer>> waiting_;

@@ -63,7 +63,8 @@ std::vector<CandidateBox> PartMaps::candidates(const std::string& job, const std
     const auto found = bytes.find(record.name);
     boxes.push_back(candidate(record, job));
     boxes.back().bytes = found == bytes.end() ? 0 : found->second;
-    const bool is_avoided = job_map != nullptr && job_map->avoids(record.name, unix_seconds());
+    const bool is_avoided =
+        job_map != nullptr && job_map->avoids(record.name, environment_.unix_seconds());
     if (is_avoided || reports_.is_silent(record.name)) continue;
     std::swap(boxes[wanted++], boxes.back());
   }
@@ -99,7 +100,7 @@ bool PartMaps::hand_back(const std::string& job, uint32_t part) {
     return false;
   }
   const auto refused = no_room_.find({job, part});
-  if (refused != no_room_.end() && std::chrono::steady_clock::now() < refused->second) return false;
+  if (refused != no_room_.end() && environment_.now() < refused->second) return false;
   if (!has_other_boxes(job)) return false;
   if (waiting_.contains(job)) return true;  // a change is in progress
   waiting_[job];                            // marks a change in progress
@@ -117,17 +118,17 @@ void PartMaps::hand_back_now(const std::string& job, uint32_t part) {
   }
   auto boxes = candidates(job, options_.self, map->protocol_version, map);
   std::erase_if(boxes, [&](const CandidateBox& box) {
-    return map->avoids(box.name, unix_seconds()) || reports_.is_silent(box.name);
+    return map->avoids(box.name, environment_.unix_seconds()) || reports_.is_silent(box.name);
   });
   auto changed = reassign_part(*map, part, std::move(boxes));
   if (!changed) {
-    no_room_[{job, part}] = std::chrono::steady_clock::now() + kNoRoomFor;
+    no_room_[{job, part}] = environment_.now() + kNoRoomFor;
     const std::string what = "part " + std::to_string(part) + " of job '" + job +
                              "' has room neither here nor on any other box";
     options_.log(BoxDirectory::Severity::kWarning, "no_room", what);
     return answer_all(job, unavailable(what));
   }
-  changed->avoided[options_.self] = unix_seconds() + kAvoidS;
+  changed->avoided[options_.self] = environment_.unix_seconds() + kAvoidS;
   change(job, *changed, [this, job, part, to = changed->boxes[part]] {
     options_.log(BoxDirectory::Severity::kWarning, "part_handed_back",
                  "part " + std::to_string(part) + " of job '" + job +

@@ -19,9 +19,7 @@ constexpr uint32_t kReportTicks = 8;
 }  // namespace
 
 void PartMaps::tick() {
-  timer_.expires_after(kTick);
-  timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
-    if (error || !*alive) return;
+  timer_.after(kTick, [this] {
     if (store_.health().up && entries_.loaded()) {
       update_running_jobs();
       if (options_.box_directory().leads()) {
@@ -155,7 +153,7 @@ bool PartMaps::is_unused(const std::string& job, const PartMap& map) const {
 // Leader only: deletes the maps that no job has needed for a long time.
 void PartMaps::delete_unused_maps() {
   PBOX_CHECK(options_.box_directory().leads());
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = environment_.now();
   std::map<std::string, Unused> unused;
   for (const auto& [job, map] : maps_) {
     if (waiting_.contains(job) || !is_unused(job, map)) continue;

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "appliance/control/job_admission.h"
 #include "base/check.h"
 #include "nic/wire/control_versions.h"
 

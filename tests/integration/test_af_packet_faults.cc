@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "tests/support/box_cluster.h"
 #include "tests/support/sums.h"
 #include "tests/support/veth.h"
 
@@ -67,7 +68,7 @@ TEST_CASE("a box that stopped or died in the middle of a round starts again on t
   for (int restart = 0; restart < 2; ++restart) {
     Daemon daemon(veth.box_arguments(4));
     auto workers = start_endless(daemon.control());
-    std::this_thread::sleep_for(50ms);
+    REQUIRE(await([&] { return daemon.metric("pbox_rx_packets_total") > 0; }));
     daemon.program().signal(signal);
     CHECK(daemon.program().wait_exit(kDeadlineMs) == (signal == SIGKILL ? 128 + SIGKILL : 0));
     for (auto& worker : workers) CHECK(worker.finish() == "");
@@ -91,10 +92,10 @@ TEST_CASE("a link that is down for a second costs that second and nothing else")
                              .waits = true});
   await_joined(workers);
   for (const auto& worker : workers) worker.go();
-  std::this_thread::sleep_for(50ms);
+  REQUIRE(await([&] { return daemon.metric("pbox_rx_packets_total") > 0; }));
   must_run({"ip", "link", "set", end, "down"});
   std::this_thread::sleep_for(1s);
-  CHECK(daemon.metric("pbox_port_links_down") == 1);
+  REQUIRE(await([&] { return daemon.metric("pbox_port_links_down") == 1; }));
   const uint64_t before = daemon.metric("pbox_rx_packets_total");
   CHECK(before > 0);
   must_run({"ip", "link", "set", end, "up"});

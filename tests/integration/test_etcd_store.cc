@@ -129,6 +129,26 @@ TEST_CASE("etcd keeps the promises that every cluster store makes") {
   check_claims(desk, factory);
 }
 
+TEST_CASE("the leading member is killed, and costs neither a change nor an event") {
+  test::EtcdCluster etcd(3);
+  Desk desk;
+  // The lease outlasts any pause of a busy machine.
+  const auto store = open(desk, options_for(etcd, 600));
+  REQUIRE(desk.await_session(*store));
+  const int64_t session = store->session();
+  Counter counter(desk, *store);
+  counter.step();
+  const size_t member = etcd.leader();
+  etcd.kill(member);
+  for (int step = 0; step < 3; ++step) counter.step();
+  CHECK(counter.watched_all());
+  CHECK(etcd.leader() != member);
+  etcd.start(member);
+  counter.step();
+  CHECK(counter.watched_all());
+  CHECK(store->session() == session);
+}
+
 TEST_CASE("members that are killed or stopped cost neither a change nor an event", "[.slow]") {
   test::EtcdCluster etcd(3);
   Desk desk;

@@ -280,6 +280,7 @@ TEST_CASE(
   sleep(1);
   etcd.start(0);
   training.end_rounds();
+  CHECK(training.recoveries() > 0);
   report("etcd back", training);
   CHECK(boxes["a"].metric("pbox_jobs_failed_total") == 0);
   training.kill();

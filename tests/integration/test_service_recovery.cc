@@ -9,6 +9,7 @@
 #include <memory>
 #include <thread>
 
+#include "tests/support/box_cluster.h"
 #include "tests/support/mortal_box.h"
 #include "tests/support/sums.h"
 
@@ -17,6 +18,12 @@ namespace {
 
 void pause_ms(int duration_ms) {
   std::this_thread::sleep_for(std::chrono::milliseconds(duration_ms));
+}
+
+// Returns once workers push to this process of the box: they are in the middle of their rounds.
+void await_rounds(const Daemon& daemon) {
+  constexpr uint64_t kPackets = 500;
+  REQUIRE(await([&] { return daemon.metric("pbox_rx_packets_total") > kPackets; }));
 }
 
 struct Part {
@@ -78,7 +85,7 @@ TEST_CASE("a job continues over a box that is killed again and again, with the s
   await_joined(workers);
   for (auto& worker : workers) worker.go();
   for (int crash = 0; crash < 3; ++crash) {
-    pause_ms(150 + 70 * crash);
+    await_rounds(box.daemon());
     box.kill();
     pause_ms(50 * crash);
     box.start_again();
@@ -100,7 +107,7 @@ TEST_CASE("a box that is stopped in order and restarted continues its jobs") {
                              .waits = true});
   await_joined(workers);
   for (auto& worker : workers) worker.go();
-  pause_ms(100);
+  await_rounds(box.daemon());
   box.stop();
   box.start_again();
   const auto outcome = collect(workers);
@@ -114,7 +121,7 @@ TEST_CASE("workers rejoin a box that was stopped for longer than they wait for i
   auto workers = start_sums({.box = daemon.control(), .workers = 2, .rounds = 150, .waits = true});
   await_joined(workers);
   for (auto& worker : workers) worker.go();
-  pause_ms(100);
+  await_rounds(daemon);
   daemon.program().signal(SIGSTOP);
   pause_ms(1500);
   daemon.program().signal(SIGCONT);
@@ -181,7 +188,7 @@ TEST_CASE("a rank that dies together with the box is replaced too") {
     workers.emplace_back([&, rank](Line& line) { body(line, {.rank = rank}); });
   }
   for (auto& worker : workers) CHECK(worker.heard() == "joined");
-  pause_ms(100);
+  await_rounds(box.daemon());
   workers[2].signal(SIGKILL);
   box.kill();
   workers[2].finish();

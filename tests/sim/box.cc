@@ -14,10 +14,6 @@ constexpr uint64_t kTurnNs = 2'000;
 constexpr uint64_t kRestartNs = 100 * kNanosPerMilli;
 constexpr uint64_t kTickNs = 50 * kNanosPerMilli;
 constexpr uint32_t kSmallRingSlots = 6;
-constexpr uint64_t kQuestionNs = 2 * kNanosPerSecond;
-// More than the jobs of any seed need.
-constexpr uint64_t kJobMemoryBytes = 256u << 20;
-constexpr uint32_t kJobSlots = 16;
 
 }  // namespace
 
@@ -27,7 +23,8 @@ Box::Box(Rack& rack, HostId host)
       client_host_(client_of(rack.options, host)),
       client_(*this),
       control_thread_(rack.queue, [this] { turn_control(); }),
-      disk_(rack.options.seed * 31 + host, rack.counts) {
+      disk_(rack.options.seed * 31 + host, rack.counts),
+      single_box_(limits::kChunkBytesDefault) {
   for (uint32_t index = 0; index < rack.options.pipelines; ++index) {
     Pipeline& pipeline = pipelines_.emplace_back();
     pipeline.local = endpoint_of(host, static_cast<uint16_t>(limits::kDataPortFirst + index));
@@ -38,11 +35,6 @@ Box::Box(Rack& rack, HostId host)
   }
   rack.control.attach(host, *this);
   rack.control.attach(client_host_, client_);
-  rack.parts.attach(host, [this] {
-    if (!up()) return;
-    registry_->on_parts_changed();
-    flush();
-  });
 }
 
 control::RegistryOptions Box::registry_options() const {
@@ -52,9 +44,9 @@ control::RegistryOptions Box::registry_options() const {
   options.heartbeat_interval_ms =
       static_cast<uint32_t>(rack_.options.dead_after_ns / kNanosPerMilli / 10);
   options.payload_crc = rack_.options.payload_crc;
-  options.jobs_max = kJobSlots;
-  options.job_memory_bytes = kJobMemoryBytes;
-  options.arena_bytes.assign(rack_.options.pipelines, kJobMemoryBytes / 2);
+  options.jobs_max = rack_.options.job_slots;
+  options.job_memory_bytes = rack_.options.memory_of(host_);
+  options.arena_bytes.assign(rack_.options.pipelines, rack_.options.arena_of(host_));
   // Half of all seeds draw the same session numbers at each start. Then only the epoch
   // distinguishes a session from one before the crash. Names of backup copies must differ in any
   // case.
@@ -73,14 +65,14 @@ control::RegistryOptions Box::registry_options() const {
 
 void Box::start() {
   if (up()) return;
-  auto epochs = storage::EpochStore::open(disk_);
-  if (!epochs) {
-    require(epochs.error().message.find("damaged") == std::string::npos,
-            [&] { return "the disk did not keep a whole epoch file: " + epochs.error().message; });
+  auto stored = storage::EpochStore::open(disk_);
+  if (!stored) {
+    require(stored.error().message.find("damaged") == std::string::npos,
+            [&] { return "the disk did not keep a whole epoch file: " + stored.error().message; });
     rack_.queue.after(kRestartNs, [this] { start(); });
     return;
   }
-  epochs_.emplace(std::move(*epochs));
+  epochs_.emplace(std::move(*stored));
   checker_ = std::make_unique<BoxChecker>(rack_, rack_.options.pipelines);
   for (uint32_t index = 0; index < pipelines_.size(); ++index) {
     Pipeline& pipeline = pipelines_[index];
@@ -104,11 +96,28 @@ void Box::start() {
   }
   ++starts_;
   box_epochs_.emplace(*epochs_, host_, rack_.options.boxes);
-  registry_ = std::make_unique<control::JobRegistry>(registry_options(), *this, *box_epochs_, *this,
+  if (rack_.cluster.is_on()) join_cluster();
+  control::PartDirectory& parts =
+      cluster_ ? cluster_->maps() : static_cast<control::PartDirectory&>(single_box_);
+  storage::Epochs& epochs = cluster_ ? cluster_->epochs() : *box_epochs_;
+  registry_ = std::make_unique<control::JobRegistry>(registry_options(), *this, epochs, parts,
                                                      nullptr, nullptr, this);
-  rack_.parts.forget(host_);
-  rack_.parts.set_registered(host_, true);
   control_thread_.wake_soon();
+}
+
+void Box::join_cluster() {
+  cluster_.emplace(
+      rack_, host_, starts_, control_thread_, disk_, *epochs_,
+      BoxCluster::Callbacks{
+          .registry = [this]() -> const control::JobRegistry& { return *registry_; },
+          .on_change =
+              [this] {
+                registry_->on_parts_changed();
+                flush();
+              },
+          .on_answers = [this] { flush(); },
+          .ask = [this](const std::string& address, const auto& question, uint64_t timeout_ns,
+                        auto done) { ask_box(address, question, timeout_ns, std::move(done)); }});
 }
 
 uint64_t Box::pulls_received() const {
@@ -124,9 +133,10 @@ void Box::crash(bool silently) {
   if (!up()) return;
   rack_.control.abort_all(host_, silently);
   rack_.control.abort_all(client_host_, silently);
-  rack_.parts.set_registered(host_, false);
   for (auto& relay : relays_) relay->crash();
+  questions_.clear();
   registry_.reset();
+  cluster_.reset();
   for (Pipeline& pipeline : pipelines_) {
     rack_.network.close(pipeline.local);
     pipeline.loop.reset();
@@ -135,7 +145,6 @@ void Box::crash(bool silently) {
   }
   checker_.reset();
   peers_.clear();
-  questions_.clear();
   if (silently) disk_.crash();
 }
 
@@ -175,7 +184,12 @@ void Box::execute(uint32_t index, pipeline::Command command) {
 Status Box::install(uint32_t index, pipeline::JobShard& shard) {
   checker_->installed(index, shard);
   checker_->check_memory(registry_->memory_taken_bytes());
-  require(registry_->memory_taken_bytes() <= kJobMemoryBytes, "jobs hold more than the quota");
+  require(registry_->memory_taken_bytes() <= rack_.options.memory_of(host_),
+          "room: jobs hold more than the quota");
+  require(checker_->bytes_on(index) <= rack_.options.arena_of(host_),
+          "room: jobs hold more than a pipeline's share of the memory");
+  require(static_cast<uint32_t>(registry_->report().jobs_size()) <= rack_.options.job_slots,
+          "room: a box serves more jobs than it has slots");
   return PipelineHost::install(index, shard);
 }
 
@@ -241,6 +255,7 @@ void Box::Client::on_closed(ConnectionId id, const std::string& reason) {
 void Box::flush() {
   for (const auto& event : registry_->take_events()) {
     rack_.say("box " + std::to_string(host_), [&] { return event.name + (": " + event.text); });
+    if (event.name == std::string("join_refused")) note_refusal(event.text);
   }
   for (;;) {
     const auto actions = registry_->take_actions();
@@ -271,6 +286,9 @@ void Box::carry_out(const control::Action& action) {
       job_of(action.connection).reads.exclude(rank);
     }
   }
+  if (action.message.has_report()) {
+    rack_.cluster.note_room(host_, action.message.report().largest_part_bytes());
+  }
   const auto framed = wire::frame(action.message);
   require(framed.ok(), "a control message is too long for its frame");
   rack_.control.send(action.connection, host_, framed->substr(wire::kControlLengthBytes));
@@ -284,7 +302,25 @@ JobModel& Box::job_of(ConnectionId id) {
   return **job;
 }
 
+void Box::note_refusal(const std::string& text) {
+  if (!rack_.options.is_tight) return;
+  const bool lacks_slot = text.find("[jobs] max") != std::string::npos;
+  const bool lacks_memory = text.find(" bytes on pipeline ") != std::string::npos ||
+                            text.find("[memory] job_share") != std::string::npos ||
+                            text.find("has room neither here") != std::string::npos;
+  if (!lacks_slot && !lacks_memory) return;
+  rack_.counts.add(Fault::kNoRoom);
+  for (const auto& job : rack_.jobs) {
+    if (lacks_slot || text.find("'" + job->name + "'") != std::string::npos) job->may_fail = true;
+  }
+}
+
 void Box::note_epoch(uint32_t epoch, uint32_t job) {
+  if (cluster_) {
+    rack_.cluster.note_epoch(epoch,
+                             "box " + std::to_string(host_) + " start " + std::to_string(starts_) +
+                                 (job == kOfCopies ? " copy" : " job " + std::to_string(job)));
+  }
   const std::pair owner{job, starts_};
   const auto [given, is_new] = epochs_given_.emplace(epoch, owner);
   const bool is_one_jobs = given->second == owner && (is_new || job != kOfCopies);
@@ -301,51 +337,6 @@ void Box::learn_session(ConnectionId id, const proto::Session& session) {
   for (const uint32_t rank : session.absent_ranks()) job.forget(rank);
 }
 
-Result<std::optional<proto::PartPlace>> Box::other_owner(const std::string& job, uint32_t,
-                                                         uint32_t) const {
-  const auto owner = rack_.parts.known_owner(host_, job);
-  if (!owner) return Error{ErrorCode::kUnavailable, "this box does not know yet who owns " + job};
-  if (*owner == host_) return std::optional<proto::PartPlace>();
-  proto::PartPlace place;
-  place.set_box("box" + std::to_string(*owner));
-  place.set_address(address_of_box(*owner));
-  return std::optional<proto::PartPlace>(std::move(place));
-}
-
-// Imitates a store: the answer takes a while, and reflects the state at the time of the answer.
-void Box::ask(const proto::AskPartMap& question, Answer done) {
-  const auto lost = question.lost_box();
-  const std::string job = question.job();
-  if (!lost.empty()) give_away(job, static_cast<HostId>(std::stoul(lost.substr(3))));
-  rack_.queue.after(rack_.options.latency_ns, [this, job, done = std::move(done)] {
-    const auto owner = rack_.parts.known_owner(host_, job);
-    if (!owner) {
-      done(Error{ErrorCode::kUnavailable, "this box does not know yet who owns " + job});
-    } else {
-      proto::PartMap plan;
-      plan.set_chunk_bytes(limits::kChunkBytesDefault);
-      proto::PartPlace& place = *plan.add_parts();
-      place.set_box("box" + std::to_string(*owner));
-      if (*owner != host_) place.set_address(address_of_box(*owner));
-      for (HostId box = 0; box < rack_.options.boxes; ++box) plan.add_boxes(address_of_box(box));
-      done(std::move(plan));
-    }
-    if (up()) flush();
-  });
-}
-
-// Returns the registered boxes, starting with the next one.
-std::vector<proto::PartPlace> Box::backup_candidates(const std::string&, uint32_t) const {
-  std::vector<proto::PartPlace> places;
-  for (HostId step = 1; step < rack_.options.boxes; ++step) {
-    const HostId box = (host_ + step) % rack_.options.boxes;
-    if (!rack_.parts.is_registered(box)) continue;
-    places.emplace_back().set_box("box" + std::to_string(box));
-    places.back().set_address(address_of_box(box));
-  }
-  return places;
-}
-
 std::unique_ptr<control::Relay> Box::join(const std::string& address, control::RelaySpec spec,
                                           std::function<void(Status)> on_change) {
   const auto tell = [this, on_change = std::move(on_change)](const Status& status) {
@@ -357,18 +348,21 @@ std::unique_ptr<control::Relay> Box::join(const std::string& address, control::R
   return std::make_unique<BackupRelay>(*relays_.back());
 }
 
-void Box::ask_box(const std::string& box, const proto::WorkerMessage& message, BoxAnswer done) {
-  const auto other = static_cast<HostId>(std::stoul(box.substr(3)));
+void Box::ask_box(const std::string& address, const proto::WorkerMessage& question,
+                  uint64_t timeout_ns, cluster::Environment::Answer done) {
+  const HostId other = box_at(address);
   const ConnectionId id = rack_.control.connect(client_host_, other);
   Question& asked = questions_[id];
-  asked.message = message;
+  asked.message = question;
   asked.done = std::move(done);
   rack_.say("box " + std::to_string(host_), [&] {
-    const proto::AskState& question = message.ask_state();
-    return "asks " + box + " for job " + question.job() + " of epoch " +
-           std::to_string(question.epoch()) + (question.taken() ? " no more" : "");
+    const std::string whom = "asks box " + std::to_string(other);
+    if (!question.has_ask_state()) return whom;
+    const proto::AskState& state = question.ask_state();
+    return whom + " for job " + state.job() + " of epoch " + std::to_string(state.epoch()) +
+           (state.taken() ? " no more" : "");
   });
-  rack_.queue.after(kQuestionNs, [this, id] {
+  rack_.queue.after(timeout_ns, [this, id] {
     if (questions_.contains(id)) end_question(id, Error{ErrorCode::kUnavailable, "no answer"});
   });
 }
@@ -376,19 +370,10 @@ void Box::ask_box(const std::string& box, const proto::WorkerMessage& message, B
 void Box::end_question(ConnectionId id, Result<proto::BoxMessage> answer) {
   const proto::AskState& question = questions_.at(id).message.ask_state();
   if (question.is_backup() && !question.taken() && answer) rack_.counts.add(Fault::kCopyUsed);
-  const BoxAnswer done = std::move(questions_.extract(id).mapped().done);
+  const cluster::Environment::Answer done = std::move(questions_.extract(id).mapped().done);
   rack_.control.close(id, client_host_);
   done(std::move(answer));
   flush();
-}
-
-// A worker reports that it cannot reach the box `lost`. This box believes it and takes the job
-// over. A wrong report must do no harm.
-void Box::give_away(const std::string& job, HostId lost) {
-  if (lost == host_ || rack_.parts.known_owner(host_, job) != lost) return;
-  rack_.say("box " + std::to_string(host_),
-            [&] { return "takes over " + job + " from box " + std::to_string(lost); });
-  rack_.parts.give_away(job, lost, host_);
 }
 
 void Box::pause(uint64_t length_ns) {
@@ -396,6 +381,7 @@ void Box::pause(uint64_t length_ns) {
     rack_.control.stall(host, rack_.queue.now_ns() + length_ns);
   }
   control_thread_.pause(length_ns);
+  if (cluster_) cluster_->store().cut_off(rack_.queue.now_ns() + length_ns, true);
   for (Pipeline& pipeline : pipelines_) pipeline.thread->pause(length_ns);
   for (auto& relay : relays_) relay->pause_thread(length_ns);
 }

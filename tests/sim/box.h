@@ -10,13 +10,14 @@
 #include "pipeline/loop.h"
 #include "tests/sim/backup_relay.h"
 #include "tests/sim/box_checker.h"
+#include "tests/sim/box_cluster.h"
 #include "tests/sim/host.h"
 #include "tests/sim/sim_disk.h"
 
 namespace pbox::sim {
 
-// The epochs of one box: those on its own disk, combined with the box's number so that no other box
-// has them.
+// The epochs of a box that is in no cluster: those on its own disk, combined with the box's number
+// so that no other box has them.
 class BoxEpochs : public storage::Epochs {
  public:
   BoxEpochs(storage::EpochStore& own, HostId box, uint32_t boxes)
@@ -34,10 +35,7 @@ class BoxEpochs : public storage::Epochs {
   uint32_t boxes_;
 };
 
-class Box final : public ControlEnd,
-                  public control::PipelineHost,
-                  public control::PartDirectory,
-                  public control::BackupBoxes {
+class Box final : public ControlEnd, public control::PipelineHost, public control::BackupBoxes {
  public:
   Box(Rack& rack, HostId host);
 
@@ -48,6 +46,8 @@ class Box final : public ControlEnd,
   void crash(bool silently);
   void set_disk_failures(uint32_t one_of) { disk_.fail_one_of(one_of); }
   bool up() const { return registry_ != nullptr; }
+  // Null if the box is in no cluster, or is down.
+  BoxCluster* cluster() { return cluster_ ? &*cluster_ : nullptr; }
 
   bool on_accept(ConnectionId id, HostId from) override;
   void on_connected(ConnectionId) override {}
@@ -85,17 +85,8 @@ class Box final : public ControlEnd,
   void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
   void wake(uint32_t pipeline) override { pipelines_[pipeline].thread->wake_soon(); }
 
-  Result<std::optional<proto::PartPlace>> other_owner(const std::string& job, uint32_t part,
-                                                      uint32_t parts) const override;
-  void ask(const proto::AskPartMap& question, Answer done) override;
-  void ask_box(const std::string& box, const proto::WorkerMessage& question,
-               BoxAnswer done) override;
-  std::vector<proto::PartPlace> backup_candidates(const std::string& job,
-                                                  uint32_t part) const override;
-  bool has_other_boxes(const std::string& job) const override { return rack_.parts.may_move(job); }
   std::unique_ptr<control::Relay> join(const std::string& address, control::RelaySpec spec,
                                        std::function<void(Status)> on_change) override;
-  void give_away(const std::string& job, HostId lost);
 
   // The box's client side: its questions to other boxes, and the connections to its backup boxes.
   class Client final : public ControlEnd {
@@ -113,10 +104,13 @@ class Box final : public ControlEnd,
   // A question from this box to another one, over a connection of its own.
   struct Question {
     proto::WorkerMessage message;
-    BoxAnswer done;
+    cluster::Environment::Answer done;
   };
+  void ask_box(const std::string& address, const proto::WorkerMessage& question,
+               uint64_t timeout_ns, cluster::Environment::Answer done);
   void end_question(ConnectionId id, Result<proto::BoxMessage> answer);
 
+  void join_cluster();
   bool turn(uint32_t index, bool carries_out_command);
   void turn_control();
   // Carries out the actions that the registry asks for.
@@ -127,6 +121,8 @@ class Box final : public ControlEnd,
   // assigned twice.
   void note_epoch(uint32_t epoch, uint32_t job);
   static constexpr uint32_t kOfCopies = UINT32_MAX;
+  // A part was refused. The job need not survive that if the rack is short of room.
+  void note_refusal(const std::string& text);
   void learn_session(ConnectionId id, const proto::Session& session);
   control::RegistryOptions registry_options() const;
 
@@ -140,6 +136,8 @@ class Box final : public ControlEnd,
   SimDisk disk_;
   std::optional<storage::EpochStore> epochs_;
   std::optional<BoxEpochs> box_epochs_;
+  control::SingleBoxDirectory single_box_;
+  std::optional<BoxCluster> cluster_;
   // all relays that ever existed, because jobs refer to them
   std::vector<std::unique_ptr<BackupMember>> relays_;
   std::unique_ptr<control::JobRegistry> registry_;

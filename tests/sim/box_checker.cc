@@ -41,19 +41,23 @@ void BoxChecker::installed(uint32_t pipeline, pipeline::JobShard& shard) {
   pipelines_[pipeline].shards.push_back(std::move(entry));
 }
 
+uint64_t BoxChecker::bytes_on(uint32_t pipeline) const {
+  uint64_t bytes = 0;
+  for (const Shard& entry : pipelines_[pipeline].shards) {
+    const pipeline::JobShard& shard = *entry.shard;
+    const size_t chunks = shard.chunk_count();
+    const bool answers = shard.delivery == wire::Delivery::kPull;
+    bytes += shard.arena().size() + chunks * sizeof(pipeline::Chunk) +
+             shard.worker_count() * sizeof(pipeline::Session) +
+             pipeline::StragglerLedger::reserved_bytes(chunks) +
+             pipeline::EgressQueue::reserved_bytes(limits::kSlotRing * chunks, answers);
+  }
+  return bytes;
+}
+
 void BoxChecker::check_memory(uint64_t counted_bytes) const {
   uint64_t bytes = 0;
-  for (const Pipeline& pipeline : pipelines_) {
-    for (const Shard& entry : pipeline.shards) {
-      const pipeline::JobShard& shard = *entry.shard;
-      const size_t chunks = shard.chunk_count();
-      const bool answers = shard.delivery == wire::Delivery::kPull;
-      bytes += shard.arena().size() + chunks * sizeof(pipeline::Chunk) +
-               shard.worker_count() * sizeof(pipeline::Session) +
-               pipeline::StragglerLedger::reserved_bytes(chunks) +
-               pipeline::EgressQueue::reserved_bytes(limits::kSlotRing * chunks, answers);
-    }
-  }
+  for (uint32_t index = 0; index < pipelines_.size(); ++index) bytes += bytes_on(index);
   require(bytes <= counted_bytes, [&] {
     return "shards take " + std::to_string(bytes) + " bytes, but their box counts " +
            std::to_string(counted_bytes) + " bytes as memory of jobs";

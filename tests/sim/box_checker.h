@@ -21,6 +21,8 @@ class BoxChecker {
   void removed(uint32_t pipeline, const pipeline::JobShard& shard);
   // `counted_bytes`: memory that the box says its jobs hold.
   void check_memory(uint64_t counted_bytes) const;
+  // Memory of the shards that a pipeline serves.
+  uint64_t bytes_on(uint32_t pipeline) const;
   // A worker has been told of this session, so the job of its shard is known from now on.
   void named(uint32_t pipeline, uint32_t spi, JobModel& job);
 

@@ -33,10 +33,15 @@ class CreditWatch {
     for (const Packet& packet : packets) received(packet);
   }
 
-  void sent(std::span<const nic::TxPacket> packets) {
+  // `loses_nothing`: no packet of the rack was ever lost or late.
+  void sent(std::span<const nic::TxPacket> packets, bool loses_nothing) {
+    uint32_t polls = 0;
     for (const nic::TxPacket& packet : packets) {
       const wire::Header& header = packet.header;
       const auto found = under_way_.find(header.chunk);
+      if (header.type() == wire::PacketType::kPull && found != under_way_.end()) {
+        polls += found->second.waits ? 1 : 0;
+      }
       if (header.type() == wire::PacketType::kPull && found != under_way_.end() &&
           found->second.round == header.round && found->second.announced) {
         found->second.asked = true;
@@ -60,6 +65,12 @@ class CreditWatch {
       enter(chunk);
       send_fragment(chunk, header);
     }
+    // A poll is for two chunks, and for twice as many after one that has crossed a result.
+    constexpr uint32_t kPollsMax = 4;
+    require(polls <= kPollsMax || !loses_nothing, [&] {
+      return "polls: a rank asks at once for " + std::to_string(polls) +
+             " chunks that wait for other ranks, although nothing is ever lost";
+    });
   }
 
  private:
@@ -70,6 +81,7 @@ class CreditWatch {
     uint64_t result_mask = 0;
     uint32_t result_round = 0;
     bool in_window = false;
+    bool waits = false;  // the box has the push, and other ranks are late
     bool announced = false;
     bool asked = false;  // the announced result has been asked for
   };
@@ -139,6 +151,7 @@ class CreditWatch {
       chunk.announced = chunk.announced || is_done;
       const bool waits =
           !chunk.announced && (all & ~status.received_mask) == 0 && status.missing_workers > 0;
+      chunk.waits = waits;
       if (waits || is_done) leave(chunk);
     }
   }

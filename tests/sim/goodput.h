@@ -2,6 +2,7 @@
 // that does not.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,13 +10,14 @@ namespace pbox::sim {
 
 struct Goodput {
   double loss = 0;             // probability of losing a packet
+  uint32_t window_bytes = 0;   // the most that a worker has in flight per pipeline
   double ratio = 0;            // time without loss divided by time with this loss
   double least = 0;            // the required minimum of `ratio`
   double milliseconds = 0;     // simulated time
   std::string violation = {};  // empty if all results were right
 };
 
-// By ascending loss; the first entry is without loss.
+// With the product's window and with a smaller one.
 std::vector<Goodput> measure_goodput();
 
 }  // namespace pbox::sim

@@ -19,6 +19,8 @@ class Thread {
 
   uint64_t now_ns() const { return queue_.now_ns() + clock_offset_ns_; }
 
+  uint64_t paused_until_ns() const { return paused_until_ns_; }  // in rack time
+
   void wake_soon() { wake_at_rack_ns(queue_.now_ns()); }
   // Wakes the thread at this time on its own clock; UINT64_MAX: no wake-up.
   void wake_at(uint64_t local_ns) {

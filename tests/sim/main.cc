@@ -95,6 +95,7 @@ int run_goodput(bool json) {
   for (const Goodput& row : measure_goodput()) {
     holds = holds && row.violation.empty() && row.ratio >= row.least;
     rows.push_back({{"loss", row.loss},
+                    {"window_bytes", row.window_bytes},
                     {"goodput", row.ratio},
                     {"least", row.least},
                     {"milliseconds", row.milliseconds},

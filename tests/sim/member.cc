@@ -204,7 +204,7 @@ bool Member::exchange(uint32_t index, uint64_t now_ns) {
   }
   const auto packets = exchange.to_send(index, now_ns);
   const size_t sent = lane.port->tx_burst(packets);
-  if (lane.credit) lane.credit->sent(packets.first(sent));
+  if (lane.credit) lane.credit->sent(packets.first(sent), rack_.options.faults_end_ns == 0);
   for (const nic::TxPacket& packet : packets.first(sent)) {
     rack_.say(who(), [&] { return "sends " + describe(packet.header); });
   }

@@ -292,6 +292,15 @@ void draw_crashes(Draw& draw, const JobOptions& job, Options& options) {
   }
 }
 
+// A cluster has no member that violates the protocol. Jobs move as the product lets them.
+void join_boxes(Options& options) {
+  options.has_cluster = true;
+  for (JobOptions& job : options.jobs) {
+    job.rogue = false;
+    job.may_move = job.recovery == control::Recovery::kCopy || job.is_relaxed();
+  }
+}
+
 // Draws more boxes, and jobs that move between them while the boxes' views of the map differ.
 void draw_moves(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x8cb92ba72f3d8dd7ull), optimizers(seed ^ 0x3c6ef372fe94f82bull);
@@ -313,6 +322,7 @@ void draw_moves(uint64_t seed, Options& options) {
     job.has_copy = optimizes && copies.chance(0.5);
   }
   if (!some_may) return;
+  join_boxes(options);
   options.boxes = std::max(options.boxes, draw.between(2, 3));
   for (uint32_t left = draw.between(1, 6); left > 0; --left) {
     options.episodes.push_back(
@@ -331,6 +341,16 @@ void draw_moves(uint64_t seed, Options& options) {
   for (const Episode& episode : options.episodes) {
     options.faults_end_ns = std::max(options.faults_end_ns, episode.begin_ns + episode.length_ns);
   }
+}
+
+// In some seeds boxes have about as much room as a job or two need, or less.
+void draw_room(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x510e527fade682d1ull);
+  if (!draw.chance(options.has_cluster ? 0.3 : 0.05)) return;
+  options.is_tight = true;
+  options.memory_bytes = draw.scaled(128u << 10, 4u << 20);
+  options.arena_bytes = options.memory_bytes / draw.between(1, options.pipelines);
+  options.job_slots = draw.between(1, static_cast<uint32_t>(options.jobs.size()));
 }
 
 wire::SyncSpec draw_model(Draw& draw, uint32_t workers) {
@@ -441,6 +461,7 @@ Options draw(uint64_t seed) {
   draw_numerics(seed, options);
   draw_outages(seed, options);
   draw_moves(seed, options);
+  draw_room(seed, options);
   return options;
 }
 

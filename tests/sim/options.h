@@ -125,6 +125,17 @@ struct Options {
   uint64_t rto_floor_ns = 2'000'000;
   uint64_t dead_after_ns = 10'000'000'000;  // silence after which a box or worker counts as dead
   bool same_sessions = false;  // a box that restarts draws the same session numbers as before
+  bool has_cluster = false;    // the boxes share a store, and jobs move between them
+  bool is_tight = false;       // boxes may lack room for the jobs
+  // Room of the first box: for all jobs, for those on one pipeline, and the number of jobs. In a
+  // tight rack each further box has as much memory more.
+  uint64_t memory_bytes = 256u << 20;
+  uint64_t arena_bytes = 128u << 20;
+  uint32_t job_slots = 16;
+  uint64_t memory_of(uint32_t box) const {
+    return is_tight ? memory_bytes * (box + 1) : memory_bytes;
+  }
+  uint64_t arena_of(uint32_t box) const { return is_tight ? arena_bytes * (box + 1) : arena_bytes; }
   std::vector<JobOptions> jobs;
   PacketFaults faults;
   std::vector<Episode> episodes;

@@ -85,6 +85,11 @@ std::string to_string(const Options& options) {
       options.send_packets, ms(options.latency_ns), ms(options.jitter_ns));
   line.add(" rto_floor=%.1fms dead_after=%.0fms%s", ms(options.rto_floor_ns),
            ms(options.dead_after_ns), options.same_sessions ? " same-sessions" : "");
+  if (options.has_cluster) line.add(" CLUSTER");
+  if (options.is_tight) {
+    line.add(" room=%llu/%llu/%u", static_cast<unsigned long long>(options.memory_bytes),
+             static_cast<unsigned long long>(options.arena_bytes), options.job_slots);
+  }
   for (const JobOptions& job : options.jobs) add_job(line, job);
   const PacketFaults& faults = options.faults;
   line.add(" | faults until %.3fms drop=%g burst=%g duplicate=%g reorder=%g",

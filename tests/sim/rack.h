@@ -8,7 +8,7 @@
 
 #include "tests/sim/control_link.h"
 #include "tests/sim/job_model.h"
-#include "tests/sim/sim_part_directory.h"
+#include "tests/sim/sim_cluster.h"
 
 namespace pbox::sim {
 
@@ -19,7 +19,7 @@ struct Rack {
   const Options& options;
   FaultCounts& counts;
   std::vector<std::unique_ptr<JobModel>>& jobs;
-  SimPartDirectory& parts;
+  SimCluster& cluster;
   std::ostream* trace;  // null: no trace
 
   // `text` is a function that returns a description of the event.

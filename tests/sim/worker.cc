@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "nic/wire/control_frame.h"
 #include "tests/sim/violation.h"
 
 namespace pbox::sim {
@@ -13,6 +14,8 @@ constexpr uint16_t kFirstPort = 20'000;
 constexpr uint32_t kJoinTimeoutMs = 60'000;
 constexpr uint64_t kSupervisorNs = 300 * kNanosPerMilli;
 constexpr uint32_t kStartsMax = 1000;
+constexpr uint64_t kAskAgainNs = 200 * kNanosPerMilli;
+constexpr uint64_t kMapTimeoutNs = 3 * kNanosPerSecond;
 
 std::vector<worker::TensorSpec> tensors_of(const JobOptions& job) {
   std::vector<worker::TensorSpec> tensors;
@@ -39,18 +42,13 @@ proto::Optimizer optimizer_message(const JobOptions& job) {
 }
 
 worker::MembershipOptions membership_options(const Rack& rack, const JobModel& job, uint32_t rank,
-                                             uint32_t incarnation) {
+                                             uint32_t incarnation, const JobPlace& place) {
   const JobOptions& options = job.options;
   worker::MembershipOptions membership;
   membership.job = job.name;
-  // A worker is started with the owner's address at that time, which may be outdated when it
-  // connects.
-  const HostId box = rack.parts.owner(job.name);
-  membership.box = address_of_box(box);
-  membership.box_name = "box" + std::to_string(box);
-  for (HostId other = 0; options.may_move && other < rack.options.boxes; ++other) {
-    membership.boxes.push_back(address_of_box(other));
-  }
+  membership.box = address_of_box(place.box);
+  membership.box_name = name_of_box(place.box);
+  membership.boxes = place.boxes;
   membership.rank = rank;
   membership.world_size = options.workers;
   membership.optimize = options.mode == pipeline::Mode::kOptimize;
@@ -76,8 +74,8 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
 
 std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobModel& job,
                                                     uint32_t rank, uint32_t incarnation,
-                                                    bool rejoins) {
-  worker::MembershipOptions options = membership_options(rack, job, rank, incarnation);
+                                                    bool rejoins, const JobPlace& place) {
+  worker::MembershipOptions options = membership_options(rack, job, rank, incarnation, place);
   options.rejoin = rejoins;
   return std::make_unique<worker::Membership>(options, tensors_of(job.options),
                                               optimizer_message(job.options));
@@ -98,18 +96,74 @@ std::string Worker::who() const {
 
 void Worker::start() {
   // has been started early, after a crash before its time
-  if (over_ || membership_ != nullptr) return;
+  if (over_ || membership_ != nullptr || asks_map_) return;
   rack_.say(who(), [&] { return "starts"; });
   ++starts_;
   started_ns_ = rack_.queue.now_ns();
   barrier_asked_ = is_placed_ = false;
   failure_.reset();
   application_.emplace(job_, rank_, rack_.options.seed * 1000 + host_);
-  begin(make_membership(rack_, job_, rank_, starts_, has_been_in_));
+  if (!rack_.cluster.is_on()) return join({.box = job_.options.box});
+  asks_map_ = true;
+  boxes_asked_ = rank_;
+  ask_map();
+}
+
+void Worker::join(const JobPlace& place) {
+  begin(make_membership(rack_, job_, rank_, starts_, has_been_in_, place));
+}
+
+void Worker::ask_map() {
+  asking_ = rack_.control.connect(host_, boxes_asked_++ % rack_.options.boxes);
+  rack_.queue.after(kMapTimeoutNs, [this, id = asking_] {
+    if (id == asking_) ask_map_again();
+  });
+}
+
+void Worker::ask_map_again() {
+  if (asking_ != 0) rack_.control.close(std::exchange(asking_, 0), host_);
+  rack_.queue.after(kAskAgainNs, [this, starts = starts_] {
+    if (asks_map_ && asking_ == 0 && starts == starts_) ask_map();
+  });
+}
+
+void Worker::on_connected(ConnectionId id) {
+  if (id != asking_ || asking_ == 0) return Member::on_connected(id);
+  proto::WorkerMessage message;
+  proto::AskPartMap& question = *message.mutable_ask_part_map();
+  question = worker::part_map_request(job_.name);
+  uint64_t elements = 0;
+  for (const TensorOptions& tensor : job_.options.tensors) elements += tensor.elements;
+  question.set_bytes(elements * job_.element_bytes());
+  question.set_may_move(job_.options.may_move);
+  rack_.control.send(id, host_, wire::frame(message)->substr(wire::kControlLengthBytes));
+}
+
+void Worker::on_control_message(ConnectionId id, const std::string& body) {
+  if (id != asking_ || asking_ == 0) return Member::on_control_message(id, body);
+  proto::BoxMessage message;
+  require(message.ParseFromString(body), "a box sent an invalid control message");
+  if (!message.has_part_map()) return ask_map_again();
+  const proto::PartMap& map = message.part_map();
+  require(map.parts_size() == 1, "a job that fits in one part was divided");
+  rack_.control.close(std::exchange(asking_, 0), host_);
+  asks_map_ = false;
+  rack_.say(who(), [&] { return "is told to go to " + map.parts(0).box(); });
+  JobPlace place{.box = box_at(map.parts(0).box())};
+  for (HostId box = 0; box < rack_.options.boxes; ++box) place.boxes.push_back(address_of_box(box));
+  join(place);
+}
+
+void Worker::on_closed(ConnectionId id, const std::string& reason) {
+  if (id != asking_ || asking_ == 0) return Member::on_closed(id, reason);
+  asking_ = 0;
+  ask_map_again();
 }
 
 void Worker::crash(bool silently) {
-  if (over_ || membership_ == nullptr) return;
+  if (over_ || (membership_ == nullptr && !asks_map_)) return;
+  asks_map_ = false;
+  asking_ = 0;
   rack_.say(who(), [&] { return "crashes"; });
   rack_.control.abort_all(host_, silently);
   forget();

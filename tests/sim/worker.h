@@ -12,11 +12,17 @@
 
 namespace pbox::sim {
 
+// The box that has a job, and all boxes, as a worker is told before it joins.
+struct JobPlace {
+  HostId box = 0;
+  std::vector<std::string> boxes = {};  // addresses; empty: there is no cluster
+};
+
 // Makes the membership as this rank of the job would. Each process of a rank is another
 // incarnation.
 std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobModel& job,
                                                     uint32_t rank, uint32_t incarnation,
-                                                    bool rejoins);
+                                                    bool rejoins, const JobPlace& place);
 
 class Worker final : public Member, public ControlEnd {
  public:
@@ -29,15 +35,12 @@ class Worker final : public Member, public ControlEnd {
   void crash(bool silently);
 
   bool on_accept(ConnectionId, HostId) override { return false; }
-  void on_connected(ConnectionId id) override { Member::on_connected(id); }
-  void on_control_message(ConnectionId id, const std::string& body) override {
-    Member::on_control_message(id, body);
-  }
-  void on_closed(ConnectionId id, const std::string& reason) override {
-    Member::on_closed(id, reason);
-  }
+  void on_connected(ConnectionId id) override;
+  void on_control_message(ConnectionId id, const std::string& body) override;
+  void on_closed(ConnectionId id, const std::string& reason) override;
 
   JobModel& job() { return job_; }
+  const JobModel& job() const { return job_; }
   uint32_t rank() const { return rank_; }
   const Application* application() const { return application_ ? &*application_ : nullptr; }
   // Time since which it has been waiting, in rack time; UINT64_MAX if it is not waiting.
@@ -63,6 +66,10 @@ class Worker final : public Member, public ControlEnd {
     return std::make_unique<CreditWatch>(session, lane, job_);
   }
   void end_if_over() override;
+  // In a cluster it first asks the boxes in turn for the job's part map, until one answers.
+  void ask_map();
+  void ask_map_again();
+  void join(const JobPlace& place);
   void leave_when_done();
   void check_statistics(const worker::Exchange& exchange) const;
   bool may_try_again() const;
@@ -74,6 +81,9 @@ class Worker final : public Member, public ControlEnd {
   uint64_t began_ns_ = UINT64_MAX;
   uint64_t over_ns_ = 0;
   uint32_t starts_ = 0;
+  bool asks_map_ = false;
+  ConnectionId asking_ = 0;  // the connection on which it asks; 0: none now
+  uint32_t boxes_asked_ = 0;
   uint64_t started_ns_ = 0;   // rack time
   bool has_been_in_ = false;  // a process of this rank has had a session, or should have had one
   bool is_placed_ = false;    // the application knows the rounds in which the job continues

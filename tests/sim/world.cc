@@ -4,9 +4,7 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "nic/wire/chunk_layout.h"
 #include "tests/sim/violation.h"
-#include "worker/protocol/rtt_estimator.h"
 
 namespace pbox::sim {
 namespace {
@@ -14,13 +12,6 @@ namespace {
 constexpr uint64_t kEventsMax = 20'000'000;
 // As often as is cheap compared with the rest.
 constexpr uint64_t kEventsPerFullCheck = 2'000;
-constexpr uint64_t kWatchNs = 250 * kNanosPerMilli;
-// After the faults: 20 times the largest time-out, plus a quarter for its jitter.
-constexpr uint64_t kCompletesWithinNs = 20 * worker::RttEstimator::kCapNs * 5 / 4;
-// The longest time to find a box, from one attempt to the answer to the next.
-constexpr uint64_t kReconnectsWithinNs = 10 * kNanosPerSecond;
-// A job that lacks a rank waits for it until the time-out of the join.
-constexpr uint64_t kJoinsWithinNs = 65 * kNanosPerSecond;
 // Less than the time for which a box waits for another box's answer.
 constexpr uint64_t kStateAsksForNs = 1'500 * kNanosPerMilli;
 
@@ -30,8 +21,8 @@ World::World(const Options& options, std::ostream* trace)
     : options_(options),
       network_(queue_, options_, counts_),
       control_(queue_, network_, options_.latency_ns),
-      parts_(queue_, options_),
-      rack_{queue_, network_, control_, options_, counts_, jobs_, parts_, trace},
+      cluster_(queue_, options_),
+      rack_{queue_, network_, control_, options_, counts_, jobs_, cluster_, trace},
       rng_(options.seed ^ 0x776f726c64ull) {
   HostId host = options_.boxes;
   for (uint32_t index = 0; index < options_.jobs.size(); ++index) {
@@ -45,6 +36,8 @@ World::World(const Options& options, std::ostream* trace)
   for (HostId box = 0; box < options_.boxes; ++box) {
     boxes_.push_back(std::make_unique<Box>(rack_, box));
   }
+  cluster_.set_on_move(
+      [this](const std::string& job, HostId from, HostId to) { on_move(job, from, to); });
   for (auto& job : jobs_) {
     if (job->options.rogue) rogues_.push_back(std::make_unique<Rogue>(rack_, *job));
     for (uint32_t rank = job->options.rogue ? 1 : 0; rank < job->options.workers; ++rank) {
@@ -63,7 +56,7 @@ Outcome World::run() {
     }
     for (auto& rogue : rogues_) rogue->start();
     schedule_faults();
-    queue_.after(kWatchNs, [this] { watch(); });
+    watch();
     while (!over() && queue_.step()) {
       require(queue_.count() < kEventsMax, "the run did not end after 20 million events");
       if (queue_.count() % events_per_full_check_ == 0) check_everything();
@@ -97,7 +90,7 @@ void World::begin(const Episode& episode) {
   rack_.say("world", [&] { return std::string("begins: ") + name_of(episode.kind); });
   Worker& worker = worker_of(episode.draw);
   Box& box = box_of(episode.draw);
-  const HostId job_box = parts_.owner(worker.job().name);
+  const HostId job_box = cluster_.owner(worker.job().name).value_or(worker.job().options.box);
   const auto pipeline = static_cast<uint32_t>(episode.draw >> 32);
   const bool towards_box = (episode.draw >> 40 & 1) != 0;
   const HostId from = towards_box ? worker.host() : job_box;
@@ -157,7 +150,8 @@ void World::begin(const Episode& episode) {
     case EpisodeKind::kMovePart: move_part(episode); return;
     case EpisodeKind::kStaleMap:
       counts_.add(Fault::kStaleMap);
-      parts_.cut_off(box.host(), queue_.now_ns() + episode.length_ns);
+      if (box.cluster() == nullptr) return;
+      box.cluster()->store().cut_off(queue_.now_ns() + episode.length_ns, false);
       return;
     case EpisodeKind::kCount: return;
   }
@@ -322,7 +316,9 @@ void World::lose_box(const Episode& episode) {
   Box& box = box_of(episode.draw);
   counts_.add(Fault::kBoxCrash);
   for (auto& job : jobs_) {
-    if (!job->options.may_move && job->options.box != box.host()) continue;
+    if (!job->options.may_move && cluster_.owner(job->name).value_or(box.host()) != box.host()) {
+      continue;
+    }
     disturb(*job, true);
     if (!outlives(*job, box)) lose_state(*job);
   }
@@ -332,19 +328,38 @@ void World::lose_box(const Episode& episode) {
 void World::fail_disk(const Episode& episode) {
   Box& box = box_of(episode.draw);
   for (auto& job : jobs_) {
-    job->may_fail = job->may_fail || job->options.may_move || parts_.owner(job->name) == box.host();
+    // In a cluster the job may be on that box later.
+    job->may_fail = job->may_fail || cluster_.is_on() || cluster_.owner(job->name) == box.host();
   }
   box.set_disk_failures(2 + episode.draw % 4);
 }
 
-// Ranks that are away during the move must be back before the job can continue.
+// Asks the leader to move a job, as the rebalancer does.
 void World::move_part(const Episode& episode) {
-  JobModel& job = worker_of(episode.draw).job();
-  if (!job.options.may_move) return;
-  counts_.add(Fault::kPartMove);
-  gather_again(job, are_all_in(job));
+  const JobModel& job = worker_of(episode.draw).job();
+  const auto leader = std::find_if(boxes_.begin(), boxes_.end(), [](const auto& box) {
+    return box->cluster() != nullptr && box->cluster()->boxes().leads();
+  });
+  if (!job.options.may_move || leader == boxes_.end()) return;
+  cluster::PartMaps& maps = (*leader)->cluster()->maps();
+  const auto found = maps.maps().find(job.name);
+  if (found == maps.maps().end() || found->second.is_over) return;
+  cluster::PartMap map = found->second;
   const HostId step = 1 + static_cast<HostId>((episode.draw >> 32) % (options_.boxes - 1));
-  parts_.move(job.name, (parts_.owner(job.name) + step) % options_.boxes);
+  map.boxes.front() = name_of_box((box_at(map.boxes.front()) + step) % options_.boxes);
+  if (maps.lacks_room(job.name, map)) return;
+  maps.move(job.name, map, "an episode", [](const Status&) {});
+}
+
+// Ranks that are away during the move must be back before the job can continue.
+void World::on_move(const std::string& name, HostId from, HostId to) {
+  rack_.say("world", [&] {
+    return name + " moves from box " + std::to_string(from) + " to box " + std::to_string(to);
+  });
+  counts_.add(Fault::kPartMove);
+  for (auto& job : jobs_) {
+    if (job->name == name) gather_again(*job, are_all_in(*job));
+  }
 }
 
 void World::lose_worker(const Episode& episode) {
@@ -353,102 +368,6 @@ void World::lose_worker(const Episode& episode) {
   counts_.add(Fault::kWorkerCrash);
   disturb(worker.job(), false, &worker);
   worker.crash((episode.draw >> 41 & 1) != 0);
-}
-
-uint64_t World::limit_ns(const JobModel& job) const {
-  uint64_t limit_ns = kCompletesWithinNs + 3 * options_.dead_after_ns + kReconnectsWithinNs;
-  // A rank may have to wait until the rank that is furthest behind has done all its rounds.
-  if (job.options.straggling != Straggling::kNone) {
-    limit_ns += 2 * job.options.rounds * job.options.longest_think_ns();
-  }
-  if (job.options.may_move) limit_ns += kReconnectsWithinNs;
-  if (job.options.has_copy) limit_ns += kReconnectsWithinNs;  // possible backup boxes are asked
-  if (job.may_fail || !job.lost.empty()) {
-    limit_ns += kJoinsWithinNs +
-                (job.options.lost_timeout_ms() + job.options.recover_timeout_ms()) * kNanosPerMilli;
-  }
-  return limit_ns;
-}
-
-// Once all faults have ended, no rank waits longer than its limit.
-void World::watch() {
-  queue_.after(kWatchNs, [this] { watch(); });
-  if (healed_ns_ == UINT64_MAX) return;
-  uint64_t longest_ns = 0;
-  uint64_t kept_ns = 0;  // time for which boxes keep state that nobody asks for any more
-  for (const auto& job : jobs_) {
-    longest_ns = std::max(longest_ns, limit_ns(*job));
-    const bool keeps = job->options.may_move && job->options.mode == pipeline::Mode::kOptimize;
-    const uint64_t lost_ns = job->options.lost_timeout_ms() * kNanosPerMilli;
-    if (keeps) kept_ns = std::max(kept_ns, 2 * (lost_ns + options_.dead_after_ns));
-  }
-  for (const auto& worker : workers_) {
-    const uint64_t began_ns = worker->waits_since_ns();
-    if (began_ns == UINT64_MAX) continue;
-    const uint64_t waited_ns = queue_.now_ns() - std::max(began_ns, healed_ns_);
-    require(waited_ns <= limit_ns(worker->job()), [&] {
-      return "liveness: " + worker->job().name + " rank " + std::to_string(worker->rank()) +
-             " has waited for " + std::to_string(waited_ns / kNanosPerMilli) +
-             " ms since all faults ended:" +
-             (worker->joined() ? worker->application()->waiting_for() : " its session");
-    });
-  }
-  const bool all_over = std::all_of(workers_.begin(), workers_.end(),
-                                    [](const auto& worker) { return worker->over(); });
-  all_over_ns_ = all_over ? std::min(all_over_ns_, queue_.now_ns()) : UINT64_MAX;
-  require(!all_over || queue_.now_ns() - all_over_ns_ <= longest_ns + kept_ns, [&] {
-    uint64_t memory_bytes = 0;
-    for (const auto& box : boxes_) memory_bytes += box->registry().memory_taken_bytes();
-    return "all jobs are over, but boxes keep " + std::to_string(memory_bytes) + " bytes, " +
-           std::to_string(control_.open_count()) + " control connections are open, and " +
-           (network_.empty() ? "no packet is" : "packets are") + " in flight";
-  });
-}
-
-bool World::over() const {
-  return network_.empty() && control_.open_count() == 0 &&
-         std::all_of(workers_.begin(), workers_.end(),
-                     [](const auto& worker) { return worker->over(); }) &&
-         std::all_of(boxes_.begin(), boxes_.end(), [](const auto& box) {
-           return box->up() && box->registry().memory_taken_bytes() == 0;
-         });
-}
-
-void World::check_everything() {
-  network_.check_conservation();
-  for (auto& box : boxes_) {
-    if (box->up()) box->check_all();
-  }
-}
-
-// A worker whose credit is less than a chunk still sends one chunk, so credit does not bound the
-// rings.
-bool World::rings_hold_all() const {
-  std::vector<uint32_t> sessions(options_.boxes);
-  for (const JobOptions& job : options_.jobs) sessions[job.box] += job.workers;
-  return std::all_of(options_.jobs.begin(), options_.jobs.end(), [&](const JobOptions& job) {
-    uint64_t ring_bytes = options_.ring_bytes;
-    if (options_.ring_slots > 0) {
-      const uint32_t fragment_bytes = wire::fragment_bytes_for_mtu(job.path_mtu, false);
-      ring_bytes = std::min<uint64_t>(ring_bytes, uint64_t{options_.ring_slots} * fragment_bytes);
-    }
-    return ring_bytes * 3 / 4 / sessions[job.box] >= job.chunk_bytes;
-  });
-}
-
-void World::check_end() {
-  check_everything();
-  for (const auto& worker : workers_) {
-    const JobModel& job = worker->job();
-    require(!worker->failure() || job.may_fail || job.lost.contains(worker->rank()), [&] {
-      return worker->job().name + " rank " + std::to_string(worker->rank()) +
-             " failed without cause: " + worker->failure()->message;
-    });
-    require(worker->failure() || worker->application()->done(), "the simulator stopped too early");
-  }
-  const bool quiet = options_.faults_end_ns == 0 && rings_hold_all();
-  require(!quiet || counts_.get(Fault::kRingOverflow) == 0,
-          "credit: a receive ring overflowed although the rack is quiet");
 }
 
 }  // namespace pbox::sim

@@ -43,6 +43,7 @@ class World {
   void check_everything();
   void check_end();
   bool rings_hold_all() const;
+  void check_refusal(const Worker& worker) const;
   void disturb(JobModel& job, bool loses_box, const Worker* lost = nullptr);
   void silence(uint64_t length_ns);
   void hide_box(uint64_t length_ns);
@@ -52,6 +53,7 @@ class World {
   static void gather_again(JobModel& job, bool all_are_in);
   void lose_box(const Episode& episode);
   void move_part(const Episode& episode);
+  void on_move(const std::string& job, HostId from, HostId to);
   void fail_disk(const Episode& episode);
   void lose_worker(const Episode& episode);
   uint64_t limit_ns(const JobModel& job) const;
@@ -65,7 +67,7 @@ class World {
   Network network_;
   ControlNetwork control_;
   std::vector<std::unique_ptr<JobModel>> jobs_;
-  SimPartDirectory parts_;
+  SimCluster cluster_;
   Rack rack_;
   std::vector<std::unique_ptr<Box>> boxes_;
   std::vector<std::unique_ptr<Worker>> workers_;

@@ -2,9 +2,12 @@
 """Copies product sources with mutants in them, which a number chooses between at run time.
 
   generate.py --list TABLE                 the files that have mutants, one per line
+  generate.py --sources TABLE SOURCE_ROOT  the sources that have mutants, or include a header that
+                                           has, one per line
   generate.py TABLE SOURCE_ROOT OUTPUT     write their copies, and mutants.inc with names and words
 """
 import pathlib
+import re
 import sys
 import tomllib
 
@@ -54,6 +57,26 @@ def mutated(source, mutants):
     return source[:first_include] + INCLUDE + source[first_include:]
 
 
+def included(root, file, seen):
+    """Adds the file and all that it includes to `seen`."""
+    if file in seen or not (root / file).exists():
+        return seen
+    seen.add(file)
+    text = (root / file).read_text(encoding="utf-8")
+    for name in re.findall(r'^#include "([^"]+)"', text, re.MULTILINE):
+        included(root, name, seen)
+    return seen
+
+
+def sources_with(root, mutated):
+    """The product's and the simulator's sources that a mutant is in."""
+    for folder in ("pipeline", "appliance", "worker", "tests/sim"):
+        for path in sorted((root / folder).rglob("*.cc")):
+            file = str(path.relative_to(root))
+            if mutated & included(root, file, set()):
+                yield file
+
+
 def write(output, contents):
     """Writes the copies. Unchanged files keep their time; stale copies are deleted."""
     for stale in set(output.rglob("*.*")) - set(contents):
@@ -67,7 +90,7 @@ def write(output, contents):
 
 def main():
     arguments = sys.argv[1:]
-    listing = arguments[:1] == ["--list"]
+    listing = arguments[:1] in (["--list"], ["--sources"])
     table = pathlib.Path(arguments[1 if listing else 0])
     mutants = list(enumerate(tomllib.loads(table.read_text(encoding="utf-8"))["mutant"], 1))
     names = [mutant["name"] for _, mutant in mutants]
@@ -80,8 +103,11 @@ def main():
         if not mutant.get("by"):
             fail(mutant, "name its invariant in `by`: what the simulator says; | separates forms")
     files = sorted({edit["file"] for _, edit in edits})
-    if listing:
+    if arguments[0] == "--list":
         print("\n".join(files))
+        return
+    if arguments[0] == "--sources":
+        print("\n".join(sources_with(pathlib.Path(arguments[2]), set(files))))
         return
     root, output = map(pathlib.Path, arguments[1:])
     contents = {}
@@ -89,7 +115,8 @@ def main():
         source = (root / file).read_text(encoding="utf-8")
         here = [(number, edit) for number, edit in edits if edit["file"] == file]
         contents[output / file] = mutated(source, here)
-    rows = [f'{{"{mutant["name"]}", "{mutant["about"]}", R"({mutant["by"]})"}},\n'
+    rows = [f'{{"{mutant["name"]}", "{mutant["about"]}", R"({mutant["by"]})", '
+            f'{"true" if mutant.get("short") else "false"}}},\n'
             for _, mutant in mutants]
     contents[output / "tests/sim/mutants/mutants.inc"] = "".join(rows)
     write(output, contents)

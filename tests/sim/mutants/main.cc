@@ -2,6 +2,7 @@
 // invariant that the table names for it is violated. The same seed without the bug must pass, so
 // that the violation is the bug's. Ends with status 1 if a bug is not caught.
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,13 +29,15 @@ struct Mutant {
   const char* name;
   const char* about;
   const char* by;  // texts of its own invariant, separated by '|': one of them must be said
+  bool is_short;   // found within few seeds: tools/test plants it each time
 };
 constexpr Mutant kMutants[] = {
 #include "tests/sim/mutants/mutants.inc"
 };
 
-// A planted bug may send product code into an endless loop.
-constexpr unsigned kSeedSecondsMax = 60;
+// A planted bug may send product code into an endless loop. Processor time, because the machine may
+// be busy.
+constexpr int kSeedSecondsMax = 60;
 // Each crash of a seed costs a new process.
 constexpr int kCrashesMax = 20;
 constexpr size_t kTextBytes = 400;
@@ -61,12 +64,18 @@ bool is_own(int number, const std::string& text) {
   return false;
 }
 
+// Ends this process after this much processor time of its own; 0: never.
+void limit_time(int seconds) {
+  const itimerval limit{.it_interval = {}, .it_value = {.tv_sec = seconds, .tv_usec = 0}};
+  PBOX_CHECK(setitimer(ITIMER_VIRTUAL, &limit, nullptr) == 0);
+}
+
 // Returns what the seed violates with the bug `number`; 0 is none.
 std::string violation_of(uint64_t seed, int number) {
   mutant_at_hand = number;
-  alarm(kSeedSecondsMax);
+  limit_time(kSeedSecondsMax);
   std::string violation = World(draw(seed)).run().violation;
-  alarm(0);
+  limit_time(0);
   return violation;
 }
 
@@ -151,7 +160,7 @@ class Audit {
   void note_crash(const Search& search, int signal_number) {
     Report& crashed = report(search.number);
     std::string text = "crash: " + std::string(strsignal(signal_number)) + last_line(search.errors);
-    if (signal_number == SIGALRM) text = "it never ended";
+    if (signal_number == SIGVTALRM) text = "it never ended";
     if (signal_number == SIGKILL) {
       crashed.is_over = true;
       write_text(crashed.text, "the process was killed: memory may have run out");
@@ -186,11 +195,25 @@ class Audit {
   std::map<pid_t, Search> running_;
 };
 
+// Returns the numbers of the mutants that the options ask for.
+std::vector<int> numbers_of(const po::variables_map& options) {
+  std::vector<int> numbers;
+  for (size_t index = 0; index < std::size(kMutants); ++index) {
+    const Mutant& mutant = kMutants[index];
+    bool wanted = options.count("canary") == 0 || index == 0;
+    if (options.count("only") != 0) wanted = options["only"].as<std::string>() == mutant.name;
+    if (options.count("short") != 0) wanted = wanted && mutant.is_short;
+    if (wanted) numbers.push_back(static_cast<int>(index + 1));
+  }
+  return numbers;
+}
+
 int run(int argc, char** argv) {
   po::options_description description("pbox-sim-mutants");
   description.add_options()("help", "print this")("json", "print one JSON object as the last line")(
       "seeds", po::value<uint64_t>()->default_value(10'000), "within which each must be seen")(
-      "only", po::value<std::string>(), "name of one mutant")("canary", "the first one alone")(
+      "only", po::value<std::string>(), "name of one mutant")(
+      "short", "those that tools/test plants each time")("canary", "the first one alone")(
       "processes", po::value<size_t>()->default_value(2), "at a time");
   po::variables_map options;
   po::store(po::command_line_parser(argc, argv)
@@ -204,13 +227,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   const bool canary = options.count("canary") != 0;
-  std::vector<int> numbers;
-  for (size_t index = 0; index < std::size(kMutants); ++index) {
-    const bool wanted = canary ? index == 0
-                               : options.count("only") == 0 ||
-                                     options["only"].as<std::string>() == kMutants[index].name;
-    if (wanted) numbers.push_back(static_cast<int>(index + 1));
-  }
+  const std::vector<int> numbers = numbers_of(options);
   Audit audit;
   audit.run(numbers, options["seeds"].as<uint64_t>(), options["processes"].as<size_t>());
   size_t caught = 0;

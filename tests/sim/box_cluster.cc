@@ -1,0 +1,99 @@
+#include "tests/sim/box_cluster.h"
+
+#include <utility>
+
+#include "base/clock.h"
+
+namespace pbox::sim {
+namespace {
+
+using cluster::BoxDirectory;
+
+// In a simulated rack all clocks begin shortly after this.
+constexpr uint64_t kUnixSeconds = 1'700'000'000;
+
+}  // namespace
+
+SimEnvironment::SimEnvironment(boost::asio::execution_context& context, EventQueue& queue,
+                               const Thread& thread, AskBox ask)
+    : cluster::Environment(context), queue_(queue), thread_(thread), ask_(std::move(ask)) {}
+
+SimEnvironment::Clock::time_point SimEnvironment::now() const {
+  return Clock::time_point(std::chrono::nanoseconds(thread_.now_ns()));
+}
+
+uint64_t SimEnvironment::unix_seconds() const {
+  return kUnixSeconds + thread_.now_ns() / kNanosPerSecond;
+}
+
+void SimEnvironment::at(uint64_t due_ns, std::weak_ptr<void> alive,
+                        std::function<void()> function) {
+  queue_.at(due_ns, [this, alive = std::move(alive), function = std::move(function)] {
+    if (alive.expired()) return;
+    if (thread_.paused_until_ns() > queue_.now_ns()) {
+      return at(thread_.paused_until_ns(), alive, function);
+    }
+    function();
+  });
+}
+
+void SimEnvironment::post(std::function<void()> function) {
+  at(queue_.now_ns(), alive_, std::move(function));
+}
+
+std::shared_ptr<void> SimEnvironment::after(Clock::duration wait, std::function<void()> function) {
+  auto wanted = std::make_shared<bool>(true);
+  const auto wait_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(wait).count();
+  at(queue_.now_ns() + static_cast<uint64_t>(wait_ns), wanted, std::move(function));
+  return wanted;
+}
+
+void SimEnvironment::ask_box(const std::string& control, const proto::WorkerMessage& question,
+                             std::chrono::milliseconds timeout, Answer done) {
+  ask_(control, question, static_cast<uint64_t>(timeout.count()) * kNanosPerMilli, std::move(done));
+}
+
+BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& thread,
+                       storage::Disk& disk, storage::EpochStore& epochs, Callbacks callbacks)
+    : store_(rack.queue, rack.cluster.store(), rack.options.latency_ns,
+             rack.options.seed * 131 + box * 17 + starts) {
+  boost::asio::make_service<SimEnvironment>(context_, rack.queue, thread, callbacks.ask);
+  const std::string name = name_of_box(box);
+  store_.start({.on_session = [this](int64_t) {
+    if (directory_) directory_->on_session();
+  }});
+  epochs_.emplace(context_, store_, disk, epochs, "rack/" + name);
+  const auto log = [&rack, name](BoxDirectory::Severity, const char* event,
+                                 const std::string& text) {
+    rack.say(name, [&] { return event + (": " + text); });
+  };
+  cluster::BoxRecord record{.name = name,
+                            .control = address_of_box(box),
+                            .job_memory_bytes = rack.options.memory_of(box),
+                            .incarnation = std::to_string(starts)};
+  for (uint32_t index = 0; index < rack.options.pipelines; ++index) {
+    record.data.push_back(name + ":" + std::to_string(limits::kDataPortFirst + index));
+  }
+  directory_.emplace(context_, store_, record, log);
+  const auto& registry = callbacks.registry;
+  maps_.emplace(
+      context_, store_,
+      cluster::PartMaps::Options{
+          .self = name,
+          .chunk_bytes = [] { return uint32_t{limits::kChunkBytesMax}; },  // one part per job
+          .box_directory = [this]() -> const BoxDirectory& { return *directory_; },
+          .has_job = [registry](const std::string& job) { return registry().has_job(job); },
+          .running = [registry](const std::string& job) { return registry().running(job); },
+          .report =
+              [registry, box, &rack] {
+                const proto::BoxReport report = registry().report();
+                rack.cluster.note_room(box, report.largest_part_bytes());
+                return report;
+              },
+          .on_change = std::move(callbacks.on_change),
+          .on_answers = std::move(callbacks.on_answers),
+          .log = log,
+          .delete_after = kDeleteMapsAfter});
+}
+
+}  // namespace pbox::sim

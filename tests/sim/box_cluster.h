@@ -1,0 +1,76 @@
+// A box's side of the cluster: the product's register of boxes, part maps and epochs, over a
+// simulated store, in simulated time.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <optional>
+
+#include "appliance/cluster/box_directory.h"
+#include "appliance/cluster/environment.h"
+#include "appliance/cluster/epoch_pool.h"
+#include "appliance/cluster/part_maps.h"
+#include "appliance/control/job_registry.h"
+#include "tests/sim/host.h"
+#include "tests/sim/rack.h"
+#include "tests/sim/sim_store.h"
+
+namespace pbox::sim {
+
+// How a box asks another one, given by its address.
+using AskBox = std::function<void(const std::string& address, const proto::WorkerMessage& question,
+                                  uint64_t timeout_ns, cluster::Environment::Answer done)>;
+
+// How long the map of a job that is over stays: for longer than its ranks look for a lost box.
+inline constexpr std::chrono::seconds kDeleteMapsAfter{310};
+
+class SimEnvironment final : public cluster::Environment {
+ public:
+  SimEnvironment(boost::asio::execution_context& context, EventQueue& queue, const Thread& thread,
+                 AskBox ask);
+
+  Clock::time_point now() const override;
+  uint64_t unix_seconds() const override;
+  void post(std::function<void()> function) override;
+  std::shared_ptr<void> after(Clock::duration wait, std::function<void()> function) override;
+  void ask_box(const std::string& control, const proto::WorkerMessage& question,
+               std::chrono::milliseconds timeout, Answer done) override;
+
+ private:
+  // Runs on the box's thread, unless `alive` has expired by then.
+  void at(uint64_t due_ns, std::weak_ptr<void> alive, std::function<void()> function);
+
+  EventQueue& queue_;
+  const Thread& thread_;
+  AskBox ask_;
+  std::shared_ptr<void> alive_ = std::make_shared<bool>(true);
+};
+
+class BoxCluster {
+ public:
+  struct Callbacks {
+    std::function<const control::JobRegistry&()> registry;
+    std::function<void()> on_change;   // parts may have moved
+    std::function<void()> on_answers;  // questions have been answered
+    AskBox ask;
+  };
+
+  // Everything outlives this object. `starts` counts the processes of this box.
+  BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& thread, storage::Disk& disk,
+             storage::EpochStore& epochs, Callbacks callbacks);
+
+  cluster::PartMaps& maps() { return *maps_; }
+  const cluster::PartMaps& maps() const { return *maps_; }
+  const cluster::BoxDirectory& boxes() const { return *directory_; }
+  storage::Epochs& epochs() { return *epochs_; }
+  SimStore& store() { return store_; }
+
+ private:
+  boost::asio::io_context context_;
+  SimStore store_;
+  std::optional<cluster::EpochPool> epochs_;
+  std::optional<cluster::BoxDirectory> directory_;
+  std::optional<cluster::PartMaps> maps_;
+};
+
+}  // namespace pbox::sim

@@ -1,0 +1,98 @@
+#include "tests/sim/sim_cluster.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/clock.h"
+#include "tests/sim/violation.h"
+
+namespace pbox::sim {
+namespace {
+
+constexpr char kJobs[] = "jobs/";
+// A box decides by reports that are at most this old.
+constexpr uint64_t kReportsLastNs = 10 * kNanosPerSecond;
+
+}  // namespace
+
+SimCluster::SimCluster(EventQueue& queue, const Options& options)
+    : queue_(queue), is_on_(options.has_cluster) {
+  for (size_t index = 0; index < options.jobs.size(); ++index) {
+    homes_["job" + std::to_string(index)] = options.jobs[index].box;
+  }
+  store_.watch(kJobs, 1, [this](const StoreServer::Events& events) { on_events(events); });
+}
+
+std::optional<HostId> SimCluster::owner(const std::string& job) const {
+  if (!is_on_) return homes_.at(job);
+  const auto found = maps_.find(job);
+  if (found == maps_.end()) return std::nullopt;
+  return box_at(found->second.boxes.front());
+}
+
+void SimCluster::note_room(HostId box, uint64_t bytes) {
+  auto& rooms = rooms_[box];
+  std::erase_if(rooms,
+                [this](const Room& room) { return room.at_ns + kReportsLastNs < queue_.now_ns(); });
+  rooms.push_back({queue_.now_ns(), bytes});
+}
+
+void SimCluster::note_epoch(uint32_t epoch, const std::string& owner) {
+  const auto [given, is_new] = epochs_.emplace(epoch, owner);
+  require(given->second == owner, [&] {
+    return "epoch " + std::to_string(epoch) + " was assigned before: to " + given->second +
+           ", now to " + owner;
+  });
+}
+
+void SimCluster::on_events(const StoreServer::Events& events) {
+  for (const cluster::Event& event : events) {
+    const std::string job = event.entry.key.substr(sizeof(kJobs) - 1);
+    if (event.deleted) {
+      maps_.erase(job);
+      continue;
+    }
+    const auto map = cluster::part_map_from_text(event.entry.value);
+    require(map.has_value(), "a box commits a part map that cannot be read");
+    const auto before = maps_.find(job);
+    const bool begins = before == maps_.end() || before->second.is_over;
+    if (!begins && before->second.boxes != map->boxes) {
+      const HostId from = box_at(before->second.boxes.front()), to = box_at(map->boxes.front());
+      check_room(job, before->second, to);
+      on_move_(job, from, to);
+    }
+    maps_[job] = *map;
+  }
+}
+
+// A part that has run is only given to a box that has said that it has room for it.
+void SimCluster::check_room(const std::string& job, const cluster::PartMap& map, HostId to) const {
+  const auto said = rooms_.find(to);
+  if (map.part_memory_bytes == 0 || said == rooms_.end()) return;
+  uint64_t most = 0;
+  bool is_recent = false;
+  for (const Room& room : said->second) {
+    if (room.at_ns + kReportsLastNs < queue_.now_ns()) continue;
+    is_recent = true;
+    most = std::max(most, room.bytes);
+  }
+  require(!is_recent || most >= map.part_memory_bytes, [&] {
+    return "room: " + job + " goes to box " + std::to_string(to) + ", which has " +
+           std::to_string(most) + " bytes free; the part takes " +
+           std::to_string(map.part_memory_bytes);
+  });
+}
+
+std::string name_of_box(HostId box) {
+  return "box" + std::to_string(box);
+}
+
+std::string address_of_box(HostId box) {
+  return name_of_box(box) + ":9541";
+}
+
+HostId box_at(const std::string& address_or_name) {
+  return static_cast<HostId>(std::strtoul(address_or_name.c_str() + 3, nullptr, 10));
+}
+
+}  // namespace pbox::sim

@@ -1,0 +1,60 @@
+// The cluster of a rack: the store that its boxes share, and which box has which job by the part
+// maps in it. A rack without a cluster has jobs that stay on one box each.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "appliance/cluster/part_map.h"
+#include "tests/sim/network.h"
+#include "tests/sim/store_server.h"
+
+namespace pbox::sim {
+
+class SimCluster {
+ public:
+  SimCluster(EventQueue& queue, const Options& options);
+
+  bool is_on() const { return is_on_; }
+  StoreServer& store() { return store_; }
+  // The box that has the job. nullopt if no map of it is in the store.
+  std::optional<HostId> owner(const std::string& job) const;
+  // Called when a map assigns a job to another box than before.
+  using OnMove = std::function<void(const std::string& job, HostId from, HostId to)>;
+  void set_on_move(OnMove on_move) { on_move_ = std::move(on_move); }
+  // Number of jobs that have a map.
+  size_t map_count() const { return maps_.size(); }
+
+  // A box answers a question for its room; `bytes` is what its largest part may take.
+  void note_room(HostId box, uint64_t bytes);
+  // No job on any box may have an epoch that another job or start has had. `owner` tells them
+  // apart.
+  void note_epoch(uint32_t epoch, const std::string& owner);
+
+ private:
+  struct Room {
+    uint64_t at_ns = 0;
+    uint64_t bytes = 0;
+  };
+
+  void on_events(const StoreServer::Events& events);
+  void check_room(const std::string& job, const cluster::PartMap& map, HostId to) const;
+
+  EventQueue& queue_;
+  bool is_on_;
+  std::map<std::string, HostId> homes_;  // by job, without a cluster
+  StoreServer store_;
+  std::map<std::string, cluster::PartMap> maps_;
+  std::map<HostId, std::vector<Room>> rooms_;  // by box: its answers of late
+  std::map<uint32_t, std::string> epochs_;
+  OnMove on_move_ = [](const std::string&, HostId, HostId) {};
+};
+
+// The address that workers are told, for example "box1:9541", the name, and their inverses.
+std::string address_of_box(HostId box);
+std::string name_of_box(HostId box);
+HostId box_at(const std::string& address_or_name);
+
+}  // namespace pbox::sim

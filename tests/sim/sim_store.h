@@ -1,0 +1,60 @@
+// A box's client of the cluster's store. Answers and events take a while, and none comes while the
+// box has no way to the store, or while its process is stopped. A commit without an answer may have
+// happened. If that lasts longer than the lease, the box's session ends.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "appliance/cluster/store.h"
+#include "base/rng.h"
+#include "tests/sim/event_queue.h"
+#include "tests/sim/store_server.h"
+
+namespace pbox::sim {
+
+class SimStore final : public cluster::Store {
+ public:
+  SimStore(EventQueue& queue, StoreServer& server, uint64_t latency_ns, uint64_t seed);
+  // The process is gone. Its session ends when the lease does.
+  ~SimStore() override;
+
+  void start(cluster::Observer observer) override;
+  void get(const std::string& prefix, std::function<void(Result<cluster::Snapshot>)> done) override;
+  void commit(cluster::Transaction transaction,
+              std::function<void(Result<cluster::Outcome>)> done) override;
+  std::unique_ptr<cluster::Watch> watch(const std::string& prefix, int64_t revision,
+                                        cluster::WatchHandler handler) override;
+  int64_t session() const override { return session_; }
+  const cluster::Health& health() const override { return health_; }
+
+  // Nothing reaches the store, or comes from it, until this time. If the process is stopped as
+  // well, it hears of nothing meanwhile, not even of failures.
+  void cut_off(uint64_t until_ns, bool stops_process);
+
+ private:
+  class Subscription;
+
+  bool is_cut_off() const { return queue_.now_ns() < cut_off_until_ns_; }
+  // Calls `function` at this time, unless the process is gone by then.
+  void at(uint64_t due_ns, std::function<void()> function);
+  // Calls `apply` at the store and then, here, what that returns; or `fail`.
+  void call(std::function<std::function<void()>()> apply, std::function<void(Error)> fail);
+  void begin_session();
+  void lose_session(int64_t session);
+  void set_up(bool up);
+
+  EventQueue& queue_;
+  StoreServer& server_;
+  uint64_t latency_ns_;
+  Rng rng_;
+  cluster::Observer observer_;
+  cluster::Health health_;
+  int64_t session_ = 0;
+  uint64_t cut_off_until_ns_ = 0;
+  uint64_t stopped_until_ns_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace pbox::sim
