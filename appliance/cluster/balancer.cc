@@ -91,7 +91,8 @@ void Balancer::step(const std::string& name, Job& job, const std::vector<Balance
   if (map == part_maps_.maps().end()) return;
   auto job_boxes = boxes;
   for (BalancedBox& box : job_boxes) {
-    box.takes_parts = box.takes_parts && !map->second.avoids(box.name, environment_.unix_seconds()) &&
+    box.takes_parts = box.takes_parts &&
+                      !map->second.avoids(box.name, environment_.unix_seconds()) &&
                       part_maps_.can_serve(box.name, map->second);
   }
   const auto proposal = job.balancer.step(map->second, part_maps_.revision(name), job_boxes, loads,
