@@ -138,7 +138,7 @@ Status Client::check_operation(const Operation& operation) const {
                      : "tensor '" + name + "' has no weights yet; call pbox_init_weights first");
 }
 
-Status Client::start(std::span<const Operation> operations, const Completion& completion) {
+Status Client::start_many(std::span<const Operation> operations, const Completion& completion) {
   PBOX_CHECK(!operations.empty());
   {
     const std::lock_guard lock(mutex_);

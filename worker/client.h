@@ -33,7 +33,7 @@ struct ClientOptions : MembershipOptions {
 
 using Callback = void (*)(void* user, uint32_t tensor, int status);
 
-// The I/O thread calls this once, when all operations of a start() have ended: with the first
+// The I/O thread calls this once, when all operations of a start_many() have ended: with the first
 // tensor and kOk, or with the first that has failed and why. A null callback is not called.
 struct Completion {
   Callback callback = nullptr;
@@ -58,7 +58,10 @@ class Client {
   Status register_memory(const std::byte* address, uint64_t bytes);
   Status unregister_memory(const std::byte* address);
   // As pbox_push_pull, pbox_push_pull_many and pbox_init_weights. After an error none was started.
-  Status start(std::span<const Operation> operations, const Completion& completion);
+  Status start_many(std::span<const Operation> operations, const Completion& completion);
+  Status start(const Operation& operation, const Completion& completion) {
+    return start_many({&operation, 1}, completion);
+  }
   Status wait(uint32_t tensor, uint32_t timeout_ms);
   Status wait_all(uint32_t timeout_ms);
   // As pbox_set_priorities.
@@ -95,7 +98,7 @@ class Client {
 
  private:
   enum class Phase { kNew, kJoined, kLeft };
-  // The operations of one start().
+  // The operations of one start_many().
   struct Batch {
     size_t left = 0;      // operations that have not ended
     uint32_t tensor = 0;  // as for Completion

@@ -49,6 +49,28 @@ def exchange_all_sizes(options, dtype_name, reduction):
         return [result.float().numpy() for result in results], client.statistics()
 
 
+def exchange_lists(options):
+    """Returns the gradients after two rounds of one list each, and what callbacks were told."""
+    with pbox.Client(reduction="sum", **options) as client:
+        gradients = [numpy.full(size, 1 + options["rank"], numpy.float32) for size in SIZES]
+        tensors = [client.register(f"size {gradient.size}", gradient) for gradient in gradients]
+        client.join()
+        client.push_pull_many(list(zip(tensors, gradients)))
+        client.wait_all()
+        calls, done = [], threading.Event()
+        client.push_pull_many(list(zip(tensors, gradients)), callback=lambda tensor, error: (
+            calls.append((tensor.name, error)), done.set()))
+        done.wait(60)
+        refused = []
+        for wrong in ([], [(tensors[0], gradients[0])] * 2, [(tensors[0], gradients[1])]):
+            try:
+                client.push_pull_many(wrong, callback=lambda *_: calls.append("refused"))
+            except pbox.PboxError as error:
+                refused.append(type(error).__name__)
+        client.barrier()
+        return gradients, calls, refused
+
+
 def rounds_and_contributors(options):
     with pbox.Client(recovery="copy", on_worker_lost="partial", **options) as client:
         array = numpy.ones(1000, dtype=numpy.float32)
@@ -116,6 +138,13 @@ class ClientTest(BoxTestCase):
 
     def test_mean_of_two_ranks_is_half_the_sum(self):
         self.check_exchange("float32", "mean", 2)
+
+    def test_a_list_of_exchanges_is_one_call_with_one_callback(self):
+        for gradients, calls, refused in self.run_ranks(exchange_lists, 2):
+            for gradient in gradients:  # 1 + 2, then twice that
+                numpy.testing.assert_array_equal(gradient, numpy.full_like(gradient, 6))
+            self.assertEqual(calls, [(f"size {SIZES[0]}", None)])
+            self.assertEqual(refused, ["InvalidArgument", "AlreadyExists", "InvalidArgument"])
 
     def test_result_may_replace_the_gradient(self):
         for ends in self.run_ranks(sum_in_place, 2):
