@@ -38,7 +38,7 @@ class RecordingOwner : public JobOwner {
 struct Bench {
   RegistryContext context{{.box_name = "here"}};
   SynchronousHost host{2};
-  SpiAllocator spis{2, 1};
+  SpiAllocator spis{2, seeded_draws(1)};
   MovableParts parts;
   RecordingOwner owner;
 
