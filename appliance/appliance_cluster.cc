@@ -38,8 +38,10 @@ cluster::BoxRecord Appliance::record(uint64_t incarnation) const {
     record.data.push_back(address_and_port(pipeline.address, pipeline.udp_port));
     nics.insert(pipeline.nic);
   }
+  constexpr uint64_t kBytesPerMegabit = 125'000;
+  // Devices of data.port = dpdk are no network interfaces of the kernel's.
+  record.capacity_bytes_per_s = pipelines_->ports().device_mbps() * kBytesPerMegabit;
   for (const host::Nic& nic : facts_.nics) {
-    constexpr uint64_t kBytesPerMegabit = 125'000;
     if (nics.contains(nic.name)) record.capacity_bytes_per_s += nic.link_mbps * kBytesPerMegabit;
   }
   return record;

@@ -60,6 +60,20 @@ bool is_sane(const proto::PartMap& map) {
          map.chunk_bytes() >= limits::kChunkBytesMin && map.chunk_bytes() <= limits::kChunkBytesMax;
 }
 
+// A poll-mode device serves one part: it can be opened once in a process. The first part that is
+// opened gets it, and the others need another port.
+Status check_ports(const MembershipOptions& options, size_t parts,
+                   const std::vector<std::string>& ports) {
+  PBOX_CHECK(!ports.empty());
+  if (parts < 2 || ports.back().rfind("dpdk:", 0) != 0) return ok_status();
+  return Error{ErrorCode::kInvalidArgument,
+               "PBOX_PORT=" + ports.back() + " serves one part of a job, but job '" + options.job +
+                   "' is in " + std::to_string(parts) +
+                   " parts, as jobs in a cluster of boxes are; name another port behind it "
+                   "(PBOX_PORT='" +
+                   ports.back() + "|socket'), or use a box without [cluster] store = etcd"};
+}
+
 Error left_during_join() {
   return {ErrorCode::kClosed, "this worker left the job before it had joined"};
 }
@@ -141,6 +155,11 @@ Status Client::join_parts(const MembershipOptions& joining, const proto::PartMap
   // So that all boxes are known when one is lost, even if no name server answers then.
   for (const std::string& box : map.boxes()) static_cast<void>(addresses_.find(box));
   parts_.emplace(joining, map, tensors_, optimizer_);
+  if (const Status possible = check_ports(joining, parts_->size(), split_list(options_.port, '|'));
+      !possible) {
+    parts_.reset();
+    return possible.error();
+  }
   const Status joined = drive_join();
   if (joined) return joined;
   drivers_.clear();  // they refer to the parts

@@ -87,7 +87,9 @@ RelaySpec relay_spec(const JobSpec& spec, uint64_t join_timeout_ns) {
     const uint64_t count = wire::chunk_count(tensor.bytes(), spec.chunk_bytes);
     for (uint64_t index = 0; index < count; ++index) {
       const auto& chunk = chunks[relay.chunks.size()];
-      relay.chunks.push_back({chunk_name(tensor.name, index), chunk.elements, chunk.priority});
+      const bool is_fifo = spec.priority_policy == wire::PriorityPolicy::kFifo;
+      const int32_t priority = is_fifo ? 0 : chunk.priority;
+      relay.chunks.push_back({chunk_name(tensor.name, index), chunk.elements, priority});
     }
   }
   PBOX_CHECK(relay.chunks.size() == chunks.size());  // chunk ids are the same on both boxes

@@ -108,7 +108,7 @@ proto::BoxMessage SessionSender::session_for(const Job& job, uint32_t rank, bool
   const RegistryOptions& options = context_.options;
   proto::BoxMessage message;
   proto::Session& session = *message.mutable_session();
-  PBOX_CHECK(job.members()[rank].protocol_version != 0);  // only a rank that has joined
+  PBOX_CHECK(rank < job.members().size());
   session.set_protocol_version(job.members()[rank].protocol_version);
   session.set_box(options.box_name);
   session.set_payload_crc(options.payload_crc);

@@ -144,6 +144,16 @@ std::vector<std::string> Ports::links_down() const {
   return names;
 }
 
+uint64_t Ports::device_mbps() const {
+  uint64_t mbps = 0;
+  for (const Group& group : groups_) {
+    for (const auto& device : group.interface->devices()) {
+      mbps += device->capabilities().link_mbps;
+    }
+  }
+  return mbps;
+}
+
 #else
 
 struct Ports::Group {};
@@ -167,6 +177,9 @@ std::vector<std::string> Ports::describe() const {
 }
 std::vector<std::string> Ports::links_down() const {
   return {};
+}
+uint64_t Ports::device_mbps() const {
+  return 0;
 }
 
 #endif

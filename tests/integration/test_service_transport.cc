@@ -1,6 +1,9 @@
 // Workers and boxes over other paths than one socket per pipeline: NICs that choose queues by a
 // hash, and transports that come in libraries.
+#include <arpa/inet.h>
 #include <dlfcn.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,6 +13,7 @@
 #include <future>
 #include <memory>
 
+#include "nic/wire/control_frame.h"
 #include "tests/support/cable.h"
 #include "tests/support/daemon.h"
 #include "tests/support/steering_nic.h"
@@ -37,7 +41,39 @@ std::string join_alone(const std::string& box, pbox_status expected,
   return said.value_or("nothing");
 }
 
+// Answers each question of one worker with a part map of two parts.
+void answer_two_parts(Line& line) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  require(bind(listener, generic, size) == 0 && listen(listener, 1) == 0, "cannot listen");
+  require(getsockname(listener, generic, &size) == 0, "no address");
+  line.say("127.0.0.1:" + std::to_string(ntohs(address.sin_port)));
+  const int worker = accept(listener, nullptr, nullptr);
+  proto::BoxMessage answer;
+  answer.mutable_part_map()->set_chunk_bytes(4096);
+  for (const char* box : {"a", "b"}) answer.mutable_part_map()->add_parts()->set_box(box);
+  const std::string frame = *wire::frame(answer);
+  char question[4096];
+  while (recv(worker, question, sizeof(question), 0) > 0) {
+    require(send(worker, frame.data(), frame.size(), MSG_NOSIGNAL) > 0, "cannot answer");
+  }
+}
+
 }  // namespace
+
+TEST_CASE("a job in several parts is refused on a poll-mode device alone, before it is opened") {
+  WorkerProcess box(answer_two_parts);
+  const std::string control = box.heard().value_or("nothing");
+  const std::string words = join_alone(control, PBOX_INVALID_ARGUMENT, [](pbox_options& options) {
+    options.port = "dpdk:net_null0 10.0.0.1/24";
+  });
+  CHECK_THAT(words, Contains("PBOX_PORT=dpdk:net_null0 10.0.0.1/24 serves one part of a job") &&
+                        Contains("is in 2 parts") && Contains("|socket'"));
+}
 
 TEST_CASE(
     "workers find the queues of a NIC with an unknown hash, and misdirect no packet afterwards") {

@@ -101,8 +101,8 @@ enum pbox_delivery_value { PBOX_DELIVERY_BROADCAST = 0, PBOX_DELIVERY_PULL = 1 }
  * FAST     In the order of arrival. With three ranks or more, sums may differ in their last bits
  *          from run to run.
  * ORDERED  In the order of ranks. Runs whose ranks push the same values get the same results, bit
- *          for bit, whatever was lost, late or restarted meanwhile. The box keeps the values of all
- *          ranks until the last one has arrived, which costs memory. Needs PBOX_SYNC_BSP. */
+ *          for bit, whatever was late or lost, but for boxes in PBOX_MODE_OPTIMIZE that had no
+ *          replica. Until the last rank's values arrive, the box has all in memory. Needs BSP. */
 typedef int32_t pbox_numerics;
 enum pbox_numerics_value { PBOX_NUMERICS_FAST = 0, PBOX_NUMERICS_ORDERED = 1 };
 

@@ -109,6 +109,19 @@ TEST_CASE("a relayed job starts when its ranks are here and the other racks are 
   CHECK(rack.desk.job_count() == 0);
 }
 
+TEST_CASE("relayed tensors have the priorities of their registration, and none with fifo") {
+  constexpr uint32_t kExplicit = 0, kFifo = 2;
+  for (const uint32_t policy : {kExplicit, kFifo}) {
+    Rack rack;
+    auto message = join_message("train", 0, 1);
+    message.mutable_join()->mutable_tensors(0)->set_priority(7);
+    message.mutable_join()->set_priority_policy(policy);
+    rack.desk.join(message);
+    REQUIRE(rack.upstream.logs.size() == 1);
+    CHECK(rack.upstream.logs[0]->spec.chunks[0].priority == (policy == kFifo ? 0 : 7));
+  }
+}
+
 TEST_CASE("a relay that fails ends its job, before the job starts and while it runs") {
   Rack rack;
   for (const bool runs : {false, true}) {

@@ -1,0 +1,386 @@
+// Which features go together: every pair is tried with a job of two ranks on a real box, and
+// docs/composition.md is the outcome. PBOX_WRITE_COMPOSITION=1 writes the page anew.
+#include <stdlib.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "tests/support/box_cluster.h"
+#include "tests/support/daemon.h"
+#include "tests/support/sums.h"
+
+namespace pbox::test {
+namespace {
+
+struct Trial {
+  pbox_options options{};
+  pbox_dtype dtype = PBOX_F32;
+  bool rejoins = false, restores = false, relayed = false, traced = false;
+
+  void need_optimize() { options.mode = PBOX_MODE_OPTIMIZE; }
+};
+
+// Features of one group exclude each other by their nature.
+struct Feature {
+  const char* name;
+  const char* group;
+  void (*apply)(Trial& trial);
+  // Needs of the feature, unless the other feature of the pair decides them.
+  bool needs_optimize = false;
+  bool needs_no_recovery = false;
+};
+
+void use_model(Trial& trial, pbox_sync model) {
+  trial.options.sync = model;
+  trial.options.staleness = model == PBOX_SYNC_ASP || model == PBOX_SYNC_DROP ? 0 : 1;
+  trial.options.quorum = model == PBOX_SYNC_DROP ? 2 : 0;
+}
+
+constexpr Feature kFeatures[] = {
+    {"mode aggregate", "mode", [](Trial& t) { t.options.mode = PBOX_MODE_AGGREGATE; }},
+    {"mode optimize", "mode", [](Trial& t) { t.options.mode = PBOX_MODE_OPTIMIZE; }},
+    {"model asp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_ASP); }, true, true},
+    {"model ssp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_SSP); }, true, true},
+    {"model essp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_ESSP); }, true, true},
+    {"model pssp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_PSSP); }, true, true},
+    {"model dpssp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_DPSSP); }, true, true},
+    {"model drop", "model", [](Trial& t) { use_model(t, PBOX_SYNC_DROP); }, true, true},
+    {"numerics ordered", "numerics", [](Trial& t) { t.options.numerics = PBOX_NUMERICS_ORDERED; }},
+    {"delivery pull", "delivery", [](Trial& t) { t.options.delivery = PBOX_DELIVERY_PULL; }},
+    {"priorities forward-order", "priorities",
+     [](Trial& t) { t.options.priority_policy = PBOX_PRIORITY_FORWARD_ORDER; }},
+    {"priorities fifo", "priorities",
+     [](Trial& t) { t.options.priority_policy = PBOX_PRIORITY_FIFO; }},
+    {"f16", "dtype", [](Trial& t) { t.dtype = PBOX_F16; }},
+    {"bf16", "dtype", [](Trial& t) { t.dtype = PBOX_BF16; }},
+    {"on_worker_lost partial", "lost",
+     [](Trial& t) { t.options.on_worker_lost = PBOX_LOST_PARTIAL; }},
+    {"on_worker_lost abort", "lost", [](Trial& t) { t.options.on_worker_lost = PBOX_LOST_ABORT; }},
+    {"recovery copy", "recovery", [](Trial& t) { t.options.recovery = PBOX_RECOVERY_COPY; }},
+    {"recovery none", "recovery", [](Trial& t) { t.options.recovery = PBOX_RECOVERY_NONE; }},
+    {"replicas 1", "replicas", [](Trial& t) { t.options.replicas = 1; }, true},
+    {"a rank that rejoins", "rejoin", [](Trial& t) { t.rejoins = true; }},
+    {"restore", "restore", [](Trial& t) { t.restores = true; }, true},
+    {"[upstream]", "upstream", [](Trial& t) { t.relayed = true; }},
+    {"trace", "trace", [](Trial& t) { t.traced = true; }},
+};
+
+constexpr char kWorks[] = "";
+constexpr uint64_t kElements = 700;
+constexpr uint32_t kSettlingRounds = 4;  // more than the staleness of any trial
+
+// One rank's own view of a trial.
+struct RankPlan {
+  std::string box;
+  std::string job;
+  uint32_t rank = 0;
+  bool rejoins = false;
+  std::string restore = {};
+  bool ends_in_the_middle = false;
+};
+
+float gradient_of(uint32_t rank) {
+  return rank == 0 ? 1 : 32;
+}
+
+void push(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
+          std::vector<unsigned char>& result) {
+  const auto input = encode(trial.dtype, std::vector<float>(kElements, value));
+  worker.push_pull(tensor, input.data(), result.data());
+  worker.wait(tensor);
+}
+
+// Rounds 1 and 2 have a gradient of each rank. The box's optimizer is SGD with learning rate 1 on
+// weights that begin as 0, so at the end the weights tell whose gradients are in them.
+void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
+  const AbiWorker worker({.box = plan.box,
+                          .job = plan.job,
+                          .rank = plan.rank,
+                          .world_size = 2,
+                          .adjust = [&](pbox_options& options) {
+                            const pbox_options given = options;
+                            options = trial.options;
+                            options.box = given.box;
+                            options.job = given.job;
+                            options.rank = given.rank;
+                            options.world_size = given.world_size;
+                            options.rejoin = plan.rejoins ? 1 : 0;
+                            options.restore = plan.restore.c_str();
+                          }});
+  const bool optimizes = trial.options.mode == PBOX_MODE_OPTIMIZE;
+  const uint32_t tensor = worker.tensor("tensor", kElements, trial.dtype);
+  if (optimizes) {
+    pbox_optimizer_options sgd;
+    pbox_optimizer_options_init(&sgd, PBOX_SGD);
+    sgd.learning_rate = 1;
+    worker.must(pbox_set_optimizer(worker.context(), &sgd));
+  }
+  if (pbox_join(worker.context()) != PBOX_OK) {
+    return line.say(std::string("refused ") + pbox_last_error(worker.context()));
+  }
+  const std::vector<float> zeros(kElements, 0);
+  std::vector<unsigned char> result = encode(trial.dtype, zeros);
+  if (optimizes) {
+    worker.must(pbox_init_weights(worker.context(), tensor, result.data(), nullptr, nullptr));
+    worker.wait(tensor);
+  }
+  const float own = gradient_of(plan.rank), both = gradient_of(0) + gradient_of(1);
+  const auto expect = [&](float value) {
+    require(result == encode(trial.dtype, std::vector<float>(kElements, value)),
+            "the result is wrong");
+  };
+  const bool is_restored = !plan.restore.empty();
+  if (is_restored) require(worker.statistics().restored_snapshot > 0, "nothing was restored");
+  if (!plan.rejoins) push(worker, trial, tensor, own, result);
+  if (!plan.rejoins && !optimizes) expect(both);
+  line.say("half");
+  line.await_go();
+  if (plan.ends_in_the_middle) return worker.leave();
+  push(worker, trial, tensor, own, result);
+  if (!optimizes) expect(both);
+  worker.must(pbox_barrier(worker.context(), 0));
+  if (optimizes) {
+    for (uint32_t round = 0; round < kSettlingRounds; ++round) {
+      push(worker, trial, tensor, 0, result);
+    }
+    expect(is_restored ? -3 * both : -2 * both);
+  }
+  worker.leave();
+}
+
+class Table {
+ public:
+  Table()
+      : folder_(make_folder()),
+        plain_({"--snapshots.directory=" + folder_}),
+        rack_({"--upstream.box=" + plain_.control(), "--upstream.world_size=1"}) {}
+  ~Table() { std::filesystem::remove_all(folder_); }
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+
+  // Returns kWorks, or the words with which the pair is refused.
+  std::string try_pair(const Feature& one, const Feature& other);
+
+ private:
+  static std::string make_folder() {
+    std::string folder = std::filesystem::temp_directory_path() / "pbox-composition-XXXXXX";
+    if (mkdtemp(folder.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    return folder;
+  }
+  std::string run(const Trial& trial, const std::string& restore, bool ends_in_the_middle);
+  std::string in_the_middle(const Trial& trial, const std::string& restore,
+                            std::vector<WorkerProcess>& ranks);
+  std::string take_snapshot();
+
+  std::string folder_;
+  Daemon plain_;
+  Daemon rack_;
+  std::string job_;
+  uint32_t jobs_ = 0;
+};
+
+// Returns the words without what differs from run to run, and from model to model.
+std::string general(std::string text, const std::string& job) {
+  // An HTTP answer adds the routes to the reason, and ends its line.
+  text.resize(std::min({text.size(), text.find("; this server has"), text.find('\n')}));
+  for (const char* model : {"asp", "ssp", "essp", "pssp", "dpssp", "drop"}) {
+    for (const std::string before : {"sync.model ", "with sync.model bsp, not with "}) {
+      const size_t at = text.find(before + model);
+      const size_t end = at + before.size() + std::string(model).size();
+      const bool is_whole = at != std::string::npos && (end == text.size() || !isalpha(text[end]));
+      if (is_whole) text.replace(at + before.size(), std::string(model).size(), "MODEL");
+    }
+  }
+  const std::string title = "job '" + job + "'";
+  for (size_t at = text.find(title); at != std::string::npos; at = text.find(title)) {
+    const bool leads = at == 0 && text.compare(title.size(), 2, ": ") == 0;
+    text.replace(at, title.size() + (leads ? 2 : 0), leads ? "" : "the job");
+  }
+  return text;
+}
+
+std::string Table::try_pair(const Feature& one, const Feature& other) {
+  Trial trial;
+  pbox_options_init(&trial.options);
+  for (const Feature* feature : {&one, &other}) {
+    if (feature->needs_optimize) trial.options.mode = PBOX_MODE_OPTIMIZE;
+    if (feature->needs_no_recovery) trial.options.recovery = PBOX_RECOVERY_NONE;
+  }
+  one.apply(trial);
+  other.apply(trial);
+  job_ = "trial-" + std::to_string(jobs_++);
+  if (!trial.restores) return run(trial, "", false);
+  std::string first = run(trial, "", true);
+  if (first != kWorks) {
+    job_ = "trial-" + std::to_string(jobs_++);
+    const std::string second = run(trial, "latest", false);
+    return second == kWorks ? first : second;
+  }
+  if (!plain_.await_no_jobs(kDeadlineMs)) return "the first run does not end";
+  return run(trial, "latest", false);
+}
+
+std::string Table::run(const Trial& trial, const std::string& restore, bool ends_in_the_middle) {
+  const Daemon& box = trial.relayed ? rack_ : plain_;
+  std::vector<WorkerProcess> ranks;
+  for (const uint32_t rank : {0u, 1u}) {
+    const RankPlan plan{.box = box.control(),
+                        .job = job_,
+                        .rank = rank,
+                        .restore = restore,
+                        .ends_in_the_middle = ends_in_the_middle};
+    ranks.emplace_back([&, plan](Line& line) { run_rank(trial, plan, line); });
+  }
+  for (WorkerProcess& rank : ranks) {
+    const std::string said = rank.heard().value_or("nothing");
+    if (said.rfind("refused ", 0) == 0) return general(said.substr(8), job_);
+    if (said != "half") return said;
+  }
+  if (ends_in_the_middle) {
+    if (std::string failed = take_snapshot(); failed != kWorks) return general(failed, job_);
+  }
+  if (!ends_in_the_middle) {
+    const std::string refused = in_the_middle(trial, restore, ranks);
+    if (refused != kWorks) return general(refused, job_);
+  }
+  for (WorkerProcess& rank : ranks) rank.go();
+  for (WorkerProcess& rank : ranks) {
+    if (const std::string failed = rank.finish(); !failed.empty()) return "FAILED: " + failed;
+  }
+  return kWorks;
+}
+
+std::string Table::in_the_middle(const Trial& trial, const std::string& restore,
+                                 std::vector<WorkerProcess>& ranks) {
+  const Daemon& box = trial.relayed ? rack_ : plain_;
+  if (trial.traced) {
+    const std::string answer = box.post("/api/v1/jobs/" + job_ + "/trace", R"({"seconds": 1})");
+    if (answer != "{}\n") return answer;
+  }
+  if (trial.rejoins) {
+    const RankPlan plan{
+        .box = box.control(), .job = job_, .rank = 1, .rejoins = true, .restore = restore};
+    ranks.pop_back();  // kills rank 1
+    ranks.emplace_back([&, plan](Line& line) { run_rank(trial, plan, line); });
+    const std::string said = ranks.back().heard().value_or("nothing");
+    if (said.rfind("refused ", 0) == 0) return said.substr(8);
+    if (said != "half") return said;
+  }
+  return kWorks;
+}
+
+std::string Table::take_snapshot() {
+  const std::string page = "/api/v1/jobs/" + job_ + "/snapshot";
+  const std::string begun = plain_.post(page, R"({"timeout_s": 30})");
+  if (begun != "{}\n") return begun;
+  std::string state;
+  const bool is_over = await([&] {
+    const auto view = nlohmann::json::parse(plain_.get(page));
+    state = view.value("state", "");
+    return state == "done" || state == "failed";
+  });
+  return is_over && state == "done" ? kWorks : "the snapshot " + state;
+}
+
+constexpr char kHead[] = R"(# Which features go together
+
+Every pair of the features below was tried with a job of two ranks on a real box, and the results
+were verified. `tests/integration/test_service_composition.cc` tries them again and compares this
+page with what it finds; run it with `PBOX_WRITE_COMPOSITION=1` to write the page anew. Features
+that the page does not name as a pair go together.
+
+A model other than bsp, `restore` and `replicas 1` were tried in mode optimize, and the models with
+`recovery none`, unless the pair says otherwise.
+
+## Features
+
+)";
+
+constexpr char kTail[] = R"(
+## Not tried here
+
+| pair | why |
+|---|---|
+| `replicas 1` with all but the above | needs a cluster; `test_service_replicas` trains in one |
+| ports `dpdk:` and `rdma:` | need devices; `test_service_memif`, `tests/vm` train over them |
+| parts that move | needs a cluster; `test_service_moves`, `test_service_sync_moves` move parts |
+| `on_worker_lost abort` with a rank that rejoins | the job ends at the loss |
+
+* `PBOX_PORT=dpdk:...` without another port behind it refuses a job in several parts.
+* Which jobs may move is in [consistency.md](consistency.md#what-goes-together).
+)";
+
+// Pairs by the words that refuse them: {feature, words} -> the features that it does not go with.
+using Refusals = std::map<std::pair<size_t, std::string>, std::vector<size_t>>;
+
+std::string names_of(const std::vector<size_t>& features) {
+  std::string text;
+  for (const size_t feature : features) {
+    text.append(text.empty() ? "`" : ", `").append(kFeatures[feature].name).append("`");
+  }
+  return text;
+}
+
+std::string page_of(const Refusals& refusals) {
+  std::ostringstream page;
+  page << kHead;
+  std::string group;
+  for (const Feature& feature : kFeatures) {
+    page << (group.empty() ? "* " : group == feature.group ? ", " : "\n* ");
+    page << '`' << feature.name << '`';
+    group = feature.group;
+  }
+  page << "\n\n## What is refused\n\n| feature | with | the box says |\n|---|---|---|\n";
+  // Features that are refused with the same others and the same words share a row.
+  std::map<std::pair<std::vector<size_t>, std::string>, std::vector<size_t>> rows;
+  for (const auto& [entry, others] : refusals) {
+    rows[{others, entry.second}].push_back(entry.first);
+  }
+  for (const auto& [row, features] : rows) {
+    page << "| " << names_of(features) << " | " << names_of(row.first) << " | " << row.second
+         << " |\n";
+  }
+  page << kTail;
+  return page.str();
+}
+
+bool is_tried(const Feature& one, const Feature& other) {
+  const auto is = [&](const char* first, const char* second) {
+    return std::string(one.name) == first && std::string(other.name) == second;
+  };
+  return std::string(one.group) != other.group &&
+         !is("on_worker_lost abort", "a rank that rejoins");
+}
+
+}  // namespace
+
+TEST_CASE(
+    "docs/composition.md states which pairs of features work, and the words that refuse others") {
+  Table table;
+  Refusals refusals;
+  for (size_t one = 0; one < std::size(kFeatures); ++one) {
+    for (size_t other = one + 1; other < std::size(kFeatures); ++other) {
+      if (!is_tried(kFeatures[one], kFeatures[other])) continue;
+      const std::string words = table.try_pair(kFeatures[one], kFeatures[other]);
+      if (words == kWorks || words.find("replicas 1 needs other boxes") != std::string::npos) {
+        continue;
+      }
+      INFO(kFeatures[one].name << " with " << kFeatures[other].name);
+      CHECK_THAT(words, !Catch::StartsWith("FAILED"));
+      refusals[{one, words}].push_back(other);
+    }
+  }
+  const std::string found = page_of(refusals);
+  if (getenv("PBOX_WRITE_COMPOSITION") != nullptr) std::ofstream(PBOX_COMPOSITION_PAGE) << found;
+  std::ostringstream stated;
+  stated << std::ifstream(PBOX_COMPOSITION_PAGE).rdbuf();
+  CHECK(found == stated.str());
+}
+
+}  // namespace pbox::test
