@@ -245,6 +245,11 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
     case Laggard::Kind::kBox:
       text += "box " + laggard.box + " is late; its last packet came " +
               std::to_string(laggard.silent_ns / kNanosPerMilli) + " ms ago";
+      if (has_verdicts()) {
+        text +=
+            "; with max_grad_norm or skip_nonfinite the results of a round leave once every "
+            "rank has pushed every tensor";
+      }
       break;
     case Laggard::Kind::kNobody: text += "it waits behind other tensors for the send window"; break;
   }

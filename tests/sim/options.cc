@@ -366,8 +366,8 @@ void draw_room(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x510e527fade682d1ull);
   if (!draw.chance(options.has_cluster ? 0.3 : 0.05)) return;
   options.is_tight = true;
-  options.memory_bytes = draw.scaled(128u << 10, 4u << 20);
-  options.arena_bytes = options.memory_bytes / draw.between(1, options.pipelines);
+  options.memory_bytes = draw.scaled(64u << 10, 1u << 20);
+  options.arena_bytes = options.memory_bytes / draw.between(1, 2 * options.pipelines);
   options.job_slots = draw.between(1, static_cast<uint32_t>(options.jobs.size()));
 }
 

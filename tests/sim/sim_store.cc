@@ -10,8 +10,8 @@ namespace {
 
 constexpr uint64_t kLeaseNs = 2 * kNanosPerSecond;
 constexpr uint64_t kTimeoutNs = 2 * kNanosPerSecond;
-// Half of all events arrive later than others, by up to this.
-constexpr uint64_t kHearsWithinNs = 300 * kNanosPerMilli;
+// Half of all events arrive later than others, by up to this many latencies: 1 to 300 ms.
+constexpr uint64_t kLatenciesLate = 600;
 
 Error no_answer() {
   return {ErrorCode::kTimeout, "the simulated store does not answer"};
@@ -38,7 +38,8 @@ class SimStore::Subscription final : public cluster::Watch {
     EventQueue& queue = store_.queue_;
     const bool is_late = store_.rng_.below(2) != 0;
     const uint64_t due_ns = std::max(queue.now_ns(), store_.cut_off_until_ns_) +
-                            store_.latency_ns_ + (is_late ? store_.rng_.below(kHearsWithinNs) : 0);
+                            store_.latency_ns_ +
+                            (is_late ? store_.rng_.below(kLatenciesLate * store_.latency_ns_) : 0);
     newest_due_ns_ = std::max(newest_due_ns_, due_ns);
     waiting_.push_back(events);
     store_.at(newest_due_ns_, [this, alive = alive_] {

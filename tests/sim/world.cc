@@ -48,9 +48,10 @@ World::World(const Options& options, std::ostream* trace)
 
 Outcome World::run() {
   Outcome outcome;
-  begin_ns_ = queue_.now_ns();
   try {
     for (auto& box : boxes_) box->start();
+    form_cluster();
+    begin_ns_ = queue_.now_ns();
     for (auto& worker : workers_) {
       queue_.after(rng_.below(2 * kNanosPerMilli), [&worker] { worker->start(); });
     }
@@ -76,6 +77,16 @@ Outcome World::run() {
   for (const auto& box : boxes_) outcome.pulls += box->pulls_received();
   outcome.trace_hash = network_.trace_hash() ^ queue_.count();
   return outcome;
+}
+
+// The boxes of a cluster know each other before its jobs begin.
+void World::form_cluster() {
+  constexpr uint64_t kFormsWithinNs = kNanosPerSecond;
+  const uint64_t end_ns = queue_.now_ns() + kFormsWithinNs;
+  bool is_formed = !options_.has_cluster;
+  if (!is_formed) queue_.at(end_ns, [&is_formed] { is_formed = true; });
+  while (!is_formed && queue_.step()) {
+  }
 }
 
 void World::schedule_faults() {

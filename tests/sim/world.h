@@ -32,6 +32,7 @@ class World {
   Outcome run();
 
  private:
+  void form_cluster();
   void schedule_faults();
   void begin(const Episode& episode);
   void end(const Episode& episode);

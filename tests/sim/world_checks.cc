@@ -126,7 +126,9 @@ void World::check_refusal(const Worker& worker) const {
   if (worker.failure()->code != ErrorCode::kResourceExhausted || needs == std::string::npos) return;
   const uint64_t bytes = std::strtoull(why.c_str() + needs + 7, nullptr, 10);
   const uint32_t largest = options_.boxes - 1;
-  require(bytes > options_.arena_of(largest), [&] {
+  // The refusal may name the memory of the arenas alone, which is more than a third of all.
+  constexpr uint64_t kOfAll = 3;
+  require(kOfAll * bytes > options_.arena_of(largest), [&] {
     return "room: " + worker.job().name + " is refused although box " + std::to_string(largest) +
            " has room: " + why;
   });

@@ -17,8 +17,9 @@ struct Starter : Bench {
   RelayConnector relays{context, nullptr, owner};
   BackupKeeper backups{context, parts, nullptr, owner};
   SessionSender sessions{context, host, spis};
+  StepVerdicts verdicts{context, host, parts, owner};
   JobStarter starter{context, host,  spis,
-                     epochs,  owner, {handover, snapshots, relays, backups, sessions}};
+                     epochs,  owner, {handover, snapshots, relays, backups, sessions, verdicts}};
   Job& job = add(join_optimizing(0));
 
   Starter() {

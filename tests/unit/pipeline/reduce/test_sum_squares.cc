@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "pipeline/reduce/reduce.h"
+#include "pipeline/reduce/reference.h"
 #include "tests/unit/pipeline/reduce/inputs.h"
 
 using namespace pbox;
