@@ -119,7 +119,6 @@ class Engine {
   [[gnu::always_inline]] inline void finish_push(JobShard& shard, Session& session, Chunk& chunk);
   void on_push_of_finished(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                            uint64_t now_ns);
-  void count_duplicate(Session& session);
 
   // engine_checks.h: checks that every consistency model shares.
   [[gnu::always_inline]] inline Chunk* find_chunk(JobShard& shard, const wire::Header& header);

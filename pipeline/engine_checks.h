@@ -6,6 +6,11 @@
 
 namespace pbox::pipeline {
 
+inline void count_duplicate(EngineContext& context, Session& session) {
+  context.counters.add(Counter::kDuplicate);
+  session.duplicates.add(1);
+}
+
 // Returns the chunk that a packet is for. Returns nullptr, and counts the packet, if its epoch or
 // generation is not the shard's or this pipeline owns no such chunk.
 [[gnu::always_inline]] inline Chunk* Engine::find_chunk(JobShard& shard,

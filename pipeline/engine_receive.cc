@@ -171,15 +171,10 @@ void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& pars
   finish_push(shard, session, *chunk);
 }
 
-void Engine::count_duplicate(Session& session) {
-  context_.counters.add(Counter::kDuplicate);
-  session.duplicates.add(1);
-}
-
 void Engine::on_push_of_finished(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                                  uint64_t now_ns) {
   PBOX_DCHECK((mask & ~chunk.full_mask) == 0);
-  count_duplicate(session);
+  count_duplicate(context_, session);
   if (shard.delivery == wire::Delivery::kBroadcast) {
     request_resend(shard, session, chunk, mask, now_ns);
   }
@@ -195,7 +190,7 @@ bool Engine::claim_fragment(const JobShard& shard, Session& session, Chunk& chun
   PBOX_DCHECK(chunk.complete_workers <= shard.present_count());
   const uint64_t bit = uint64_t{1} << header.fragment;
   if ((chunk.claimed[session.rank] & bit) != 0) {
-    count_duplicate(session);
+    count_duplicate(context_, session);
     return false;
   }
   // The result of a round that some rank has consumed is copied from that rank (STATE), never

@@ -53,7 +53,7 @@ void Engine::on_own_push(JobShard& shard, Session& session, Chunk& chunk,
   }
   const uint64_t bit = uint64_t{1} << header.fragment;
   if (ahead < 0 || (chunk.claimed[session.rank] & bit) != 0) {
-    count_duplicate(session);
+    count_duplicate(context_, session);
     return;
   }
   apply(shard, session, chunk, parsed);
@@ -182,7 +182,7 @@ void Engine::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
   }
   if (ahead > 0) pushed = {header.round, 0, 0};
   if ((pushed.mask & bit) != 0) {
-    count_duplicate(session);
+    count_duplicate(context_, session);
     return;
   }
   pushed.mask |= bit;

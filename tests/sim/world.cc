@@ -144,16 +144,8 @@ void World::begin(const Episode& episode) {
       counts_.add(Fault::kSlowReader);
       worker.set_slow(true);
       return;
-    case EpisodeKind::kControlStall:
-      counts_.add(Fault::kControlStall);
-      silence(episode.length_ns);
-      control_.stall(worker.host(), queue_.now_ns() + episode.length_ns);
-      return;
-    case EpisodeKind::kControlBreak:
-      counts_.add(Fault::kControlBreak);
-      disturb(worker.job(), false, &worker);
-      control_.break_all(worker.host());
-      return;
+    case EpisodeKind::kControlStall: stall_control(worker, episode.length_ns); return;
+    case EpisodeKind::kControlBreak: break_control(worker); return;
     case EpisodeKind::kCrashWorker: lose_worker(episode); return;
     case EpisodeKind::kCrashBox: lose_box(episode); return;
     case EpisodeKind::kDisk: fail_disk(episode); return;
@@ -170,6 +162,18 @@ void World::begin(const Episode& episode) {
       return;
     case EpisodeKind::kCount: return;
   }
+}
+
+void World::stall_control(const Worker& worker, uint64_t length_ns) {
+  counts_.add(Fault::kControlStall);
+  silence(length_ns);
+  control_.stall(worker.host(), queue_.now_ns() + length_ns);
+}
+
+void World::break_control(Worker& worker) {
+  counts_.add(Fault::kControlBreak);
+  disturb(worker.job(), false, &worker);
+  control_.break_all(worker.host());
 }
 
 void World::end(const Episode& episode) {

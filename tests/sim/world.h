@@ -56,6 +56,8 @@ class World {
   void move_part(const Episode& episode);
   void on_move(const std::string& job, HostId from, HostId to);
   void fail_disk(const Episode& episode);
+  void stall_control(const Worker& worker, uint64_t length_ns);
+  void break_control(Worker& worker);
   void lose_worker(const Episode& episode);
   uint64_t limit_ns(const JobModel& job) const;
 

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -25,6 +26,35 @@ constexpr uint32_t kStepsEachTime = 60;
 
 float gradient_of(uint32_t rank, uint32_t step, uint64_t index) {
   return 0.01f * static_cast<float>((index * 7 + step * 13 + rank * 5) % 31) - 0.14f;
+}
+
+// With Options::skips: rank 1's gradient has an infinity in these steps, each time elsewhere.
+bool is_infinite(uint32_t step) {
+  return step % 10 == 7;
+}
+
+void spoil(std::vector<float>& gradient, uint32_t rank, uint32_t step) {
+  if (rank == 1 && is_infinite(step)) gradient[step * 9973 % kElements] = INFINITY;
+}
+
+// Checks what this rank has learned of the step.
+void check_verdict(const AbiWorker& worker, uint32_t step) {
+  pbox_step known{};
+  known.struct_size = sizeof(known);
+  worker.must(pbox_last_step(worker.context(), &known));
+  double squares = 0;
+  for (uint64_t index = 0; index < kElements; ++index) {
+    const double sum = gradient_of(0, step, index) + gradient_of(1, step, index);
+    squares += sum * sum;
+  }
+  const double norm = std::sqrt(squares);
+  const bool is_right = is_infinite(step)
+                            ? known.skipped == 1 && !std::isfinite(known.norm)
+                            : known.skipped == 0 && std::abs(known.norm - norm) < 1e-6 * norm;
+  require(is_right && known.loss_scale == 1,
+          "wrong verdict on step " + std::to_string(step) + ": round " +
+              std::to_string(known.round) + ", norm " + std::to_string(known.norm) +
+              " instead of " + std::to_string(norm) + ", skipped " + std::to_string(known.skipped));
 }
 
 // Applies the optimizer's definition to the sum of two gradients, which is the same in either
@@ -88,6 +118,7 @@ void train(Line& line, const AdamTraining::Options& options, uint32_t rank,
   pbox_optimizer_options adam;
   pbox_optimizer_options_init(&adam, PBOX_ADAM);
   adam.learning_rate = 0.01f;
+  adam.skip_nonfinite = options.skips ? 1 : 0;
   worker.must(pbox_set_optimizer(worker.context(), &adam));
   worker.join();
   const pbox_statistics begun = worker.statistics();
@@ -109,16 +140,18 @@ void train(Line& line, const AdamTraining::Options& options, uint32_t rank,
     for (uint64_t index = 0; index < kElements; ++index) {
       gradient[index] = gradient_of(rank, step, index);
     }
+    if (options.skips) spoil(gradient, rank, step);
     usleep(kComputesUs);
     worker.push_pull(tensor, gradient.data(), weights.data());
     worker.wait(tensor);
     progress.advance(rank);
+    if (options.skips) check_verdict(worker, step);
     if (options.checks) {
       const pbox_statistics now = worker.statistics();
       if (std::exchange(restarts, now.optimizer_restarts) < now.optimizer_restarts) {
         expected.lose_state(step, static_cast<uint32_t>(now.optimizer_snapshot_steps));
       }
-      expected.step(step);
+      if (!options.skips || !is_infinite(step)) expected.step(step);
       require(weights == expected.weights, "wrong weights after step " + std::to_string(step) +
                                                "; optimizer restarts " +
                                                std::to_string(now.optimizer_restarts) +

@@ -19,6 +19,9 @@ class AdamTraining {
     bool checks = true;
     std::string restore = {};  // as in pbox_options
     uint32_t replicas = 0;     // as in pbox_options
+    // The boxes skip rounds that are not finite, of which there are some, and each rank checks what
+    // it learns of every round.
+    bool skips = false;
     // number of calls of begin_steps() after which the ranks leave; 0: no limit
     uint32_t times = 0;
   };

@@ -8,6 +8,7 @@
 #include "base/version.h"
 #include "pbox/pbox.h"
 #include "worker/abi/caller_struct.h"
+#include "worker/abi/check_options.h"
 #include "worker/abi/thread_error.h"
 #include "worker/client.h"
 
@@ -15,6 +16,8 @@ using pbox::Error;
 using pbox::ErrorCode;
 using pbox::Result;
 using pbox::Status;
+using pbox::worker::check_options;
+using pbox::worker::check_policy;
 using pbox::worker::Client;
 using pbox::worker::has_size;
 using pbox::worker::kOptimizerBytesFirst;
@@ -70,85 +73,6 @@ Result<T> read_struct(const T* caller, size_t bytes_min, const std::string& name
                  std::to_string(caller->struct_size) + " bytes, that of libpbox " + pbox::kVersion +
                  " has " + std::to_string(sizeof(T)) +
                  "; install the libpbox that the program was built with, or leave the field at 0");
-}
-
-Status check_policy(pbox_priority_policy policy) {
-  if (policy >= PBOX_PRIORITY_EXPLICIT && policy <= PBOX_PRIORITY_FIFO) return pbox::ok_status();
-  return invalid("priority_policy " + std::to_string(policy) +
-                 " is unknown: set PBOX_PRIORITY_EXPLICIT, PBOX_PRIORITY_FORWARD_ORDER or "
-                 "PBOX_PRIORITY_FIFO");
-}
-
-// Returns an error for the first option whose value is not allowed.
-Status check_choices(const pbox_options& options) {
-  if (options.world_size == 0 || options.rank >= options.world_size) {
-    return invalid("rank " + std::to_string(options.rank) + " must be below world_size " +
-                   std::to_string(options.world_size));
-  }
-  if (options.mode != PBOX_MODE_AGGREGATE && options.mode != PBOX_MODE_OPTIMIZE) {
-    return invalid("mode " + std::to_string(options.mode) +
-                   " is unknown: set PBOX_MODE_AGGREGATE or PBOX_MODE_OPTIMIZE");
-  }
-  if (options.reduction != PBOX_SUM && options.reduction != PBOX_MEAN) {
-    return invalid("reduction " + std::to_string(options.reduction) +
-                   " is unknown: set PBOX_SUM or PBOX_MEAN");
-  }
-  if (options.recovery != PBOX_RECOVERY_COPY && options.recovery != PBOX_RECOVERY_NONE) {
-    return invalid("recovery " + std::to_string(options.recovery) +
-                   " is unknown: set PBOX_RECOVERY_COPY or PBOX_RECOVERY_NONE");
-  }
-  if (options.on_worker_lost < PBOX_LOST_WAIT || options.on_worker_lost > PBOX_LOST_ABORT) {
-    return invalid("on_worker_lost " + std::to_string(options.on_worker_lost) +
-                   " is unknown: set PBOX_LOST_WAIT, PBOX_LOST_PARTIAL or PBOX_LOST_ABORT");
-  }
-  if (options.rejoin > 1) {
-    return invalid("rejoin " + std::to_string(options.rejoin) + " must be 0 or 1");
-  }
-  if (const Status known = check_policy(options.priority_policy); !known) return known;
-  if (options.delivery != PBOX_DELIVERY_BROADCAST && options.delivery != PBOX_DELIVERY_PULL) {
-    return invalid("delivery " + std::to_string(options.delivery) +
-                   " is unknown: set PBOX_DELIVERY_BROADCAST or PBOX_DELIVERY_PULL");
-  }
-  if (options.numerics != PBOX_NUMERICS_FAST && options.numerics != PBOX_NUMERICS_ORDERED) {
-    return invalid("numerics " + std::to_string(options.numerics) +
-                   " is unknown: set PBOX_NUMERICS_FAST or PBOX_NUMERICS_ORDERED");
-  }
-  if (options.replicas > 1) {
-    return invalid("replicas " + std::to_string(options.replicas) + " must be 0 or 1");
-  }
-  if (options.backup > 1) {
-    return invalid("backup " + std::to_string(options.backup) + " must be 0 or 1");
-  }
-  return pbox::ok_status();
-}
-
-// The same for the consistency model. The box checks which options fit together.
-Status check_sync(const pbox_options& options) {
-  if (options.sync < PBOX_SYNC_BSP || options.sync >= pbox::wire::kSyncModelCount) {
-    return invalid("sync " + std::to_string(options.sync) +
-                   " is unknown: set one of PBOX_SYNC_BSP to PBOX_SYNC_DROP");
-  }
-  if (options.staleness > pbox::wire::kStalenessMax) {
-    return invalid("staleness " + std::to_string(options.staleness) + " must be at most " +
-                   std::to_string(pbox::wire::kStalenessMax) + "; PBOX_SYNC_ASP has no bound");
-  }
-  if (!(options.sync_probability > 0 && options.sync_probability <= 1)) {
-    return invalid("sync_probability " + std::to_string(options.sync_probability) +
-                   " must be in (0, 1]");
-  }
-  if (options.release != PBOX_RELEASE_SOFT && options.release != PBOX_RELEASE_LAZY) {
-    return invalid("release " + std::to_string(options.release) +
-                   " is unknown: set PBOX_RELEASE_SOFT or PBOX_RELEASE_LAZY");
-  }
-  if (options.reads != PBOX_READS_FRESH && options.reads != PBOX_READS_CACHED) {
-    return invalid("reads " + std::to_string(options.reads) +
-                   " is unknown: set PBOX_READS_FRESH or PBOX_READS_CACHED");
-  }
-  if (options.quorum > options.world_size) {
-    return invalid("quorum " + std::to_string(options.quorum) + " must be at most world_size " +
-                   std::to_string(options.world_size));
-  }
-  return pbox::ok_status();
 }
 
 pbox::wire::SyncSpec sync_of(const pbox_options& options) {
@@ -228,8 +152,7 @@ pbox_status pbox_create(const pbox_options* caller_options, pbox_context** conte
   const auto options =
       read_struct(caller_options, kOptionsBytesFirst, "pbox_options", "pbox_options_init");
   if (!options) return fail(nullptr, options.error());
-  if (const Status sound = check_choices(*options); !sound) return fail(nullptr, sound.error());
-  if (const Status sound = check_sync(*options); !sound) return fail(nullptr, sound.error());
+  if (const Status sound = check_options(*options); !sound) return fail(nullptr, sound.error());
   try {
     pbox::worker::ClientOptions chosen;
     if (options->box != nullptr) chosen.box = options->box;

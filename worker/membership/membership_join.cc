@@ -28,29 +28,6 @@ proto::Sync sync_message(const wire::SyncSpec& spec) {
   return message;
 }
 
-// In a job whose rounds need verdicts no result leaves before all chunks of the round are pushed,
-// so they must all fit the window of their lane.
-Status check_window(const SessionSpec& spec, const std::vector<TensorSpec>& tensors) {
-  std::vector<uint64_t> bytes(spec.pipelines.size(), 0);
-  size_t chunk = 0;
-  for (const TensorSpec& tensor : tensors) {
-    const uint64_t tensor_bytes = tensor.elements * wire::dtype_bytes(tensor.dtype);
-    for (uint64_t at = 0; at < tensor_bytes; at += spec.chunk_bytes, ++chunk) {
-      bytes[spec.chunk_pipeline[chunk]] += std::min<uint64_t>(spec.chunk_bytes, tensor_bytes - at);
-    }
-  }
-  for (size_t index = 0; index < bytes.size(); ++index) {
-    const uint64_t window = std::min(spec.window_bytes, spec.pipelines[index].credit_bytes);
-    if (bytes[index] <= window) continue;
-    return Error{ErrorCode::kInvalidArgument,
-                 "max_grad_norm and skip_nonfinite need a window that holds a whole round: " +
-                     std::to_string(bytes[index]) + " bytes go to one pipeline, whose window is " +
-                     std::to_string(window) +
-                     " bytes; use more pipelines or boxes, a smaller model, or neither option"};
-  }
-  return ok_status();
-}
-
 // The JOIN of a worker's first session. A worker that resumes adds its progress.
 proto::WorkerMessage join_message(const MembershipOptions& options,
                                   const std::vector<TensorSpec>& tensors,
@@ -273,6 +250,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   spec_.jitter_seed = options_.seed;
   spec_.delivery = options_.delivery;
   spec_.ignores_results = options_.is_backup;
+  spec_.holds_rounds = session.gives_verdicts();
   spec_.probes_path = options_.probes_path;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
   spec_.sync = options_.sync;
@@ -327,9 +305,6 @@ void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t
     // The window also bounds the results in flight, so it must fit into what this side can receive.
     pipeline.credit_bytes = std::min(pipeline.credit_bytes, lane.receivable_bytes);
     spec_.window_bytes = std::min(spec_.window_bytes, lane.receivable_bytes);
-  }
-  if (needs_verdicts(optimizer_)) {
-    if (const Status fits = check_window(spec_, tensors_); !fits) return fail(fits.error());
   }
   if (const Status opened = open_exchange(); !opened) return fail(opened.error());
   phase_ = Phase::kRunning;

@@ -274,7 +274,13 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
     return on_acknowledgement(lane, chunk, status.received_mask, now_ns);
   }
   const uint64_t missing = fetching ? 0 : chunk.full_mask & ~status.received_mask;
-  if (missing == 0 && status.missing_workers > 0) return lane.wait_for_others(chunk, now_ns);
+  // Where the box holds a round until it has all of it, a chunk must leave the window before its
+  // result comes, so that the others can be pushed.
+  const bool is_held =
+      state_.session.holds_rounds && !fetching && status.received_mask == chunk.full_mask;
+  if (missing == 0 && (status.missing_workers > 0 || is_held)) {
+    return lane.wait_for_others(chunk, now_ns);
+  }
   lane.end_wait(chunk, false, now_ns);
   // An answer to a question from before the last push knows nothing of what that push brought.
   const bool is_old = static_cast<int32_t>(parsed.header.timestamp_us - chunk.sent_us) < 0;

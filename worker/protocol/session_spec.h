@@ -51,6 +51,8 @@ struct SessionSpec {
   // With delivery by pull: results are never pulled. An operation ends when its results have been
   // announced. A backup's job works so.
   bool ignores_results = false;
+  // The box makes no result of a round before it has all of the round (verdicts).
+  bool holds_rounds = false;
   // This side's bound on bytes in flight per pipeline. The box's credit is another bound.
   uint32_t window_bytes = limits::kCreditBytesMax;
   bool probes_path = true;  // the transport tries the largest packets before anything is pushed

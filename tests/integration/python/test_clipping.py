@@ -61,6 +61,26 @@ def train_clipped(options, name):
         return weights_of(model), norms
 
 
+def large_gradient(parameter, rank, step):
+    """A gradient of a parameter that is many windows large: every value says whose it is."""
+    return torch.full_like(parameter, 0.001 * (1 + rank) * (1 + step))
+
+
+def train_large(options):
+    """12 MB on one pipeline, whose window is 1 MiB at most."""
+    parameter = torch.nn.Parameter(torch.ones(3_000_000))
+    norms = []
+    with pbox.torch.DistributedOptimizer(
+            torch.optim.SGD([parameter], lr=1.0), max_grad_norm=NORM,
+            named_parameters=[("large", parameter)], **options) as optimizer:
+        for step in range(3):
+            parameter.grad = large_gradient(parameter, options["rank"], step)
+            optimizer.step()
+            norms.append(optimizer.grad_norm)
+        optimizer.synchronize()
+        return parameter.detach().numpy().copy(), norms
+
+
 def train_accumulating(options):
     """Two micro-batches per step, without a model, so that step() waits."""
     model = make_model()
@@ -264,6 +284,20 @@ class ClippingTest(BoxTestCase):
 
     def test_clipping_with_adam_is_that_of_torch(self):
         self.check_clipping("adam", atol=1e-5)
+
+    def test_a_model_that_is_many_windows_large_is_clipped_too(self):
+        parameter = torch.nn.Parameter(torch.ones(3_000_000))
+        optimizer = torch.optim.SGD([parameter], lr=1.0)
+        norms = []
+        for step in range(3):
+            parameter.grad = sum(large_gradient(parameter, rank, step)
+                                 for rank in range(WORLD_SIZE)) / WORLD_SIZE
+            norms.append(torch.nn.utils.clip_grad_norm_([parameter], NORM).item())
+            optimizer.step()
+        results = self.run_ranks(train_large, WORLD_SIZE)
+        for weights, of_rank in results:
+            numpy.testing.assert_allclose(weights, parameter.detach().numpy(), rtol=1e-5)
+            numpy.testing.assert_allclose(of_rank, norms, rtol=1e-3)
 
     def test_accumulated_gradients_are_clipped_as_one(self):
         model = make_model()

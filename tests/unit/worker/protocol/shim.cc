@@ -17,6 +17,7 @@ worker::SessionSpec session_of(const ShimOptions& options) {
   session.window_bytes = options.window_bytes;
   session.delivery = options.delivery;
   session.ignores_results = options.ignores_results;
+  session.holds_rounds = options.holds_rounds;
   session.pipelines.push_back({kSpi, options.credit_bytes, *nic::parse_endpoint("10.0.0.1", 9542)});
   session.pipelines.back().first_packet_number = options.first_packet_number;
   for (const uint64_t chunks : options.tensor_chunks) {

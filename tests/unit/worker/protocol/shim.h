@@ -22,6 +22,7 @@ struct ShimOptions {
   uint32_t shadows = 1;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   bool ignores_results = false;
+  bool holds_rounds = false;
   std::vector<uint32_t> open_rounds = {};
   wire::SyncSpec sync = {};
   float learning_rate = 1;  // used if reads are cached

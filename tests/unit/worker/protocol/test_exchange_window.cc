@@ -177,4 +177,16 @@ TEST_CASE("a chunk of one element takes as much credit as a whole fragment") {
   CHECK(exchange.to_send(0, kStartNs).size() == 4);
 }
 
+TEST_CASE("a chunk that the box has whole leaves the window if the box holds its round") {
+  for (const bool holds_rounds : {false, true}) {
+    Shim shim({.tensor_chunks = {3}, .credit_bytes = kChunkBytes, .holds_rounds = holds_rounds});
+    shim.start(0);
+    CHECK(shim.take_all().size() == kChunkBytes / kFragmentBytes);  // the first chunk
+    shim.deliver(shim.status(0, 0, wire::full_mask(kChunkBytes / kFragmentBytes)));
+    const auto next = shim.take_all();
+    REQUIRE(next.empty() == !holds_rounds);
+    if (holds_rounds) CHECK(next[0].header.chunk == 1);
+  }
+}
+
 }  // namespace pbox::test

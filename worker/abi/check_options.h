@@ -1,0 +1,14 @@
+// The options of a C program, checked: C can store any number in an enum. The box checks which
+// options fit together. Pure.
+#pragma once
+
+#include "base/result.h"
+#include "pbox/pbox.h"
+
+namespace pbox::worker {
+
+// Returns an error for the first option whose value is not allowed.
+Status check_options(const pbox_options& options);
+Status check_policy(pbox_priority_policy policy);
+
+}  // namespace pbox::worker
