@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 #include "tests/support/daemon.h"
 
 namespace pbox::test {

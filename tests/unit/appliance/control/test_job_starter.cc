@@ -26,7 +26,7 @@ struct Starter : Bench {
     owner.on_advance = [this](const JobKey& part) { starter.advance(part); };
     for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
       job.members()[rank].connection = rank + 1;
-      context.connections.open(rank + 1, "10.0.0.1:5000", false, context.now_ns);
+      context.connections.open(rank + 1, nic::Endpoint{}, context.now_ns);
       context.connections.find(rank + 1)->job = &job;
     }
   }

@@ -4,6 +4,7 @@
 #include <deque>
 #include <vector>
 
+#include "nic/wire/chunk_layout.h"
 #include "tests/unit/worker/protocol/shim.h"
 
 namespace pbox::test {
