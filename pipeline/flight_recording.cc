@@ -30,21 +30,6 @@ static_assert(std::size(kVerdicts) == FlightRecording::kCountedVerdicts);
 // Chunks examined in one turn of record_state().
 constexpr size_t kChunksPerTurn = 64;
 
-// Returns whether a packet was refused before its session and its tag were known to be right.
-bool is_junk(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kTooShort:
-    case Verdict::kVersion:
-    case Verdict::kType:
-    case Verdict::kReserved:
-    case Verdict::kLength:
-    case Verdict::kTag:
-    case Verdict::kQueue:
-    case Verdict::kSession: return true;
-    default: return false;
-  }
-}
-
 size_t turns_of(const JobShard& shard) {
   return shard.chunk_count() / kChunksPerTurn + 1;
 }
@@ -52,23 +37,7 @@ size_t turns_of(const JobShard& shard) {
 }  // namespace
 
 FlightRecording::FlightRecording(std::span<std::byte> memory, const EngineContext& context)
-    : context_(context),
-      ring_(memory),
-      junk_allowed_(ring_.capacity() / kJunkShare),
-      next_state_(memory.empty() ? UINT64_MAX : 0) {}
-
-void FlightRecording::limit_junk() {
-  const uint64_t written = ring_.written();
-  if (written > junk_counted_) {
-    const uint64_t earned = (written - junk_counted_) / kJunkShare;
-    junk_counted_ += earned * kJunkShare;
-    junk_allowed_ = std::min(junk_allowed_ + earned, ring_.capacity() / kJunkShare);
-  }
-  PBOX_DCHECK(junk_allowed_ <= ring_.capacity() / kJunkShare &&
-              junk_counted_ <= written + kJunkShare);
-  if (junk_allowed_ == 0) return ring_.take_back();
-  --junk_allowed_;
-}
+    : context_(context), ring_(memory), next_state_(memory.empty() ? UINT64_MAX : 0) {}
 
 void FlightRecording::note_verdict(FlightRecord& record, const nic::RxPacket& packet) {
   for (size_t index = 0; index < kCountedVerdicts; ++index) {
@@ -78,7 +47,6 @@ void FlightRecording::note_verdict(FlightRecord& record, const nic::RxPacket& pa
     verdict_counts_[index] = count;
     if (has_moved && record.verdict == Verdict::kPending) record.verdict = kVerdicts[index].verdict;
   }
-  if (is_junk(record.verdict)) return limit_junk();
   constexpr size_t kPullBytes = limits::kPacketOverheadBytes + sizeof(wire::PullPayload);
   constexpr size_t kProvingBytes = limits::kPacketOverheadBytes + sizeof(wire::ProvingPullPayload);
   const bool has_mask = packet.bytes == kPullBytes || packet.bytes == kProvingBytes;

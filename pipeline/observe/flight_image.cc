@@ -120,9 +120,7 @@ Result<std::string> copy_flight_image(const FlightReader& read) {
       !read(offsetof(FlightHead, written), std::as_writable_bytes(std::span(&written_after, 1)))) {
     return failed;
   }
-  Extent extent = extent_of(head, written, written_after);
-  // The newest record may be written over in place (FlightRing::take_back).
-  if (extent.end > extent.first) --extent.end;
+  const Extent extent = extent_of(head, written, written_after);
   const uint64_t count = extent.end - extent.first;
   head.capacity = std::max<uint64_t>(count, 1);
   head.copied_from = extent.first + 1;

@@ -45,14 +45,6 @@ class FlightRing {
     return record;
   }
 
-  // The record of the newest packet is written over by the next record. The oldest record of a
-  // full ring is lost with it, and readers leave it out.
-  void take_back() {
-    PBOX_DCHECK(written_ > 0);
-    --written_;
-    published_->store(written_, std::memory_order_release);
-  }
-
   template <typename Body>
   void add(FlightKind kind, uint32_t subject, uint64_t now_ns, const Body& body) {
     static_assert(sizeof(Body) == kFlightBodyBytes);
