@@ -46,8 +46,8 @@ void Engine::on_pull(JobShard& shard, Session& session, const nic::RxPacket& pac
 bool Engine::check_address(JobShard& shard, Session& session, const nic::RxPacket& packet,
                            const wire::Parsed& parsed) {
   PBOX_DCHECK(session.present && !session.is_at(packet.from));
-  if (!session.known_host) return session.reachable;  // then its newest packet says where it is
   if (find_chunk(shard, parsed.header) == nullptr) return false;
+  if (!session.known_host) return session.reachable;  // then its newest packet says where it is
   wire::ProvingPullPayload proof;
   if (parsed.header.payload_bytes == sizeof(proof)) {
     std::memcpy(&proof, parsed.payload, sizeof(proof));

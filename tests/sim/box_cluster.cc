@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "nic/wire/control_versions.h"
 
 namespace pbox::sim {
 namespace {
@@ -70,6 +71,8 @@ BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& th
   cluster::BoxRecord record{.name = name,
                             .control = address_of_box(box),
                             .job_memory_bytes = rack.options.memory_of(box),
+                            .protocol_version = wire::kControlProtocolVersion,
+                            .protocol_version_min = wire::kControlProtocolVersionMin,
                             .incarnation = std::to_string(starts)};
   for (uint32_t index = 0; index < rack.options.pipelines; ++index) {
     record.data.push_back(name + ":" + std::to_string(limits::kDataPortFirst + index));

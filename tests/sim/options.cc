@@ -245,10 +245,15 @@ void draw_schedules(uint64_t seed, Options& options) {
 }
 
 // Draws in the same way from which addresses workers are heard. A box must ask for a proof of some,
-// which costs time and packets, so a quiet rack has none of this.
+// which costs time and packets, so a quiet rack has none of this. Nor has one with relaxed jobs or
+// delivery by pull, whose oracles (SyncReplay, CreditWatch) know no proofs yet.
 void draw_addresses(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x8ebc6af09c88c6e3ull);
-  if (options.faults_end_ns == 0) return;
+  const bool is_plain =
+      std::all_of(options.jobs.begin(), options.jobs.end(), [](const JobOptions& job) {
+        return !job.is_relaxed() && job.delivery == wire::Delivery::kBroadcast;
+      });
+  if (options.faults_end_ns == 0 || !is_plain) return;
   options.has_control_network = draw.chance(0.2);
   if (!draw.chance(0.25)) return;
   for (uint32_t left = draw.between(1, 3); left > 0; --left) {

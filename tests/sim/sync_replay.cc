@@ -86,7 +86,8 @@ bool SyncReplay::is_sound(const Chunk& chunk, const wire::Header& header) const 
 
 void SyncReplay::received(uint32_t rank, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
-  heard_ |= 1u << rank;
+  // Elsewhere than at its host a rank is sent nothing before it has proved its address.
+  if (shard_.sessions()[rank].reachable) heard_ |= 1u << rank;
   if (header.epoch != shard_.epoch || header.generation != generation_) return;
   const pipeline::Chunk* held = shard_.find(header.chunk);
   if (held == nullptr) return;

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 #include "tests/sim/violation.h"
 
 namespace pbox::sim {
@@ -136,6 +137,7 @@ void Worker::on_connected(ConnectionId id) {
   for (const TensorOptions& tensor : job_.options.tensors) elements += tensor.elements;
   question.set_bytes(elements * job_.element_bytes());
   question.set_may_move(job_.options.may_move);
+  wire::state_versions(message);
   rack_.control.send(id, host_, wire::frame(message)->substr(wire::kControlLengthBytes));
 }
 

@@ -292,7 +292,8 @@ class ClippingTest(BoxTestCase):
         for step in range(3):
             parameter.grad = sum(large_gradient(parameter, rank, step)
                                  for rank in range(WORLD_SIZE)) / WORLD_SIZE
-            norms.append(torch.nn.utils.clip_grad_norm_([parameter], NORM).item())
+            norms.append(numpy.linalg.norm(parameter.grad.numpy().astype(numpy.float64)))
+            parameter.grad *= NORM / norms[-1]  # torch's own norm of so many values is inexact
             optimizer.step()
         results = self.run_ranks(train_large, WORLD_SIZE)
         for weights, of_rank in results:

@@ -66,8 +66,11 @@ void Desk::crash() {
 ConnectionId Desk::open() {
   const ConnectionId id = next_id_++;
   closed_[id] = false;
-  registry_->on_open(id, nic::parse_endpoint("10.0.0." + std::to_string(id), 5000).value(),
-                     now_ns_);
+  registry_->on_open(
+      id,
+      nic::parse_endpoint("10.0." + std::to_string(id / 250) + "." + std::to_string(id % 250), 5000)
+          .value(),
+      now_ns_);
   return id;
 }
 

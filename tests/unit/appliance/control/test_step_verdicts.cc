@@ -353,7 +353,7 @@ TEST_CASE("combinations without a whole gradient on the box are refused in words
                  join.set_recovery(1);
                  join.mutable_sync()->set_model(model);
                  join.mutable_sync()->set_staleness(model == 1 || model == 6 ? 0 : 1);
-                 join.mutable_sync()->set_probability(model == 4 ? 0.5f : 0.0f);
+                 join.mutable_sync()->set_probability(model == 4 || model == 5 ? 0.5f : 0.0f);
                  join.mutable_sync()->set_quorum(model == 6 ? 1 : 0);
                  join.mutable_optimizer()->set_kind(1);
                  join.mutable_optimizer()->set_max_grad_norm(0);

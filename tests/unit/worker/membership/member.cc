@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "nic/wire/control_versions.h"
+
 namespace pbox::test {
 
 using worker::Action;
@@ -99,6 +101,8 @@ proto::BoxMessage Member::data_addresses() {
   proto::BoxMessage message;
   message.mutable_data_addresses()->add_addresses("");
   message.mutable_data_addresses()->add_addresses("10.0.1.1");
+  message.mutable_data_addresses()->set_oldest_version(wire::kControlProtocolVersionMin);
+  message.mutable_data_addresses()->set_newest_version(wire::kControlProtocolVersion);
   return message;
 }
 

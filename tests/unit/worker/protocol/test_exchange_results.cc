@@ -138,8 +138,8 @@ TEST_CASE("a STATUS of a wrong length or another round moves nothing") {
   shim.start(0);
   shim.take_all();
   Answer shortened = shim.status(0, 0, 0);
-  shortened.payload.resize(8);
-  shortened.header.payload_bytes = 8;
+  shortened.payload.resize(16);
+  shortened.header.payload_bytes = 16;
   shim.deliver(shortened);
   shim.deliver(shim.status(0, 1, 0));
   CHECK(shim.take_all().empty());
