@@ -36,7 +36,6 @@ namespace pbox::sim {
   X(kDiskFault, "disk_fault")           \
   X(kPartMove, "part_move")             \
   X(kStaleMap, "stale_map")             \
-  X(kRebind, "rebind")                  \
   X(kCopyUsed, "copy_used")             \
   X(kNoRoom, "no_room")                 \
   X(kRogue, "rogue_packet")             \
