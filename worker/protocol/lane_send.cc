@@ -134,7 +134,8 @@ bool Lane::open_window(uint64_t now_ns) {
   chunk.retransmitting = pulls;
   chunk.unsent = 0;
   chunk.probes = pulls && !chunk.announced ? 1 : 0;
-  chunk.is_measurable = chunk.probes == 0;
+  // A result of a held round comes when the whole round is there, and tells nothing of the path.
+  chunk.is_measurable = chunk.probes == 0 && !state_.session.holds_rounds;
   if (pulls) {
     pull(chunk, now_ns);
   } else {

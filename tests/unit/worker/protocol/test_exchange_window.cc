@@ -190,4 +190,16 @@ TEST_CASE("a chunk that the box has whole leaves the window if the box holds its
   }
 }
 
+TEST_CASE("a result of a held round tells nothing of the path's time") {
+  for (const bool holds_rounds : {false, true}) {
+    Shim shim({.holds_rounds = holds_rounds});
+    shim.start(0);
+    shim.take_all();
+    shim.now_ns += 5'000'000'000;
+    shim.deliver_result(0, 0, 1.0f);
+    CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
+    CHECK((shim.exchange.statistics().smoothed_rtt_us == 0) == holds_rounds);
+  }
+}
+
 }  // namespace pbox::test
