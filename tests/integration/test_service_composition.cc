@@ -336,7 +336,7 @@ std::string page_of(const Refusals& refusals) {
     page << '`' << feature.name << '`';
     group = feature.group;
   }
-  page << "\n\n## What is refused\n\n| feature | with | the box says |\n|---|---|---|\n";
+  page << "\n\n## Refused pairs\n\n| feature | with | the box says |\n|---|---|---|\n";
   // Features that are refused with the same others and the same words share a row.
   std::map<std::pair<std::vector<size_t>, std::string>, std::vector<size_t>> rows;
   for (const auto& [entry, others] : refusals) {

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import pbox
+import pbox.torch
 
 # Ranks are not forked from the test: a fork would inherit the locks of torch's threads without the
 # threads. A fork server that has imported torch but never run it starts each rank in milliseconds.
@@ -173,3 +174,29 @@ def train_locally(model, optimizer, steps, world_size, after_step=None):
         if after_step is not None:
             after_step()
     return weights_of(model)
+
+
+def train_with_a_late_rank(options, model, local, **more):
+    """Rank 1 comes to its first step only after rank 0's step() has timed out. `more`: options of
+    DistributedOptimizer. Returns the number of time-outs, and the weights after each of 3 steps."""
+    timeouts = 0
+    collected = []
+    wait_ms = 200 if options["rank"] == 0 else 30000
+    with pbox.torch.DistributedOptimizer(local, named_parameters=model.named_parameters(),
+                                         wait_timeout_ms=wait_ms, **more, **options) as optimizer:
+        if options["rank"] == 1:
+            optimizer.client.barrier()
+        for step in range(3):
+            optimizer.zero_grad()
+            shard_loss(model, step, options["rank"]).backward()
+            while True:
+                try:
+                    optimizer.step()
+                    break
+                except pbox.Timeout:
+                    timeouts += 1
+                    if timeouts == 1:
+                        optimizer.client.barrier(timeout_ms=30000)
+            collected.append(weights_of(model))
+        optimizer.client.barrier(timeout_ms=30000)
+    return timeouts, collected

@@ -8,7 +8,8 @@ import torch
 
 import pbox
 import pbox.torch
-from support import BoxTestCase, Ranks, make_model, shard_loss, weights_of
+from support import (BoxTestCase, Ranks, make_model, shard_loss, train_with_a_late_rank,
+                     weights_of)
 
 STEPS = 10
 WORLD_SIZE = 2
@@ -96,29 +97,11 @@ def train_accumulating(options):
         return weights_of(model)
 
 
-def train_with_a_late_rank(options):
-    """Rank 1 comes to its first step only after rank 0's step() has timed out."""
+def clip_with_a_late_rank(options):
     model = make_model()
-    wait_ms = 200 if options["rank"] == 0 else 30000
-    timeouts = 0
-    with pbox.torch.DistributedOptimizer(
-            make_optimizer("sgd", model.parameters()), max_grad_norm=NORM, wait_timeout_ms=wait_ms,
-            named_parameters=model.named_parameters(), **options) as optimizer:
-        if options["rank"] == 1:
-            optimizer.client.barrier()
-        for step in range(3):
-            optimizer.zero_grad()
-            shard_loss(model, step, options["rank"]).backward()
-            while True:
-                try:
-                    optimizer.step()
-                    break
-                except pbox.Timeout:
-                    timeouts += 1
-                    if timeouts == 1:
-                        optimizer.client.barrier(timeout_ms=30000)
-        optimizer.client.barrier(timeout_ms=30000)
-        return timeouts, weights_of(model)
+    timeouts, collected = train_with_a_late_rank(
+        options, model, make_optimizer("sgd", model.parameters()), max_grad_norm=NORM)
+    return timeouts, collected[-1]
 
 
 def train_and_skip(options):
@@ -313,7 +296,7 @@ class ClippingTest(BoxTestCase):
         self.check_weights(self.run_ranks(train_accumulating, WORLD_SIZE), weights_of(model))
 
     def test_step_continues_after_a_timeout(self):
-        results = self.run_ranks(train_with_a_late_rank, 2)
+        results = self.run_ranks(clip_with_a_late_rank, 2)
         self.assertGreater(results[0][0], 0)
         expected, _ = train_locally("sgd", NORM, steps=3)
         self.check_weights([weights for _, weights in results], expected)

@@ -13,7 +13,7 @@ import pbox
 import pbox.torch
 from pbox.torch.optimizer import warn_of_statistics
 from support import (BoxTestCase, Convolution, make_batch, make_model, shard_loss, train_locally,
-                     weights_of)
+                     train_with_a_late_rank, weights_of)
 
 STEPS = 12
 WORLD_SIZE = 2
@@ -91,32 +91,9 @@ def join_with_weights_in_another_order(options):
     return None
 
 
-def train_with_a_late_rank(options):
-    """Rank 1 comes to its first step only after rank 0's step() has timed out. Returns the weights
-    after each of rank 0's steps, and the number of time-outs."""
+def optimize_with_a_late_rank(options):
     model = make_model()
-    local = make_optimizer("momentum", model.parameters())
-    timeouts = 0
-    collected = []
-    wait_ms = 200 if options["rank"] == 0 else 30000
-    with pbox.torch.DistributedOptimizer(local, named_parameters=model.named_parameters(),
-                                         wait_timeout_ms=wait_ms, **options) as optimizer:
-        if options["rank"] == 1:
-            optimizer.client.barrier()
-        for step in range(3):
-            optimizer.zero_grad()
-            shard_loss(model, step, options["rank"]).backward()
-            while True:
-                try:
-                    optimizer.step()
-                    break
-                except pbox.Timeout:
-                    timeouts += 1
-                    if timeouts == 1:
-                        optimizer.client.barrier(timeout_ms=30000)
-            collected.append(weights_of(model))
-        optimizer.client.barrier(timeout_ms=30000)
-    return timeouts, collected
+    return train_with_a_late_rank(options, model, make_optimizer("momentum", model.parameters()))
 
 
 def train_with_clipped_shards(options):
@@ -359,7 +336,7 @@ class OptimizerTest(BoxTestCase):
         local = make_optimizer("momentum", model.parameters())
         expected = []
         train_locally(model, local, 3, WORLD_SIZE, lambda: expected.append(weights_of(model)))
-        (timeouts, first), (_, second) = self.run_ranks(train_with_a_late_rank, WORLD_SIZE)
+        (timeouts, first), (_, second) = self.run_ranks(optimize_with_a_late_rank, WORLD_SIZE)
         self.assertGreater(timeouts, 0)
         for mine, other, local in zip(first, second, expected):
             self.check_weights([mine, other], local)
