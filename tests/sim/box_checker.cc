@@ -138,10 +138,7 @@ void BoxChecker::replay(Pipeline& pipeline, const SimPort& port) const {
         const bool is_its = session.spi == parsed.header.spi &&
                             entry.replay->is_present(session.rank) &&
                             wire::verify_tag({rack_.options.payload_crc}, parsed);
-        // A PULL from an address that is not proved is answered with a challenge, and no more.
-        const bool is_challenged = parsed.header.type() == wire::PacketType::kPull &&
-                                   session.known_host && !session.is_at(packet.from);
-        if (is_its && !is_challenged) entry.replay->received(session.rank, parsed);
+        if (is_its) entry.replay->received(session.rank, parsed);
       }
     }
   }

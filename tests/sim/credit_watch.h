@@ -123,9 +123,6 @@ class CreditWatch {
                        header.generation == generation_ &&
                        header.spi == (session_.pipelines[lane_].spi | wire::kSpiToWorker);
     if (!sound) return;
-    const bool is_challenge = header.type() == wire::PacketType::kStatus &&
-                              header.payload_bytes == sizeof(wire::Challenge);
-    if (is_challenge) return;
     const uint64_t credit = uint64_t{header.credit} * limits::kCreditUnitBytes;
     window_bytes_ = std::max(window_bytes_, std::min<uint64_t>(credit, session_.window_bytes));
     const auto found = under_way_.find(header.chunk);

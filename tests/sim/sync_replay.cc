@@ -76,8 +76,7 @@ std::span<float> SyncReplay::part(std::vector<float>& values, const Chunk& chunk
 
 bool SyncReplay::is_sound(const Chunk& chunk, const wire::Header& header) const {
   if (header.type() == wire::PacketType::kPull) {
-    return header.payload_bytes == sizeof(wire::PullPayload) ||
-           header.payload_bytes == sizeof(wire::ProvingPullPayload);
+    return header.payload_bytes == sizeof(wire::PullPayload);
   }
   return header.type() == wire::PacketType::kPush && header.fragment < chunk.held->fragment_count &&
          header.dtype_scale == static_cast<uint16_t>(job_.options.dtype) &&
@@ -86,8 +85,7 @@ bool SyncReplay::is_sound(const Chunk& chunk, const wire::Header& header) const 
 
 void SyncReplay::received(uint32_t rank, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
-  // Elsewhere than at its host a rank is sent nothing before it has proved its address.
-  if (shard_.sessions()[rank].reachable) heard_ |= 1u << rank;
+  heard_ |= 1u << rank;
   if (header.epoch != shard_.epoch || header.generation != generation_) return;
   const pipeline::Chunk* held = shard_.find(header.chunk);
   if (held == nullptr) return;
