@@ -30,6 +30,21 @@ static_assert(std::size(kVerdicts) == FlightRecording::kCountedVerdicts);
 // Chunks examined in one turn of record_state().
 constexpr size_t kChunksPerTurn = 64;
 
+// Returns whether a packet was refused before its session and its tag were known to be right.
+bool is_junk(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kTooShort:
+    case Verdict::kVersion:
+    case Verdict::kType:
+    case Verdict::kReserved:
+    case Verdict::kLength:
+    case Verdict::kTag:
+    case Verdict::kQueue:
+    case Verdict::kSession: return true;
+    default: return false;
+  }
+}
+
 size_t turns_of(const JobShard& shard) {
   return shard.chunk_count() / kChunksPerTurn + 1;
 }
@@ -37,7 +52,19 @@ size_t turns_of(const JobShard& shard) {
 }  // namespace
 
 FlightRecording::FlightRecording(std::span<std::byte> memory, const EngineContext& context)
-    : context_(context), ring_(memory), next_state_(memory.empty() ? UINT64_MAX : 0) {}
+    : context_(context),
+      ring_(memory),
+      junk_allowed_(ring_.capacity() / kJunkShare),
+      next_state_(memory.empty() ? UINT64_MAX : 0) {}
+
+void FlightRecording::limit_junk() {
+  PBOX_DCHECK(junk_counted_ <= ring_.written());
+  const uint64_t earned = (ring_.written() - junk_counted_) / kJunkShare;
+  junk_counted_ += earned * kJunkShare;
+  junk_allowed_ = std::min(junk_allowed_ + earned, ring_.capacity() / kJunkShare);
+  if (junk_allowed_ == 0) return ring_.replace_newest();
+  --junk_allowed_;
+}
 
 void FlightRecording::note_verdict(FlightRecord& record, const nic::RxPacket& packet) {
   for (size_t index = 0; index < kCountedVerdicts; ++index) {
@@ -47,6 +74,7 @@ void FlightRecording::note_verdict(FlightRecord& record, const nic::RxPacket& pa
     verdict_counts_[index] = count;
     if (has_moved && record.verdict == Verdict::kPending) record.verdict = kVerdicts[index].verdict;
   }
+  if (is_junk(record.verdict)) return limit_junk();
   constexpr size_t kPullBytes = limits::kPacketOverheadBytes + sizeof(wire::PullPayload);
   constexpr size_t kProvingBytes = limits::kPacketOverheadBytes + sizeof(wire::ProvingPullPayload);
   const bool has_mask = packet.bytes == kPullBytes || packet.bytes == kProvingBytes;

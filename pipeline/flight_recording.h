@@ -17,6 +17,10 @@ class FlightRecording {
   // Verdicts that are inferred from a counter that moved: all but "aggregated".
   static constexpr size_t kCountedVerdicts = 18;
 
+  // Packets that fail before their session is known to have sent them, which anybody can send, keep
+  // at most one record in this many. Metrics count the others.
+  static constexpr uint64_t kJunkShare = 16;
+
   // `memory` as for FlightRing; empty: nothing is recorded. `context` outlives this.
   FlightRecording(std::span<std::byte> memory, const EngineContext& context);
 
@@ -26,7 +30,7 @@ class FlightRecording {
     return ring_.add_packet(packet, now_ns);
   }
   // Sets the verdict of a packet that was not added: the counter that has moved since the last such
-  // packet.
+  // packet. `record` is the newest. It may have to make way for the next.
   void note_verdict(FlightRecord& record, const nic::RxPacket& packet);
   void record_command(const Command& command);
   // `opens`: the chunk's open round gets its first fragment now.
@@ -43,6 +47,7 @@ class FlightRecording {
   uint32_t next_shard_number() { return ++shard_numbers_; }
 
  private:
+  void limit_junk();
   void record_shard(const JobShard& shard);
   void record_sessions(const JobShard& shard);
   void record_state();
@@ -50,6 +55,8 @@ class FlightRecording {
   const EngineContext& context_;
   FlightRing ring_;
   std::array<uint64_t, kCountedVerdicts> verdict_counts_{};  // counters as of the last verdict
+  uint64_t junk_allowed_;                                    // further records that junk may keep
+  uint64_t junk_counted_ = 0;   // number of records up to which junk_allowed_ has grown
   uint64_t next_state_ = 0;     // number of records after which more of the state is recorded
   size_t state_shard_ = 0;      // shard whose state is recorded next
   size_t state_chunk_ = 0;      // chunk of it that is recorded next

@@ -55,6 +55,11 @@ Extent extent_of(const FlightHead& head, uint64_t written, uint64_t written_afte
   return {std::min(written, first), written};
 }
 
+// Returns whether the writer was replacing this record in place.
+bool is_incomplete(const FlightRecord& record) {
+  return record.kind == FlightKind::kNone;
+}
+
 }  // namespace
 
 FlightRing::FlightRing(std::span<std::byte> memory) {
@@ -101,6 +106,8 @@ Result<std::vector<FlightImage>> read_flight_images(std::span<const std::byte> b
       std::memcpy(static_cast<void*>(&image.records[number - extent.first]), bytes.data() + place,
                   sizeof(FlightRecord));
     }
+    if (is_ring && !image.records.empty() && is_incomplete(image.records.back()))
+      image.records.pop_back();
     bytes = bytes.subspan(image_bytes);
   } while (!bytes.empty());
   return images;
@@ -116,11 +123,20 @@ Result<std::string> copy_flight_image(const FlightReader& read) {
   const uint64_t written = head.written.load(std::memory_order_relaxed);
   std::vector<FlightRecord> ring(std::min(head.capacity, written + kMargin));
   uint64_t written_after = 0;
+  const uint64_t newest = (written - 1) % ring.size();
+  FlightRecord newest_after;
   if (!read(kFlightHeadBytes, std::as_writable_bytes(std::span(ring))) ||
-      !read(offsetof(FlightHead, written), std::as_writable_bytes(std::span(&written_after, 1)))) {
+      !read(offsetof(FlightHead, written), std::as_writable_bytes(std::span(&written_after, 1))) ||
+      (written > 0 && !read(kFlightHeadBytes + newest * sizeof(FlightRecord),
+                            std::as_writable_bytes(std::span(&newest_after, 1))))) {
     return failed;
   }
-  const Extent extent = extent_of(head, written, written_after);
+  Extent extent = extent_of(head, written, written_after);
+  if (extent.end > extent.first &&
+      (is_incomplete(ring[newest]) ||
+       std::memcmp(&ring[newest], &newest_after, sizeof(FlightRecord)) != 0)) {
+    --extent.end;
+  }
   const uint64_t count = extent.end - extent.first;
   head.capacity = std::max<uint64_t>(count, 1);
   head.copied_from = extent.first + 1;

@@ -45,7 +45,7 @@ enum class Verdict : uint8_t {
 };
 
 enum class FlightKind : uint8_t {
-  kNone = 0,
+  kNone = 0,     // never written, or incomplete
   kPacket = 1,   // PacketRecord
   kShard = 2,    // ShardRecord; kName and kSession records follow
   kName = 3,     // up to 48 bytes of a job's name

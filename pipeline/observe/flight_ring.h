@@ -2,8 +2,8 @@
 // memory, a mapped file, which survives a crash of the process.
 //
 // The pipeline's core writes. A reader copies the ring first, and then takes the records that
-// cannot have been overwritten meanwhile (flight_image.h). Nothing here allocates, locks or calls
-// the kernel.
+// cannot have been overwritten meanwhile (flight_image.h). The newest record may be replaced in
+// place. Nothing here allocates, locks or calls the kernel.
 #pragma once
 
 #include <bit>
@@ -33,38 +33,50 @@ class FlightRing {
   [[gnu::always_inline]] inline FlightRecord& add_packet(const nic::RxPacket& packet,
                                                          uint64_t now_ns) {
     PBOX_DCHECK((mask_ & (mask_ + 1)) == 0);
-    FlightRecord& record = records_[written_ & mask_];
-    set_start(record, FlightKind::kPacket, packet.bytes, now_ns);
+    FlightRecord& record = begin(packet.bytes, now_ns);
     if (packet.bytes >= sizeof(wire::Header)) [[likely]] {
       std::memcpy(record.body, packet.data, sizeof(wire::Header));
     } else {
       std::memset(record.body, 0, sizeof(wire::Header));
       if (packet.bytes > 0) std::memcpy(record.body, packet.data, packet.bytes);
     }
-    publish();
+    publish(record, FlightKind::kPacket);
     return record;
+  }
+
+  // The next record takes the place of the newest one.
+  void replace_newest() {
+    PBOX_DCHECK(written_ > 0);
+    replaces_newest_ = true;
   }
 
   template <typename Body>
   void add(FlightKind kind, uint32_t subject, uint64_t now_ns, const Body& body) {
     static_assert(sizeof(Body) == kFlightBodyBytes);
     PBOX_DCHECK(kind != FlightKind::kNone && kind != FlightKind::kPacket);
-    FlightRecord& record = records_[written_ & mask_];
-    set_start(record, kind, subject, now_ns);
+    FlightRecord& record = begin(subject, now_ns);
     std::memcpy(record.body, &body, sizeof(body));
-    publish();
+    publish(record, kind);
   }
 
  private:
-  static void set_start(FlightRecord& record, FlightKind kind, uint32_t subject, uint64_t now_ns) {
-    record.kind = kind;
+  FlightRecord& begin(uint32_t subject, uint64_t now_ns) {
+    if (replaces_newest_) [[unlikely]] {
+      replaces_newest_ = false;
+      --written_;
+      // The record is published already. Until it is complete, its kind says so.
+      std::atomic_ref(records_[written_ & mask_].kind).exchange(FlightKind::kNone);
+    }
+    FlightRecord& record = records_[written_ & mask_];
     record.verdict = Verdict::kPending;
     record.unused = 0;
     record.subject = subject;
     record.at_ns = now_ns;
+    return record;
   }
-  void publish() {
+  void publish(FlightRecord& record, FlightKind kind) {
     PBOX_DCHECK(published_ != nullptr && written_ != UINT64_MAX);
+    std::atomic_ref(record.kind).store(kind, std::memory_order_release);
     ++written_;
     published_->store(written_, std::memory_order_release);
   }
@@ -75,6 +87,7 @@ class FlightRing {
   std::atomic<uint64_t>* published_ = &spare_published_;
   uint64_t mask_ = 0;
   uint64_t written_ = 0;
+  bool replaces_newest_ = false;
 };
 
 }  // namespace pbox::pipeline

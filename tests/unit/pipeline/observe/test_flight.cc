@@ -159,6 +159,64 @@ TEST_CASE("a copy of a flight recorder that is being written has complete record
   CHECK_FALSE(pipeline::copy_flight_image([](uint64_t, std::span<std::byte>) { return false; }));
 }
 
+TEST_CASE("junk does not push the records of a job out of the flight recorder") {
+  constexpr uint64_t kCapacity = 256;
+  FlightMemory memory(kCapacity);
+  Box box(memory.span());
+  const JobOptions job;
+  box.admit(job);
+  box.run_round(job, 0);
+  const size_t before = packets_of(memory.records()).size();
+  REQUIRE(before > 0);
+  for (uint64_t count = 0; count < 20 * kCapacity; ++count) {
+    box.deliver_raw(std::vector<std::byte>(10, std::byte{7}));
+    auto damaged = wire_bytes(box.push(job, 0, 0, 1.0f));
+    damaged.back() ^= std::byte{1};
+    box.deliver_raw(damaged);
+  }
+  CHECK(packets_of(memory.records()).back().verdict == Verdict::kTag);
+  box.run_round(job, 1);
+  size_t junk = 0, authentic = 0;
+  for (const FlightRecord& record : packets_of(memory.records())) {
+    const bool is_junk = record.verdict == Verdict::kTooShort || record.verdict == Verdict::kTag;
+    ++(is_junk ? junk : authentic);
+  }
+  CHECK(authentic == 2 * before);
+  CHECK(junk > 0);
+  CHECK(junk <= kCapacity / 8);
+}
+
+TEST_CASE("a copy leaves the newest record out while junk replaces it, and keeps it otherwise") {
+  FlightMemory memory(256);
+  Box box(memory.span());
+  const auto junk = [&](uint8_t value) {
+    box.deliver_raw(std::vector<std::byte>(10, std::byte{value}));
+  };
+  for (uint32_t count = 0; count < 1000; ++count) junk(7);
+  const auto records_of_copy = [&](const pipeline::FlightReader& read) {
+    const auto copy = pipeline::copy_flight_image(read);
+    REQUIRE(copy);
+    const auto images = pipeline::read_flight_images(std::as_bytes(std::span(*copy)));
+    REQUIRE(images);
+    return images->front().records;
+  };
+  const auto read = [&](uint64_t offset, std::span<std::byte> to) {
+    std::memcpy(to.data(), memory.span().data() + offset, to.size());
+    return true;
+  };
+  const auto still = records_of_copy(read);
+  CHECK(still.size() == memory.records().size());
+  CHECK(still.back().body[0] == std::byte{7});
+  uint8_t next = 8;
+  const auto moving = records_of_copy([&](uint64_t offset, std::span<std::byte> to) {
+    junk(next++);
+    return read(offset, to);
+  });
+  CHECK(moving.size() == still.size() - 1);
+  REQUIRE(next > 8);
+  CHECK(records_of_copy(read).back().body[0] == std::byte(next - 1));
+}
+
 TEST_CASE("a file that is not a flight recorder's is rejected with the reason") {
   FlightMemory memory(256);
   const auto whole = memory.image();
