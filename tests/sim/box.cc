@@ -207,7 +207,9 @@ void Box::turn_control() {
 bool Box::on_accept(ConnectionId id, HostId from) {
   if (!up()) return false;
   peers_[id] = from;
-  registry_->on_open(id, endpoint_of(from, limits::kControlPort), control_thread_.now_ns());
+  constexpr HostId kControlNetwork = 0x8000;
+  const HostId seen = rack_.options.has_control_network ? from | kControlNetwork : from;
+  registry_->on_open(id, endpoint_of(seen, limits::kControlPort), control_thread_.now_ns());
   return true;
 }
 

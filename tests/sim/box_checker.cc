@@ -128,6 +128,7 @@ void BoxChecker::before_turn(uint32_t index, const pipeline::Engine& engine, boo
 void BoxChecker::replay(Pipeline& pipeline, const SimPort& port) const {
   if (std::exchange(pipeline.replayed, true)) return;
   for (const Packet& packet : port.held()) {
+    pipeline.unanswered_bytes[{host_of(packet.from), packet.from.port}] += packet.bytes.size();
     wire::Parsed parsed;
     const auto reject =
         wire::parse(packet.bytes.data(), static_cast<uint32_t>(packet.bytes.size()), parsed);
@@ -138,7 +139,10 @@ void BoxChecker::replay(Pipeline& pipeline, const SimPort& port) const {
         const bool is_its = session.spi == parsed.header.spi &&
                             entry.replay->is_present(session.rank) &&
                             wire::verify_tag({rack_.options.payload_crc}, parsed);
-        if (is_its) entry.replay->received(session.rank, parsed);
+        // A PULL from an address that is not proved is answered with a challenge, and no more.
+        const bool is_challenged = parsed.header.type() == wire::PacketType::kPull &&
+                                   session.known_host && !session.is_at(packet.from);
+        if (is_its && !is_challenged) entry.replay->received(session.rank, parsed);
       }
     }
   }
@@ -147,11 +151,26 @@ void BoxChecker::replay(Pipeline& pipeline, const SimPort& port) const {
 void BoxChecker::sent(uint32_t index, const SimPort& port, const nic::TxPacket& packet) {
   Pipeline& pipeline = pipelines_[index];
   replay(pipeline, port);
+  check_destination(pipeline, packet);
   for (const Shard& entry : pipeline.shards) {
     if (!entry.replay) continue;
     for (const auto& session : entry.shard->sessions()) {
       const bool is_its = (session.spi | wire::kSpiToWorker) == packet.header.spi;
       if (is_its) entry.replay->check_sent(session.rank, packet);
+    }
+  }
+}
+
+// An address that a worker has not proved gets no more bytes than came from it.
+void BoxChecker::check_destination(Pipeline& pipeline, const nic::TxPacket& packet) {
+  for (const Shard& entry : pipeline.shards) {
+    for (const auto& session : entry.shard->sessions()) {
+      const bool is_its = (session.spi | wire::kSpiToWorker) == packet.header.spi;
+      if (!is_its || *packet.to == session.endpoint) continue;
+      const uint64_t bytes = limits::kPacketOverheadBytes + packet.header.payload_bytes;
+      uint64_t& left = pipeline.unanswered_bytes[{host_of(*packet.to), packet.to->port}];
+      require(left >= bytes, "an address that is not proved is sent more than came from it");
+      left -= bytes;
     }
   }
 }

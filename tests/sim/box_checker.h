@@ -4,7 +4,9 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "pipeline/engine.h"
@@ -51,10 +53,12 @@ class BoxChecker {
     Tally before;
     bool damaged = false;
     bool replayed = false;  // this turn's packets have been replayed
+    std::map<std::pair<HostId, uint16_t>, uint64_t> unanswered_bytes;  // received, by address
     uint64_t state_hash = 0;
   };
 
   void replay(Pipeline& pipeline, const SimPort& port) const;
+  static void check_destination(Pipeline& pipeline, const nic::TxPacket& packet);
   static Tally tally(const pipeline::Engine& engine);
   void check_all(Pipeline& pipeline);
   static uint64_t hash(const Pipeline& pipeline);

@@ -125,6 +125,9 @@ class CreditWatch {
     if (!sound) return;
     const uint64_t credit = uint64_t{header.credit} * limits::kCreditUnitBytes;
     window_bytes_ = std::max(window_bytes_, std::min<uint64_t>(credit, session_.window_bytes));
+    const bool is_challenge = header.type() == wire::PacketType::kStatus &&
+                              header.payload_bytes == sizeof(wire::Challenge);
+    if (is_challenge) return;  // says nothing of the chunk
     const auto found = under_way_.find(header.chunk);
     if (found == under_way_.end()) {
       if (header.type() == wire::PacketType::kStatus) {

@@ -36,6 +36,7 @@ namespace pbox::sim {
   X(kDiskFault, "disk_fault")           \
   X(kPartMove, "part_move")             \
   X(kStaleMap, "stale_map")             \
+  X(kRebind, "rebind")                  \
   X(kCopyUsed, "copy_used")             \
   X(kNoRoom, "no_room")                 \
   X(kRogue, "rogue_packet")             \

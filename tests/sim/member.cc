@@ -175,11 +175,23 @@ void Member::open_lanes(const worker::SessionSpec& session) {
   ++transport_;
   for (uint32_t index = 0; index < session.pipelines.size(); ++index) {
     Lane& lane = lanes_.emplace_back();
-    lane.local = endpoint_of(host_, static_cast<uint16_t>(first_port_ + index));
-    ReceiveRing& ring =
-        rack_.network.open(lane.local, {.on_arrival = [this] { thread_.wake_soon(); }});
-    lane.port = std::make_unique<SimPort>(rack_.network, lane.local, ring, rack_.options);
+    open_port(lane, static_cast<uint16_t>(first_port_ + index));
     lane.credit = watch(session, index);
+  }
+}
+
+void Member::open_port(Lane& lane, uint16_t port) {
+  lane.local = endpoint_of(host_, port);
+  ReceiveRing& ring =
+      rack_.network.open(lane.local, {.on_arrival = [this] { thread_.wake_soon(); }});
+  lane.port = std::make_unique<SimPort>(rack_.network, lane.local, ring, rack_.options);
+}
+
+void Member::rebind() {
+  constexpr uint16_t kOtherPorts = 0x4000;
+  for (Lane& lane : lanes_) {
+    rack_.network.close(lane.local);
+    open_port(lane, lane.local.port ^ kOtherPorts);
   }
 }
 

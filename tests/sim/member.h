@@ -28,6 +28,8 @@ class Member {
   bool joined() const { return membership_ && membership_->exchange() != nullptr; }
   void pause_thread(uint64_t length_ns) { thread_.pause(length_ns); }
   void jump(uint64_t ahead_ns) { thread_.jump(ahead_ns); }
+  // From now on its packets come from other ports, and those to the former ports are lost.
+  void rebind();
 
  protected:
   struct Place {
@@ -82,6 +84,7 @@ class Member {
   void connect(const worker::Action& action);
   void send(const proto::WorkerMessage& message);
   void open_lanes(const worker::SessionSpec& session);
+  void open_port(Lane& lane, uint16_t port);
 
   uint16_t first_port_;
   uint32_t path_mtu_;

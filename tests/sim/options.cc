@@ -12,9 +12,10 @@ namespace pbox::sim {
 namespace {
 
 constexpr const char* kEpisodeNames[] = {
-    "partition",    "clog",      "drop_fragment", "pause_worker", "pause_box",     "pause_pipeline",
-    "clock_worker", "clock_box", "small_ring",    "slow_reader",  "control_stall", "control_break",
-    "crash_worker", "crash_box", "disk",          "outsider",     "move_part",     "stale_map"};
+    "partition",      "clog",          "drop_fragment", "pause_worker", "pause_box",
+    "pause_pipeline", "clock_worker",  "clock_box",     "small_ring",   "slow_reader",
+    "control_stall",  "control_break", "crash_worker",  "crash_box",    "disk",
+    "outsider",       "move_part",     "stale_map",     "rebind"};
 static_assert(std::size(kEpisodeNames) == static_cast<size_t>(EpisodeKind::kCount));
 constexpr auto kKindsOfAnyRack = static_cast<uint32_t>(EpisodeKind::kMovePart);
 
@@ -243,6 +244,23 @@ void draw_schedules(uint64_t seed, Options& options) {
   }
 }
 
+// Draws in the same way from which addresses workers are heard. A box must ask for a proof of some,
+// which costs time and packets, so a quiet rack has none of this.
+void draw_addresses(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x8ebc6af09c88c6e3ull);
+  if (options.faults_end_ns == 0) return;
+  options.has_control_network = draw.chance(0.2);
+  if (!draw.chance(0.25)) return;
+  for (uint32_t left = draw.between(1, 3); left > 0; --left) {
+    const Episode episode{.kind = EpisodeKind::kRebind,
+                          .begin_ns = draw_begin(draw, options),
+                          .length_ns = 1,
+                          .draw = draw.number()};
+    options.faults_end_ns = std::max(options.faults_end_ns, episode.begin_ns + 1);
+    options.episodes.push_back(episode);
+  }
+}
+
 // Draws numerics in the same way, for jobs whose rounds wait for all ranks.
 void draw_numerics(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0xa0761d6478bd642full);
@@ -462,6 +480,7 @@ Options draw(uint64_t seed) {
   draw_outages(seed, options);
   draw_moves(seed, options);
   draw_room(seed, options);
+  draw_addresses(seed, options);
   return options;
 }
 

@@ -98,6 +98,7 @@ enum class EpisodeKind : uint8_t {
   // a job moves to another box; this and all kinds below are for racks with jobs that move
   kMovePart,
   kStaleMap,  // a box does not hear which box has which job
+  kRebind,    // a worker's packets come from other ports, as behind a NAT that forgets; any rack
   kCount
 };
 
@@ -136,6 +137,8 @@ struct Options {
     return is_tight ? memory_bytes * (box + 1) : memory_bytes;
   }
   uint64_t arena_of(uint32_t box) const { return is_tight ? arena_bytes * (box + 1) : arena_bytes; }
+  // Workers' control connections come from another host than their packets.
+  bool has_control_network = false;
   std::vector<JobOptions> jobs;
   PacketFaults faults;
   std::vector<Episode> episodes;

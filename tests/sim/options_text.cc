@@ -86,6 +86,7 @@ std::string to_string(const Options& options) {
   line.add(" rto_floor=%.1fms dead_after=%.0fms%s", ms(options.rto_floor_ns),
            ms(options.dead_after_ns), options.same_sessions ? " same-sessions" : "");
   if (options.has_cluster) line.add(" CLUSTER");
+  if (options.has_control_network) line.add(" control-network");
   if (options.is_tight) {
     line.add(" room=%llu/%llu/%u", static_cast<unsigned long long>(options.memory_bytes),
              static_cast<unsigned long long>(options.arena_bytes), options.job_slots);

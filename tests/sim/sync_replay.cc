@@ -76,7 +76,8 @@ std::span<float> SyncReplay::part(std::vector<float>& values, const Chunk& chunk
 
 bool SyncReplay::is_sound(const Chunk& chunk, const wire::Header& header) const {
   if (header.type() == wire::PacketType::kPull) {
-    return header.payload_bytes == sizeof(wire::PullPayload);
+    return header.payload_bytes == sizeof(wire::PullPayload) ||
+           header.payload_bytes == sizeof(wire::ProvingPullPayload);
   }
   return header.type() == wire::PacketType::kPush && header.fragment < chunk.held->fragment_count &&
          header.dtype_scale == static_cast<uint16_t>(job_.options.dtype) &&
@@ -85,7 +86,8 @@ bool SyncReplay::is_sound(const Chunk& chunk, const wire::Header& header) const 
 
 void SyncReplay::received(uint32_t rank, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
-  heard_ |= 1u << rank;
+  // Elsewhere than at its host a rank is sent nothing before it has proved its address.
+  if (shard_.sessions()[rank].reachable) heard_ |= 1u << rank;
   if (header.epoch != shard_.epoch || header.generation != generation_) return;
   const pipeline::Chunk* held = shard_.find(header.chunk);
   if (held == nullptr) return;
@@ -120,7 +122,11 @@ void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed
   chunk.claimed[rank] = 0;
   advance(chunk);
   if (cached_) return;
-  (waits(chunk, rank, round) ? chunk.parked : chunk.due) |= 1u << rank;
+  if (waits(chunk, rank, round)) {
+    chunk.parked |= 1u << rank;
+  } else {
+    chunk.due |= (1u << rank) & heard_;
+  }
 }
 
 void SyncReplay::claim(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) {
@@ -161,7 +167,7 @@ void SyncReplay::close_if_complete(Chunk& chunk) {
     if (chunk.claimed[rank] != 0) {
       chunk.pushed[rank] = {static_cast<uint32_t>(chunk.clock), chunk.claimed[rank]};
     }
-    if (chunk.claimed[rank] != 0 && is_present(rank)) chunk.due |= 1u << rank;
+    if (chunk.claimed[rank] != 0 && is_present(rank)) chunk.due |= (1u << rank) & heard_;
     chunk.claimed[rank] = 0;
   }
   for (uint32_t index = 0; chunk.clock > 0 && index < chunk.held->fragment_count; ++index) {

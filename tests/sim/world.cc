@@ -156,6 +156,10 @@ void World::begin(const Episode& episode) {
       if (box.cluster() == nullptr) return;
       box.cluster()->store().cut_off(queue_.now_ns() + episode.length_ns, false);
       return;
+    case EpisodeKind::kRebind:
+      counts_.add(Fault::kRebind);
+      worker.rebind();
+      return;
     case EpisodeKind::kCount: return;
   }
 }
