@@ -9,7 +9,6 @@
 //
 // Input: one byte of options, then operations (see Registry::run), with options & 4 a SESSION, or
 // with options & 8 a QueuePair.
-#include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
 
 #include <array>
@@ -69,7 +68,8 @@ void fill_tensors(Input& input, proto::Join& join) {
   for (uint32_t index = 0; index < count; ++index) {
     proto::Tensor& tensor = *join.add_tensors();
     const uint8_t odd = input.byte();  // each bit makes one field unusual
-    tensor.set_name((odd & 1) != 0 ? odd_text(input) : fmt::format("t{}", index));
+    tensor.set_name((odd & 1) != 0 ? odd_text(input)
+                                   : std::string("t").append(std::to_string(index)));
     tensor.set_elements((odd & 2) != 0 ? input.number<uint64_t>() : 1u + input.byte());
     tensor.set_dtype(input.below((odd & 4) != 0 ? 256 : wire::kDtypeCount));
     tensor.set_priority((odd & 8) != 0 ? input.number<int32_t>() : 0);
