@@ -49,7 +49,11 @@ pbox_as_root() {
 
 # Prints the packages of the given groups, one per line, each once.
 pbox_packages() {
-  awk -v groups=" $* " '!/^#/ && NF && index(groups, " " $1 " ") && !seen[$2]++ { print $2 }' \
+  local architecture
+  architecture=$(dpkg --print-architecture 2>/dev/null)
+  awk -v groups=" $* " -v suffix=":$architecture" '
+    !/^#/ && NF { sub(suffix "$", "", $1) }
+    !/^#/ && NF && index(groups, " " $1 " ") && !seen[$2]++ { print $2 }' \
     "$PBOX_ROOT/tools/packages"
 }
 

@@ -1,0 +1,102 @@
+#include <intel-ipsec-mb.h>
+
+#include <new>
+
+#include "base/check.h"
+#include "nic/seal/ciphers.h"
+
+namespace pbox::seal {
+namespace {
+
+// The functions for this CPU. The library's manager is not used for anything else, so that all
+// threads may share it. Null without AES instructions.
+const IMB_MGR* functions() {
+  static const IMB_MGR* const manager = [] {
+    IMB_MGR* made = alloc_mb_mgr(0);
+    PBOX_CHECK(made != nullptr);
+    IMB_ARCH architecture = IMB_ARCH_NONE;
+    init_mb_mgr_auto(made, &architecture);
+    return (made->features & IMB_FEATURE_AESNI) != 0 ? made : nullptr;
+  }();
+  return manager;
+}
+
+class IpsecMbCipher final : public PacketCipher {
+ public:
+  IpsecMbCipher(Suite suite, const Keys& keys, SecretPages& pages, std::byte* slot)
+      : suite_(suite),
+        iv_(keys.iv.bytes),
+        pages_(pages),
+        slot_(slot),
+        key_(new (slot) gcm_key_data) {
+    static_assert(sizeof(gcm_key_data) <= SecretPages::kSlotBytes);
+    IMB_AES256_GCM_PRE(functions_, keys.key.bytes.data(), key_);
+  }
+  ~IpsecMbCipher() override { pages_.give_back(slot_); }
+  IpsecMbCipher(const IpsecMbCipher&) = delete;
+  IpsecMbCipher& operator=(const IpsecMbCipher&) = delete;
+
+  wire::Tag seal(const wire::HeaderWords& header, std::span<const std::byte> payload,
+                 std::byte* to) override {
+    if (suite_ == Suite::kGmac256) return authenticate(header, payload);
+    const Nonce nonce = nonce_of(iv_, header);
+    gcm_context_data context;
+    wire::Tag tag;
+    IMB_AES256_GCM_ENC(functions_, key_, &context, raw(to), raw(payload.data()), payload.size(),
+                       raw(nonce.data()), raw(header.data()), sizeof(header), raw(tag.data()),
+                       tag.size());
+    return tag;
+  }
+
+  bool open(const wire::HeaderWords& header, std::span<const std::byte> payload,
+            const wire::Tag& tag, std::byte* to) override {
+    if (suite_ == Suite::kGmac256) return is_equal(authenticate(header, payload), tag);
+    const Nonce nonce = nonce_of(iv_, header);
+    gcm_context_data context;
+    wire::Tag found;
+    IMB_AES256_GCM_DEC(functions_, key_, &context, raw(to), raw(payload.data()), payload.size(),
+                       raw(nonce.data()), raw(header.data()), sizeof(header), raw(found.data()),
+                       found.size());
+    return is_equal(found, tag);
+  }
+
+ private:
+  static uint8_t* raw(void* bytes) { return static_cast<uint8_t*>(bytes); }
+  static const uint8_t* raw(const void* bytes) { return static_cast<const uint8_t*>(bytes); }
+
+  wire::Tag authenticate(const wire::HeaderWords& header,
+                         std::span<const std::byte> payload) const {
+    const Nonce nonce = nonce_of(iv_, header);
+    gcm_context_data context;
+    wire::Tag tag;
+    IMB_AES256_GMAC_INIT(functions_, key_, &context, raw(nonce.data()), nonce.size());
+    if (!payload.empty())
+      IMB_AES256_GMAC_UPDATE(functions_, key_, &context, raw(payload.data()), payload.size());
+    IMB_AES256_GMAC_UPDATE(functions_, key_, &context, raw(header.data()), sizeof(header));
+    IMB_AES256_GMAC_FINALIZE(functions_, key_, &context, raw(tag.data()), tag.size());
+    return tag;
+  }
+
+  const Suite suite_;
+  const std::array<std::byte, kIvBytes> iv_;
+  SecretPages& pages_;
+  std::byte* const slot_;
+  gcm_key_data* const key_;
+  const IMB_MGR* const functions_ = functions();
+};
+
+}  // namespace
+
+bool has_ipsec_mb() {
+  return functions() != nullptr;
+}
+
+Result<std::unique_ptr<PacketCipher>> make_ipsec_mb_cipher(Suite suite, const Keys& keys,
+                                                           SecretPages& pages) {
+  PBOX_CHECK(has_ipsec_mb());
+  const auto slot = pages.take();
+  if (!slot) return slot.error();
+  return std::unique_ptr<PacketCipher>(std::make_unique<IpsecMbCipher>(suite, keys, pages, *slot));
+}
+
+}  // namespace pbox::seal

@@ -1,0 +1,57 @@
+// The keys of the data path. Both ends of a control connection derive them from a secret that TLS
+// exports (RFC 8446, section 7.5), so that no key crosses the wire. Every pipeline and direction of
+// a connection has keys of its own, which one core uses; so a pair of key and packet number occurs
+// once.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "nic/seal/secret_pages.h"
+
+namespace pbox::seal {
+
+enum class Suite : uint8_t {
+  kGmac256 = 1,  // authenticates packets: GMAC with AES-256 (NIST SP 800-38D)
+  kGcm256 = 2,   // also encrypts payloads: GCM with AES-256
+};
+
+enum class Direction : uint8_t { kToBox = 0, kToWorker = 1 };
+
+// Bytes that are erased when they are no longer needed. Not copyable.
+template <size_t kBytes>
+struct Secret {
+  std::array<std::byte, kBytes> bytes{};
+
+  Secret() = default;
+  Secret(const Secret&) = delete;
+  Secret& operator=(const Secret&) = delete;
+  ~Secret() { erase(bytes); }
+};
+
+inline constexpr size_t kSecretBytes = 48;  // an output of SHA-384
+inline constexpr size_t kKeyBytes = 32;
+inline constexpr size_t kIvBytes = 12;
+
+using TrafficSecret = Secret<kSecretBytes>;
+
+struct Keys {
+  Secret<kKeyBytes> key;
+  Secret<kIvBytes> iv;
+};
+
+// HKDF-Expand with SHA-384 (RFC 5869, section 2.3): as many bytes as `to` has, at most 255 x 48.
+void hkdf_expand(std::span<const std::byte> secret, std::span<const std::byte> info,
+                 std::span<std::byte> to);
+
+// Sets the first traffic secret of one direction of the session `spi` on one pipeline.
+void derive_traffic_secret(const TrafficSecret& exported, uint32_t pipeline, Direction direction,
+                           uint32_t spi, TrafficSecret& to);
+// Sets the keys that belong to a traffic secret.
+void derive_keys(const TrafficSecret& secret, Suite suite, Keys& to);
+// Replaces a traffic secret by its successor, from which the former cannot be computed.
+void update(TrafficSecret& secret);
+
+}  // namespace pbox::seal

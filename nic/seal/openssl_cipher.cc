@@ -1,0 +1,85 @@
+#include <openssl/evp.h>
+
+#include "base/check.h"
+#include "nic/seal/ciphers.h"
+
+namespace pbox::seal {
+namespace {
+
+struct Free {
+  void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
+};
+
+unsigned char* raw(std::byte* bytes) {
+  return reinterpret_cast<unsigned char*>(bytes);
+}
+const unsigned char* raw(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
+
+// One context for both directions of use: GMAC computes its tag in the same way to seal and to
+// open, and GCM's context is told anew for each packet.
+class OpenSslCipher final : public PacketCipher {
+ public:
+  OpenSslCipher(Suite suite, const Keys& keys)
+      : suite_(suite), iv_(keys.iv.bytes), context_(EVP_CIPHER_CTX_new()) {
+    PBOX_CHECK(context_ != nullptr);
+    PBOX_CHECK(EVP_CipherInit_ex(context_.get(), EVP_aes_256_gcm(), nullptr,
+                                 raw(keys.key.bytes.data()), nullptr, 1) == 1);
+  }
+
+  wire::Tag seal(const wire::HeaderWords& header, std::span<const std::byte> payload,
+                 std::byte* to) override {
+    run(true, header, payload, to);
+    wire::Tag tag;
+    finish(to);
+    PBOX_CHECK(EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_AEAD_GET_TAG, tag.size(), tag.data()) ==
+               1);
+    return tag;
+  }
+
+  bool open(const wire::HeaderWords& header, std::span<const std::byte> payload,
+            const wire::Tag& tag, std::byte* to) override {
+    if (suite_ == Suite::kGmac256) return is_equal(seal(header, payload, nullptr), tag);
+    run(false, header, payload, to);
+    wire::Tag wanted = tag;
+    PBOX_CHECK(EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_AEAD_SET_TAG, wanted.size(),
+                                   wanted.data()) == 1);
+    return finish(to);
+  }
+
+ private:
+  void run(bool seals, const wire::HeaderWords& header, std::span<const std::byte> payload,
+           std::byte* to) {
+    const Nonce nonce = nonce_of(iv_, header);
+    PBOX_CHECK(EVP_CipherInit_ex(context_.get(), nullptr, nullptr, nullptr, raw(nonce.data()),
+                                 seals ? 1 : 0) == 1);
+    if (suite_ == Suite::kGmac256) authenticate(payload);
+    authenticate(std::as_bytes(std::span(header)));
+    if (suite_ == Suite::kGcm256) update(payload, to);
+  }
+  void authenticate(std::span<const std::byte> bytes) { update(bytes, nullptr); }
+  void update(std::span<const std::byte> bytes, std::byte* to) {
+    if (bytes.empty()) return;
+    int written = 0;
+    PBOX_CHECK(EVP_CipherUpdate(context_.get(), raw(to), &written, raw(bytes.data()),
+                                static_cast<int>(bytes.size())) == 1);
+  }
+  bool finish(std::byte* to) {
+    std::byte none[EVP_MAX_BLOCK_LENGTH];  // GCM writes nothing here
+    int written = 0;
+    return EVP_CipherFinal_ex(context_.get(), raw(to == nullptr ? none : to), &written) == 1;
+  }
+
+  const Suite suite_;
+  const std::array<std::byte, kIvBytes> iv_;
+  std::unique_ptr<EVP_CIPHER_CTX, Free> context_;
+};
+
+}  // namespace
+
+std::unique_ptr<PacketCipher> make_openssl_cipher(Suite suite, const Keys& keys) {
+  return std::make_unique<OpenSslCipher>(suite, keys);
+}
+
+}  // namespace pbox::seal

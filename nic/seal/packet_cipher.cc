@@ -1,0 +1,52 @@
+#include "nic/seal/packet_cipher.h"
+
+#include <bit>
+#include <cstddef>
+#include <cstring>
+
+#include "nic/seal/ciphers.h"
+
+namespace pbox::seal {
+namespace {
+
+constexpr size_t kPacketNumberWord = offsetof(wire::Header, packet_number) / sizeof(uint64_t);
+static_assert(offsetof(wire::Header, packet_number) % sizeof(uint64_t) == 0);
+static_assert(std::endian::native == std::endian::little);
+
+}  // namespace
+
+PacketCipher::Nonce PacketCipher::nonce_of(const std::array<std::byte, kIvBytes>& iv,
+                                           const wire::HeaderWords& header) {
+  constexpr size_t kOffset = kIvBytes - sizeof(uint64_t);
+  Nonce nonce = iv;
+  uint64_t low = 0;
+  std::memcpy(&low, nonce.data() + kOffset, sizeof(low));
+  low ^= __builtin_bswap64(header[kPacketNumberWord]);
+  std::memcpy(nonce.data() + kOffset, &low, sizeof(low));
+  return nonce;
+}
+
+bool PacketCipher::is_equal(const wire::Tag& a, const wire::Tag& b) {
+  const auto left = std::bit_cast<std::array<uint64_t, 2>>(a);
+  const auto right = std::bit_cast<std::array<uint64_t, 2>>(b);
+  return ((left[0] ^ right[0]) | (left[1] ^ right[1])) == 0;
+}
+
+Result<std::unique_ptr<PacketCipher>> make_packet_cipher(Suite suite, const Keys& keys,
+                                                         [[maybe_unused]] SecretPages& pages,
+                                                         [[maybe_unused]] Library library) {
+#ifdef PBOX_HAS_IPSEC_MB
+  if (library == Library::kFastest && has_ipsec_mb())
+    return make_ipsec_mb_cipher(suite, keys, pages);
+#endif
+  return make_openssl_cipher(suite, keys);
+}
+
+const char* fastest_library() {
+#ifdef PBOX_HAS_IPSEC_MB
+  if (has_ipsec_mb()) return "ipsec-mb";
+#endif
+  return "OpenSSL";
+}
+
+}  // namespace pbox::seal

@@ -1,0 +1,56 @@
+// Which packet numbers of one sender have arrived, so that none is taken twice (RFC 4303, section
+// 3.4.3). One thread at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "base/check.h"
+
+namespace pbox::seal {
+
+class ReplayWindow {
+ public:
+  // A packet that is late by this many or more is dropped. The worker asks for it again.
+  static constexpr uint64_t kPackets = 1024;
+
+  // Returns whether the number is new, and remembers it. Only for numbers of packets whose tag was
+  // right: anybody could move the window otherwise. Numbers begin at 1.
+  bool take(uint64_t number) {
+    if (number == 0) return false;
+    if (number > newest_) {
+      advance(number);
+    } else if (newest_ - number >= kPackets) {
+      return false;
+    }
+    uint64_t& word = seen_[number / kWordBits % kWords];
+    const uint64_t bit = uint64_t{1} << number % kWordBits;
+    if ((word & bit) != 0) return false;
+    word |= bit;
+    return true;
+  }
+
+  uint64_t newest() const { return newest_; }
+
+ private:
+  static constexpr uint64_t kWordBits = 64;
+  // One word more than the window has, because the newest number may stand anywhere in its word.
+  static constexpr uint64_t kWords = kPackets / kWordBits + 1;
+
+  void advance(uint64_t number) {
+    PBOX_DCHECK(number > newest_);
+    const uint64_t first = newest_ / kWordBits + 1;
+    const uint64_t last = number / kWordBits;
+    if (last >= first + kWords) {
+      seen_.fill(0);
+    } else {
+      for (uint64_t word = first; word <= last; ++word) seen_[word % kWords] = 0;
+    }
+    newest_ = number;
+  }
+
+  std::array<uint64_t, kWords> seen_{};
+  uint64_t newest_ = 0;
+};
+
+}  // namespace pbox::seal
