@@ -1,7 +1,5 @@
 #include "appliance/control/spi_allocator.h"
 
-#include <algorithm>
-
 #include "nic/wire/header.h"
 #include "pipeline/engine.h"
 
@@ -17,6 +15,7 @@ std::optional<uint32_t> SpiAllocator::allocate(uint32_t pipeline) {
     const uint32_t index = next_[pipeline]++ & wire::kSpiIndexMask;
     if (used[index]) continue;
     used[index] = true;
+    ++in_use_[pipeline];
     constexpr uint32_t kDrawShift = pipeline::kSpiPipelineShift + 6;
     // In [1, 2^(32 - kDrawShift)), so that an spi is never 0.
     const auto draw = static_cast<uint32_t>(1 + draw_() % ((1u << (32 - kDrawShift)) - 1));
@@ -26,14 +25,11 @@ std::optional<uint32_t> SpiAllocator::allocate(uint32_t pipeline) {
 }
 
 void SpiAllocator::release(uint32_t spi) {
-  PBOX_CHECK(pipeline::spi_pipeline(spi) < used_.size());
-  PBOX_CHECK(used_[pipeline::spi_pipeline(spi)][wire::spi_index(spi)]);
-  used_[pipeline::spi_pipeline(spi)][wire::spi_index(spi)] = false;
-}
-
-uint32_t SpiAllocator::in_use(uint32_t pipeline) const {
+  const uint32_t pipeline = pipeline::spi_pipeline(spi);
   PBOX_CHECK(pipeline < used_.size());
-  return static_cast<uint32_t>(std::count(used_[pipeline].begin(), used_[pipeline].end(), true));
+  PBOX_CHECK(used_[pipeline][wire::spi_index(spi)] && in_use_[pipeline] > 0);
+  used_[pipeline][wire::spi_index(spi)] = false;
+  --in_use_[pipeline];
 }
 
 }  // namespace pbox::control

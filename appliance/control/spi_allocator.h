@@ -18,6 +18,7 @@ class SpiAllocator {
  public:
   SpiAllocator(uint32_t pipeline_count, Draws draw)
       : used_(pipeline_count, std::vector<bool>(limits::kSessionsPerPipelineMax)),
+        in_use_(pipeline_count),
         draw_(std::move(draw)) {
     PBOX_CHECK(draw_ != nullptr);
   }
@@ -25,10 +26,11 @@ class SpiAllocator {
   // Returns an spi, never 0; nullopt if the pipeline's table is full.
   std::optional<uint32_t> allocate(uint32_t pipeline);
   void release(uint32_t spi);
-  uint32_t in_use(uint32_t pipeline) const;
+  uint32_t in_use(uint32_t pipeline) const { return in_use_.at(pipeline); }
 
  private:
   std::vector<std::vector<bool>> used_;
+  std::vector<uint32_t> in_use_;  // entries of `used_` that are true
   std::vector<uint32_t> next_ = std::vector<uint32_t>(used_.size(), 0);
   Draws draw_;
 };

@@ -158,8 +158,9 @@ void Rogue::attack() {
     case 1: flood(); break;
     case 2: send(place, header(place, wire::PacketType::kPush), true); break;
     case 3: {
-      const auto type = static_cast<wire::PacketType>(rng_.below(16));
-      send(place, header(place, type), false);
+      wire::Header spoilt = header(place, wire::PacketType::kPush);
+      spoilt.version_type ^= static_cast<uint8_t>(rng_.below(16));  // any type, known or not
+      send(place, spoilt, false);
       break;
     }
     case 4: {

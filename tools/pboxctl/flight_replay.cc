@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "base/check.h"
 #include "tools/pboxctl/flight_shard.h"
 
 namespace pboxctl {
@@ -48,6 +49,16 @@ class PipelineReplayer {
   }
   const FlightHead& scratch_head() const {
     return *reinterpret_cast<const FlightHead*>(scratch_.data());
+  }
+  // The engine's verdict on the last packet. Records of what the packet has caused may follow it.
+  Verdict newest_verdict() const {
+    uint64_t number = scratch_head().written.load(std::memory_order_relaxed);
+    const FlightRecord* record = nullptr;
+    do {
+      PBOX_CHECK(number > 0);
+      record = &scratch_[kFlightHeadBytes / sizeof(FlightRecord) + --number % kScratchRecords];
+    } while (record->kind != FlightKind::kPacket);
+    return record->verdict;
   }
 
   void take(size_t index);
@@ -224,10 +235,9 @@ Verdict PipelineReplayer::feed(const FlightRecord& record, const PacketRecord& p
     if (record.verdict == Verdict::kTag) tag[0] ^= std::byte{1};
     std::memcpy(at + payload, tag.data(), tag.size());
   }
-  const uint64_t number = scratch_head().written.load(std::memory_order_relaxed);
   const nic::RxPacket received{packet_.data(), bytes, {}};
   engine_.on_burst({&received, 1}, record.at_ns);
-  return scratch_[kFlightHeadBytes / sizeof(FlightRecord) + number % kScratchRecords].verdict;
+  return newest_verdict();
 }
 
 void PipelineReplayer::note_ranks(uint32_t number, const ShardState& state) {

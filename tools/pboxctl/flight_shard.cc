@@ -164,6 +164,7 @@ ReplayedShard::Match ReplayedShard::take(const ChunkState& state, uint64_t at_ns
   chunk.claimed_any = state.facts.claimed_any;
   chunk.copy_rank = state.facts.copy_rank;
   chunk.complete_workers = 0;
+  chunk.first_missing = 0;
   shard_->stragglers.ended(index);
   for (uint32_t rank = 0; rank < shard_->worker_count(); ++rank) {
     chunk.claimed[rank] = state.claims.empty() ? 0 : state.claims[rank];

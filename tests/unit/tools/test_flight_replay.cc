@@ -305,6 +305,26 @@ TEST_CASE("records of two runs are compared result by result, for results that b
   CHECK(compare_results(whole, {}).empty());
 }
 
+TEST_CASE("a recording with much junk is replayed without a difference") {
+  FlightMemory memory(2048);
+  Box box(memory.span());
+  const JobOptions job{.job = 0, .workers = 3, .chunks = 2};
+  box.admit(job);
+  Rng rng(5);
+  run_rounds(box, job, rng, 1, 1);
+  for (uint32_t count = 0; count < 500; ++count) {
+    box.deliver_raw(std::vector<std::byte>(10, std::byte{7}));
+  }
+  run_rounds(box, job, rng, 3, 1);
+  const auto images = pipeline::read_flight_images(memory.image());
+  REQUIRE(images);
+  const FlightReplay replayed = replay(*images);
+  CHECK(replayed.difference_count == 0);
+  const auto& verdicts = replayed.pipelines.at(0).verdicts;
+  CHECK(verdicts[static_cast<size_t>(Verdict::kTooShort)] > 100);
+  CHECK(replayed.pipelines[0].judged > 100);
+}
+
 TEST_CASE("whatever a file's records hold, replaying them ends") {
   FlightMemory memory(512);
   Box box(memory.span());

@@ -68,6 +68,12 @@ struct Peer {
   void say(const proto::WorkerMessage& message) {
     asio::write(socket, asio::buffer(*wire::frame(message)));
   }
+  // Ends its operations while what their handlers use still exists.
+  void end(Service& service) {
+    socket.close();
+    service.context.restart();
+    service.context.poll();
+  }
   tcp::socket socket;
 };
 
@@ -153,6 +159,7 @@ TEST_CASE("a peer that does not read is dropped once too many bytes wait for it"
   CHECK(queued_max > (15u << 20));  // bytes were the bound, not silence
   CHECK(queued_max <= (17u << 20));
   CHECK(service.registry().connection_count() <= 2);
+  talker.end(service);
 }
 
 TEST_CASE("a peer that asks and does not read its answers is not heard until it reads") {
@@ -182,6 +189,7 @@ TEST_CASE("a peer that asks and does not read its answers is not heard until it 
   });
   CHECK(is_stuck);
   CHECK(at_rest < (1u << 20));
+  peer.end(service);
 }
 
 }  // namespace pbox::control
