@@ -188,9 +188,41 @@ Status Box::install(uint32_t index, pipeline::JobShard& shard) {
           "room: jobs hold more than the quota");
   require(checker_->bytes_on(index) <= rack_.options.arena_of(host_),
           "room: jobs hold more than a pipeline's share of the memory");
-  require(static_cast<uint32_t>(registry_->report().jobs_size()) <= rack_.options.job_slots,
-          "room: a box serves more jobs than it has slots");
+  check_slots(nullptr);
+  check_place(shard);
   return PipelineHost::install(index, shard);
+}
+
+void Box::check_slots(const JobModel* refused) const {
+  const proto::BoxReport report = registry_->report();
+  const auto& jobs = report.jobs();
+  const uint32_t slots = rack_.options.job_slots, taken = static_cast<uint32_t>(jobs.size());
+  require(taken <= slots, "room: a box serves more jobs than it has slots");
+  require(report.jobs_free() == slots - taken, [&] {
+    return "room: of " + std::to_string(slots) + " job slots " + std::to_string(taken) +
+           " are taken, but the box reports " + std::to_string(report.jobs_free()) + " free";
+  });
+  if (refused == nullptr) return;
+  const bool is_here = std::find(jobs.begin(), jobs.end(), refused->name) != jobs.end();
+  require(taken == slots && !is_here, [&] {
+    return "room: " + refused->title + " is refused a job slot although " +
+           (is_here ? "its job has one" : "one is free");
+  });
+}
+
+void Box::check_place(const pipeline::JobShard& shard) const {
+  const auto is_it = [&](const auto& job) {
+    return job->name == shard.name && job->options.part == shard.part;
+  };
+  if (!cluster_ || std::none_of(rack_.jobs.begin(), rack_.jobs.end(), is_it)) return;  // a copy
+  const auto map = cluster_->maps().maps().find(shard.name);
+  require(map != cluster_->maps().maps().end() &&
+              box_at(map->second.boxes.at(shard.part)) == host_,
+          [&] {
+            return "parts: box " + std::to_string(host_) + " runs part " +
+                   std::to_string(shard.part) + " of " + shard.name +
+                   ", which its part map gives to another box";
+          });
 }
 
 void Box::remove(uint32_t index, std::unique_ptr<pipeline::JobShard> shard) {
@@ -214,8 +246,10 @@ bool Box::on_accept(ConnectionId id, HostId from) {
 }
 
 void Box::on_control_message(ConnectionId id, const std::string& body) {
+  hears_from_ = id;
   registry_->on_message(id, body, control_thread_.now_ns());
   flush();
+  hears_from_ = 0;
 }
 
 void Box::on_closed(ConnectionId id, const std::string& reason) {
@@ -289,6 +323,7 @@ void Box::carry_out(const control::Action& action) {
     }
   }
   if (action.message.has_report()) {
+    check_slots(nullptr);
     rack_.cluster.note_room(host_, action.message.report().largest_part_bytes());
   }
   const auto framed = wire::frame(action.message);
@@ -311,6 +346,7 @@ void Box::note_refusal(const std::string& text) {
                             text.find("[memory] job_share") != std::string::npos ||
                             text.find("has room neither here") != std::string::npos;
   if (!lacks_slot && !lacks_memory) return;
+  if (lacks_slot) check_slots(&job_of(hears_from_));
   rack_.counts.add(Fault::kNoRoom);
   for (const auto& job : rack_.jobs) {
     if (lacks_slot || text.find("'" + job->name + "'") != std::string::npos) job->may_fail = true;

@@ -19,7 +19,7 @@ uint64_t crc_of(uint64_t crc, const void* data, size_t bytes) {
 }
 
 std::string place(const JobModel& job, const pipeline::Chunk& chunk, uint32_t round) {
-  return job.name + " chunk " + std::to_string(chunk.id) + " round " + std::to_string(round);
+  return job.title + " chunk " + std::to_string(chunk.id) + " round " + std::to_string(round);
 }
 
 // Returns the ranks that rounds wait for, as bits.
@@ -75,7 +75,9 @@ void BoxChecker::removed(uint32_t pipeline, const pipeline::JobShard& shard) {
 void BoxChecker::named(uint32_t pipeline, uint32_t spi, JobModel& job) {
   for (Shard& entry : pipelines_[pipeline].shards) {
     for (const auto& session : entry.shard->sessions()) {
-      if (session.spi == spi) entry.job = &job;
+      if (session.spi != spi) continue;
+      entry.job = &job;
+      rack_.cluster.note_draw_seed(job, entry.shard->draw_seed);
     }
     if (entry.job == &job && job.options.is_relaxed() && !entry.replay) {
       entry.replay = std::make_unique<SyncReplay>(*entry.shard, job);

@@ -83,7 +83,8 @@ BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& th
       context_, store_,
       cluster::PartMaps::Options{
           .self = name,
-          .chunk_bytes = [] { return uint32_t{limits::kChunkBytesMax}; },  // one part per job
+          .chunk_bytes =
+              [&rack] { return static_cast<uint32_t>(rack.options.largest_part_bytes()); },
           .box_directory = [this]() -> const BoxDirectory& { return *directory_; },
           .has_job = [registry](const std::string& job) { return registry().has_job(job); },
           .running = [registry](const std::string& job) { return registry().running(job); },

@@ -53,6 +53,20 @@ uint32_t workers_max(wire::Dtype dtype) {
   return 1;
 }
 
+void draw_tensors(Draw& draw, uint32_t chunks_left, JobOptions& job) {
+  const uint32_t element_bytes = wire::dtype_bytes(job.dtype);
+  const uint32_t tensors = draw.between(1, 4);
+  for (uint32_t index = 0; index < tensors && chunks_left > 0; ++index) {
+    const uint32_t chunks = draw.between(1, std::min(chunks_left, 3u));
+    chunks_left -= chunks;
+    const uint32_t most = chunks * job.chunk_bytes / element_bytes;
+    TensorOptions tensor;
+    tensor.elements = draw.chance(0.1) ? draw.between(1, 3) : draw.between(most / 2 + 1, most);
+    tensor.priority = static_cast<int32_t>(draw.below(4)) - 1;
+    job.tensors.push_back(tensor);
+  }
+}
+
 void draw_sizes(Draw& draw, JobOptions& job) {
   constexpr uint32_t kMtus[] = {640, 700, 1000, 1500, 1500};
   job.path_mtu = draw.one_of(kMtus);
@@ -65,17 +79,7 @@ void draw_sizes(Draw& draw, JobOptions& job) {
     chunks_left = 2;
     job.rounds = std::min(job.rounds, 5u);
   }
-  const uint32_t element_bytes = wire::dtype_bytes(job.dtype);
-  const uint32_t tensors = draw.between(1, 4);
-  for (uint32_t index = 0; index < tensors && chunks_left > 0; ++index) {
-    const uint32_t chunks = draw.between(1, std::min(chunks_left, 3u));
-    chunks_left -= chunks;
-    const uint32_t most = chunks * job.chunk_bytes / element_bytes;
-    TensorOptions tensor;
-    tensor.elements = draw.chance(0.1) ? draw.between(1, 3) : draw.between(most / 2 + 1, most);
-    tensor.priority = static_cast<int32_t>(draw.below(4)) - 1;
-    job.tensors.push_back(tensor);
-  }
+  draw_tensors(draw, chunks_left, job);
 }
 
 // A job with an optimizer must not lose ranks: the oracle cannot know how many were in each step.
@@ -217,7 +221,10 @@ Options draw_rack(uint64_t seed) {
   options.same_sessions = draw.chance(0.5);
   options.dead_after_ns = draw.scaled(100 * kNanosPerMilli, 10 * kNanosPerSecond);
   const uint32_t jobs = draw.chance(0.5) ? 1 : draw.between(2, 3);
-  for (uint32_t job = 0; job < jobs; ++job) options.jobs.push_back(draw_job(draw, options.boxes));
+  for (uint32_t job = 0; job < jobs; ++job) {
+    options.jobs.push_back(draw_job(draw, options.boxes));
+    options.jobs.back().number = job;
+  }
   if (jobs > 1 && draw.chance(0.25)) options.jobs.back().rogue = true;
   if (draw.chance(0.1)) {  // a quiet rack, where no packet may be lost
     if (draw.chance(0.5)) make_rings_tight(options);
@@ -371,6 +378,25 @@ void draw_room(uint64_t seed, Options& options) {
   options.job_slots = draw.between(1, static_cast<uint32_t>(options.jobs.size()));
 }
 
+// Divides jobs of a cluster into parts, with tensors of their own. Their ranks are separate hosts.
+void draw_parts(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x9b05688c2b3e6c1full);
+  if (!options.has_cluster) return;
+  const size_t jobs = options.jobs.size();
+  for (size_t index = 0; index < jobs; ++index) {
+    if (!draw.chance(0.5)) continue;
+    options.jobs[index].parts = draw.between(2, 3);
+    const bool has_large_chunks = options.jobs[index].chunk_bytes > 64 * 96;
+    for (uint32_t part = 1; part < options.jobs[index].parts; ++part) {
+      JobOptions job = options.jobs[index];
+      job.part = part;
+      job.tensors.clear();
+      draw_tensors(draw, has_large_chunks ? 1 : 4, job);
+      options.jobs.push_back(std::move(job));
+    }
+  }
+}
+
 wire::SyncSpec draw_model(Draw& draw, uint32_t workers) {
   using wire::SyncModel;
   constexpr SyncModel kModels[] = {
@@ -472,6 +498,18 @@ const char* name_of(EpisodeKind kind) {
   return kEpisodeNames[static_cast<size_t>(kind)];
 }
 
+uint64_t JobOptions::bytes() const {
+  uint64_t elements = 0;
+  for (const TensorOptions& tensor : tensors) elements += tensor.elements;
+  return elements * wire::dtype_bytes(dtype);
+}
+
+uint64_t Options::largest_part_bytes() const {
+  uint64_t largest = 0;
+  for (const JobOptions& job : jobs) largest = std::max(largest, job.bytes());
+  return largest;
+}
+
 Options draw(uint64_t seed) {
   Options options = draw_rack(seed);
   draw_schedules(seed, options);
@@ -481,6 +519,7 @@ Options draw(uint64_t seed) {
   draw_moves(seed, options);
   draw_room(seed, options);
   draw_addresses(seed, options);
+  draw_parts(seed, options);
   return options;
 }
 
