@@ -189,7 +189,10 @@ Status Box::install(uint32_t index, pipeline::JobShard& shard) {
   require(checker_->bytes_on(index) <= rack_.options.arena_of(host_),
           "room: jobs hold more than a pipeline's share of the memory");
   check_slots(nullptr);
-  check_place(shard);
+  const bool is_copy =
+      std::none_of(rack_.jobs.begin(), rack_.jobs.end(),
+                   [&shard](const auto& job) { return job->name == shard.name; });
+  if (!is_copy) check_place(shard.name, shard.part);
   return PipelineHost::install(index, shard);
 }
 
@@ -210,19 +213,19 @@ void Box::check_slots(const JobModel* refused) const {
   });
 }
 
-void Box::check_place(const pipeline::JobShard& shard) const {
-  const auto is_it = [&](const auto& job) {
-    return job->name == shard.name && job->options.part == shard.part;
-  };
-  if (!cluster_ || std::none_of(rack_.jobs.begin(), rack_.jobs.end(), is_it)) return;  // a copy
-  const auto map = cluster_->maps().maps().find(shard.name);
-  require(map != cluster_->maps().maps().end() &&
-              box_at(map->second.boxes.at(shard.part)) == host_,
-          [&] {
-            return "parts: box " + std::to_string(host_) + " runs part " +
-                   std::to_string(shard.part) + " of " + shard.name +
-                   ", which its part map gives to another box";
-          });
+void Box::check_place(const std::string& job, uint32_t part) const {
+  if (!cluster_) return;
+  const auto map = cluster_->maps().maps().find(job);
+  if (map == cluster_->maps().maps().end()) return;
+  const std::string& owner = map->second.boxes.at(part);
+  // The part stays here while the box that it is to go to is not registered.
+  const auto& boxes = cluster_->boxes().boxes();
+  const bool is_known = std::any_of(boxes.begin(), boxes.end(),
+                                    [&](const auto& box) { return box.name == owner; });
+  require(box_at(owner) == host_ || !is_known, [&] {
+    return "parts: box " + std::to_string(host_) + " runs part " + std::to_string(part) + " of " +
+           job + ", which its part map gives to " + owner;
+  });
 }
 
 void Box::remove(uint32_t index, std::unique_ptr<pipeline::JobShard> shard) {
@@ -233,6 +236,7 @@ void Box::turn_control() {
   if (!up()) return;
   registry_->on_tick(control_thread_.now_ns());
   flush();
+  for (const auto& part : registry_->progress()) check_place(part.job, part.part);
   control_thread_.wake_at(control_thread_.now_ns() + kTickNs);
 }
 

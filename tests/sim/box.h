@@ -125,8 +125,8 @@ class Box final : public ControlEnd, public control::PipelineHost, public contro
   void note_refusal(const std::string& text);
   // The parts of a job take one slot together. `refused`: the job that was refused a slot, or null.
   void check_slots(const JobModel* refused) const;
-  // The part map that this box knows gives it the shard's part.
-  void check_place(const pipeline::JobShard& shard) const;
+  // The part map that this box knows gives it the part that it runs.
+  void check_place(const std::string& job, uint32_t part) const;
   void learn_session(ConnectionId id, const proto::Session& session);
   control::RegistryOptions registry_options() const;
 

@@ -105,6 +105,7 @@ void Worker::start() {
   started_ns_ = rack_.queue.now_ns();
   barrier_asked_ = is_placed_ = false;
   failure_.reset();
+  job_.done.erase(rank_);
   application_.emplace(job_, rank_, rack_.options.seed * 1000 + host_);
   if (!rack_.cluster.is_on()) return join({.box = job_.options.box});
   asks_map_ = true;
@@ -177,7 +178,7 @@ void Worker::crash(bool silently) {
 }
 
 uint64_t Worker::waits_since_ns() const {
-  if (over_) return UINT64_MAX;
+  if (over_ || job_.done.contains(rank_)) return UINT64_MAX;
   if (!joined()) return started_ns_;
   return barrier_asked_ ? barrier_asked_ns_ : application_->oldest_start_ns();
 }
