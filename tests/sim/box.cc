@@ -213,6 +213,18 @@ void Box::check_slots(const JobModel* refused) const {
   });
 }
 
+void Box::check_handed_back(const JobModel& job) const {
+  if (!cluster_) return;
+  const auto& maps = cluster_->maps();
+  const auto map = maps.maps().find(job.name);
+  const bool is_its = map != maps.maps().end() &&
+                      box_at(map->second.boxes.at(job.options.part)) == host_ &&
+                      maps.has_other_boxes(job.name);
+  require(!is_its || cluster_->found_no_room(job), [&] {
+    return "room: " + job.title + " is refused although no other box was asked for room";
+  });
+}
+
 void Box::check_place(const std::string& job, uint32_t part) const {
   if (!cluster_) return;
   const auto map = cluster_->maps().maps().find(job);
@@ -311,7 +323,7 @@ void Box::carry_out(const control::Action& action) {
     registry_->on_closed(action.connection, "closed by the box", control_thread_.now_ns());
     return;
   }
-  const bool is_to_box = peers_.at(action.connection) >= client_of(rack_.options, 0);
+  const bool is_to_box = is_box(action.connection);
   if (action.message.has_session() && is_to_box) {
     note_epoch(action.message.session().epoch(), kOfCopies);
   } else if (action.message.has_session()) {
@@ -335,6 +347,10 @@ void Box::carry_out(const control::Action& action) {
   rack_.control.send(action.connection, host_, framed->substr(wire::kControlLengthBytes));
 }
 
+bool Box::is_box(ConnectionId id) const {
+  return peers_.at(id) >= client_of(rack_.options, 0);
+}
+
 JobModel& Box::job_of(ConnectionId id) {
   const HostId worker = peers_.at(id);
   const auto job = std::find_if(rack_.jobs.begin(), rack_.jobs.end(), [&](const auto& model) {
@@ -350,7 +366,12 @@ void Box::note_refusal(const std::string& text) {
                             text.find("[memory] job_share") != std::string::npos ||
                             text.find("has room neither here") != std::string::npos;
   if (!lacks_slot && !lacks_memory) return;
-  if (lacks_slot) check_slots(&job_of(hears_from_));
+  if (hears_from_ != 0 && !is_box(hears_from_)) {
+    const JobModel& refused = job_of(hears_from_);
+    if (lacks_slot) check_slots(&refused);
+    const bool is_handed_back = text.find("another box is asked to take") != std::string::npos;
+    if (!is_handed_back) check_handed_back(refused);
+  }
   rack_.counts.add(Fault::kNoRoom);
   for (const auto& job : rack_.jobs) {
     if (lacks_slot || text.find("'" + job->name + "'") != std::string::npos) job->may_fail = true;

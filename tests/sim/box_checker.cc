@@ -185,6 +185,7 @@ void BoxChecker::after_turn(uint32_t index, const pipeline::Engine& engine, cons
     if (commanded && entry.replay) entry.replay->note_command();
   }
   check_tally(pipeline, engine, port);
+  check_resends(pipeline);
   if (commanded) check_all(pipeline);
   require(!pipeline.damaged || hash(pipeline) == pipeline.state_hash,
           "a packet that is not authentic changed what the box holds");
@@ -223,6 +224,20 @@ void BoxChecker::check_tally(const Pipeline& pipeline, const pipeline::Engine& e
     return "conservation: of " + std::to_string(received) + " packets " + std::to_string(verdicts) +
            " have a verdict, and " + std::to_string(pulls) + " are PULLs";
   });
+}
+
+// A session that has used up its budget of resends overdraws it by a chunk at most.
+void BoxChecker::check_resends(const Pipeline& pipeline) {
+  constexpr int64_t kFragmentsMax = 64;
+  for (const Shard& entry : pipeline.shards) {
+    const int64_t overdraft_max = kFragmentsMax * entry.shard->fragment_bytes;
+    for (const auto& session : entry.shard->sessions()) {
+      require(session.resend_budget_bytes > -overdraft_max, [&] {
+        return "resends: rank " + std::to_string(session.rank) + " is resent " +
+               std::to_string(-session.resend_budget_bytes) + " bytes more than its budget";
+      });
+    }
+  }
 }
 
 void BoxChecker::check_touched(Shard& entry, const wire::Header& header) {
