@@ -189,9 +189,8 @@ Status Box::install(uint32_t index, pipeline::JobShard& shard) {
   require(checker_->bytes_on(index) <= rack_.options.arena_of(host_),
           "room: jobs hold more than a pipeline's share of the memory");
   check_slots(nullptr);
-  const bool is_copy =
-      std::none_of(rack_.jobs.begin(), rack_.jobs.end(),
-                   [&shard](const auto& job) { return job->name == shard.name; });
+  const bool is_copy = std::none_of(rack_.jobs.begin(), rack_.jobs.end(),
+                                    [&shard](const auto& job) { return job->name == shard.name; });
   if (!is_copy) check_place(shard.name, shard.part);
   return PipelineHost::install(index, shard);
 }
@@ -232,8 +231,8 @@ void Box::check_place(const std::string& job, uint32_t part) const {
   const std::string& owner = map->second.boxes.at(part);
   // The part stays here while the box that it is to go to is not registered.
   const auto& boxes = cluster_->boxes().boxes();
-  const bool is_known = std::any_of(boxes.begin(), boxes.end(),
-                                    [&](const auto& box) { return box.name == owner; });
+  const bool is_known =
+      std::any_of(boxes.begin(), boxes.end(), [&](const auto& box) { return box.name == owner; });
   require(box_at(owner) == host_ || !is_known, [&] {
     return "parts: box " + std::to_string(host_) + " runs part " + std::to_string(part) + " of " +
            job + ", which its part map gives to " + owner;

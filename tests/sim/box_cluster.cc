@@ -105,9 +105,8 @@ BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& th
 }
 
 bool BoxCluster::found_no_room(const JobModel& job) const {
-  const auto found =
-      no_room_ns_.find("part " + std::to_string(job.options.part) + " of job '" + job.name +
-                       "' has room neither here nor on any other box");
+  const auto found = no_room_ns_.find("part " + std::to_string(job.options.part) + " of job '" +
+                                      job.name + "' has room neither here nor on any other box");
   return found != no_room_ns_.end() && thread_.now_ns() <= found->second + kNoRoomForNs;
 }
 

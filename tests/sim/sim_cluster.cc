@@ -73,10 +73,9 @@ void SimCluster::on_events(const StoreServer::Events& events) {
 }
 
 void SimCluster::check_parts(const std::string& job, const cluster::PartMap& map) const {
-  const auto drawn =
-      std::find_if(options_.jobs.begin(), options_.jobs.end(), [&](const JobOptions& options) {
-        return job == "job" + std::to_string(options.number);
-      });
+  const auto drawn = std::find_if(
+      options_.jobs.begin(), options_.jobs.end(),
+      [&](const JobOptions& options) { return job == "job" + std::to_string(options.number); });
   require(drawn != options_.jobs.end() && drawn->parts == map.boxes.size(), [&] {
     return "parts: the map of " + job + " has " + std::to_string(map.boxes.size()) + " parts";
   });

@@ -23,8 +23,7 @@ class SimCluster {
   // The box that has the part. nullopt if no map of the job is in the store.
   std::optional<HostId> owner(const JobOptions& job) const;
   // Called when a map assigns a part to another box than before.
-  using OnMove =
-      std::function<void(const std::string& job, uint32_t part, HostId from, HostId to)>;
+  using OnMove = std::function<void(const std::string& job, uint32_t part, HostId from, HostId to)>;
   void set_on_move(OnMove on_move) { on_move_ = std::move(on_move); }
   // Number of jobs that have a map.
   size_t map_count() const { return maps_.size(); }

@@ -226,8 +226,9 @@ void Worker::leave_when_done() {
       membership_->ask_barrier();
     }
     if (membership_->requests().barriers_released() == 0) return;
-    require(job_.may_lack_ranks() || job_.at_barrier.size() == job_.options.workers,
-            [&] { return job_.title + ": a barrier was released before all ranks had reached it"; });
+    require(job_.may_lack_ranks() || job_.at_barrier.size() == job_.options.workers, [&] {
+      return job_.title + ": a barrier was released before all ranks had reached it";
+    });
   }
   job_.done.insert(rank_);
   if (!are_other_parts_done()) return;

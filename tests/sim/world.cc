@@ -36,10 +36,9 @@ World::World(const Options& options, std::ostream* trace)
   for (HostId box = 0; box < options_.boxes; ++box) {
     boxes_.push_back(std::make_unique<Box>(rack_, box));
   }
-  cluster_.set_on_move(
-      [this](const auto& job, uint32_t part, HostId from, HostId to) {
-        on_move(job, part, from, to);
-      });
+  cluster_.set_on_move([this](const auto& job, uint32_t part, HostId from, HostId to) {
+    on_move(job, part, from, to);
+  });
   for (auto& job : jobs_) {
     if (job->options.rogue) rogues_.push_back(std::make_unique<Rogue>(rack_, *job));
     for (uint32_t rank = job->options.rogue ? 1 : 0; rank < job->options.workers; ++rank) {
@@ -322,8 +321,8 @@ bool World::outlives(const JobModel& job, const Box& lost) const {
   for (const auto& box : boxes_) {
     if (!box->up()) continue;
     for (const control::JobView& view : box->registry().views(queue_.now_ns())) {
-      const bool has_part = std::find(view.parts.begin(), view.parts.end(), job.options.part) !=
-                            view.parts.end();
+      const bool has_part =
+          std::find(view.parts.begin(), view.parts.end(), job.options.part) != view.parts.end();
       if (view.name != job.name || !has_part || view.state != "running") continue;
       runs = true;
       if (box.get() != &lost) continue;
@@ -382,7 +381,8 @@ void World::move_part(const Episode& episode) {
 // Ranks that are away during the move must be back before the job can continue.
 void World::on_move(const std::string& name, uint32_t part, HostId from, HostId to) {
   rack_.say("world", [&] {
-    return name + "/" + std::to_string(part) + " moves from box " + std::to_string(from) + " to box " + std::to_string(to);
+    return name + "/" + std::to_string(part) + " moves from box " + std::to_string(from) +
+           " to box " + std::to_string(to);
   });
   counts_.add(Fault::kPartMove);
   for (auto& job : jobs_) {
