@@ -81,7 +81,9 @@ BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& th
   for (uint32_t index = 0; index < rack.options.pipelines; ++index) {
     record.data.push_back(name + ":" + std::to_string(limits::kDataPortFirst + index));
   }
-  directory_.emplace(context_, store_, record, log);
+  directory_.emplace(context_, store_, record, log, [this] {
+    if (maps_) maps_->on_boxes_changed();
+  });
   const auto& registry = callbacks.registry;
   maps_.emplace(
       context_, store_,
