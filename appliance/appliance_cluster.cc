@@ -91,9 +91,14 @@ void Appliance::log_cluster(cluster::BoxDirectory::Severity severity, const char
 }
 
 void Appliance::join_cluster(uint64_t incarnation) {
-  box_directory_.emplace(context_, *store_, record(incarnation),
-                         [this](cluster::BoxDirectory::Severity severity, const char* event,
-                                const std::string& text) { log_cluster(severity, event, text); });
+  box_directory_.emplace(
+      context_, *store_, record(incarnation),
+      [this](cluster::BoxDirectory::Severity severity, const char* event, const std::string& text) {
+        log_cluster(severity, event, text);
+      },
+      [this] {
+        if (part_maps_) part_maps_->on_boxes_changed();
+      });
   if (!part_maps_ || !config_.cluster.rebalance) return;
   balancer_.emplace(
       context_, *store_, *box_directory_, *part_maps_,

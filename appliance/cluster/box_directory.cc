@@ -18,12 +18,13 @@ std::string lead_text(const std::string& name) {
 }  // namespace
 
 BoxDirectory::BoxDirectory(boost::asio::io_context& context, Store& store, const BoxRecord& self,
-                           Log log)
+                           Log log, std::function<void()> on_change)
     : self_(self),
       log_(std::move(log)),
       boxes_(context, store, kBoxes,
-             [this] {
+             [this, on_change = std::move(on_change)] {
                for (const BoxRecord& box : boxes()) last_records_[box.name] = box;
+               on_change();
              }),
       registration_(
           context, store, kBoxes + self.name, [this] { return to_text(self_); },

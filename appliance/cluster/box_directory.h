@@ -16,8 +16,10 @@ class BoxDirectory {
   enum class Severity { kInfo, kWarning };
   using Log = std::function<void(Severity severity, const char* event, const std::string& text)>;
 
-  // `store` must have been started. `store` and `context` outlive the directory.
-  BoxDirectory(boost::asio::io_context& context, Store& store, const BoxRecord& self, Log log);
+  // `store` must have been started. `store` and `context` outlive the directory. `on_change` is
+  // called whenever a box has registered, has changed its record or has gone.
+  BoxDirectory(boost::asio::io_context& context, Store& store, const BoxRecord& self, Log log,
+               std::function<void()> on_change);
 
   // Must be called whenever the store's session changes.
   void on_session();

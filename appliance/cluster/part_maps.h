@@ -78,6 +78,10 @@ class PartMaps : public control::PartDirectory {
   std::vector<proto::JobLoad> loads() const override { return options_.loads(); }
   bool has_other_boxes(const std::string& job) const override;
 
+  // Must be called whenever the box directory changes. A part stays on this box while its new owner
+  // is not registered.
+  void on_boxes_changed() { options_.on_change(); }
+
   // Reports of the other boxes, which the leader asks for.
   BoxReports& reports() { return reports_; }
 

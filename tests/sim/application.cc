@@ -91,7 +91,7 @@ uint64_t Application::start_due(worker::Membership& membership, uint64_t now_ns,
 void Application::start(worker::Membership& membership, uint32_t index, uint64_t rack_now_ns) {
   Tensor& tensor = tensors_[index];
   require(is_scribble(tensor.input, tensor.round) && is_scribble(tensor.output, tensor.round), [&] {
-    return job_.name + " rank " + std::to_string(rank_) + ": a buffer of tensor " +
+    return job_.title + " rank " + std::to_string(rank_) + ": a buffer of tensor " +
            std::to_string(index) + " changed while it belonged to the application";
   });
   const bool in_place = job_.options.in_place;
@@ -114,7 +114,7 @@ void Application::start(worker::Membership& membership, uint32_t index, uint64_t
 void Application::check_result(uint32_t index) {
   const Tensor& tensor = tensors_[index];
   const auto where = [&] {
-    return job_.name + " rank " + std::to_string(rank_) + " tensor " + std::to_string(index) +
+    return job_.title + " rank " + std::to_string(rank_) + " tensor " + std::to_string(index) +
            " round " + std::to_string(tensor.round);
   };
   require(job_.options.in_place ||
@@ -171,7 +171,7 @@ void Application::resume(const worker::Exchange& exchange, uint64_t now_ns) {
 void Application::completed(uint32_t index, uint64_t now_ns) {
   Tensor& tensor = tensors_[index];
   require(tensor.busy, [&] {
-    return job_.name + " rank " + std::to_string(rank_) + ": tensor " + std::to_string(index) +
+    return job_.title + " rank " + std::to_string(rank_) + ": tensor " + std::to_string(index) +
            " completed twice";
   });
   check_result(index);

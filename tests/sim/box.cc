@@ -188,9 +188,55 @@ Status Box::install(uint32_t index, pipeline::JobShard& shard) {
           "room: jobs hold more than the quota");
   require(checker_->bytes_on(index) <= rack_.options.arena_of(host_),
           "room: jobs hold more than a pipeline's share of the memory");
-  require(static_cast<uint32_t>(registry_->report().jobs_size()) <= rack_.options.job_slots,
-          "room: a box serves more jobs than it has slots");
+  check_slots(nullptr);
+  const bool is_copy = std::none_of(rack_.jobs.begin(), rack_.jobs.end(),
+                                    [&shard](const auto& job) { return job->name == shard.name; });
+  if (!is_copy) check_place(shard.name, shard.part);
   return PipelineHost::install(index, shard);
+}
+
+void Box::check_slots(const JobModel* refused) const {
+  const proto::BoxReport report = registry_->report();
+  const auto& jobs = report.jobs();
+  const uint32_t slots = rack_.options.job_slots, taken = static_cast<uint32_t>(jobs.size());
+  require(taken <= slots, "room: a box serves more jobs than it has slots");
+  require(report.jobs_free() == slots - taken, [&] {
+    return "room: of " + std::to_string(slots) + " job slots " + std::to_string(taken) +
+           " are taken, but the box reports " + std::to_string(report.jobs_free()) + " free";
+  });
+  if (refused == nullptr) return;
+  const bool is_here = std::find(jobs.begin(), jobs.end(), refused->name) != jobs.end();
+  require(taken == slots && !is_here, [&] {
+    return "room: " + refused->title + " is refused a job slot although " +
+           (is_here ? "its job has one" : "one is free");
+  });
+}
+
+void Box::check_handed_back(const JobModel& job) const {
+  if (!cluster_) return;
+  const auto& maps = cluster_->maps();
+  const auto map = maps.maps().find(job.name);
+  const bool is_its = map != maps.maps().end() &&
+                      box_at(map->second.boxes.at(job.options.part)) == host_ &&
+                      maps.has_other_boxes(job.name);
+  require(!is_its || cluster_->found_no_room(job), [&] {
+    return "room: " + job.title + " is refused although no other box was asked for room";
+  });
+}
+
+void Box::check_place(const std::string& job, uint32_t part) const {
+  if (!cluster_) return;
+  const auto map = cluster_->maps().maps().find(job);
+  if (map == cluster_->maps().maps().end()) return;
+  const std::string& owner = map->second.boxes.at(part);
+  // The part stays here while the box that it is to go to is not registered.
+  const auto& boxes = cluster_->boxes().boxes();
+  const bool is_known =
+      std::any_of(boxes.begin(), boxes.end(), [&](const auto& box) { return box.name == owner; });
+  require(box_at(owner) == host_ || !is_known, [&] {
+    return "parts: box " + std::to_string(host_) + " runs part " + std::to_string(part) + " of " +
+           job + ", which its part map gives to " + owner;
+  });
 }
 
 void Box::remove(uint32_t index, std::unique_ptr<pipeline::JobShard> shard) {
@@ -201,6 +247,7 @@ void Box::turn_control() {
   if (!up()) return;
   registry_->on_tick(control_thread_.now_ns());
   flush();
+  for (const auto& part : registry_->progress()) check_place(part.job, part.part);
   control_thread_.wake_at(control_thread_.now_ns() + kTickNs);
 }
 
@@ -214,8 +261,10 @@ bool Box::on_accept(ConnectionId id, HostId from) {
 }
 
 void Box::on_control_message(ConnectionId id, const std::string& body) {
+  hears_from_ = id;
   registry_->on_message(id, body, control_thread_.now_ns());
   flush();
+  hears_from_ = 0;
 }
 
 void Box::on_closed(ConnectionId id, const std::string& reason) {
@@ -273,7 +322,7 @@ void Box::carry_out(const control::Action& action) {
     registry_->on_closed(action.connection, "closed by the box", control_thread_.now_ns());
     return;
   }
-  const bool is_to_box = peers_.at(action.connection) >= client_of(rack_.options, 0);
+  const bool is_to_box = is_box(action.connection);
   if (action.message.has_session() && is_to_box) {
     note_epoch(action.message.session().epoch(), kOfCopies);
   } else if (action.message.has_session()) {
@@ -289,11 +338,16 @@ void Box::carry_out(const control::Action& action) {
     }
   }
   if (action.message.has_report()) {
+    check_slots(nullptr);
     rack_.cluster.note_room(host_, action.message.report().largest_part_bytes());
   }
   const auto framed = wire::frame(action.message);
   require(framed.ok(), "a control message is too long for its frame");
   rack_.control.send(action.connection, host_, framed->substr(wire::kControlLengthBytes));
+}
+
+bool Box::is_box(ConnectionId id) const {
+  return peers_.at(id) >= client_of(rack_.options, 0);
 }
 
 JobModel& Box::job_of(ConnectionId id) {
@@ -311,6 +365,12 @@ void Box::note_refusal(const std::string& text) {
                             text.find("[memory] job_share") != std::string::npos ||
                             text.find("has room neither here") != std::string::npos;
   if (!lacks_slot && !lacks_memory) return;
+  if (hears_from_ != 0 && !is_box(hears_from_)) {
+    const JobModel& refused = job_of(hears_from_);
+    if (lacks_slot) check_slots(&refused);
+    const bool is_handed_back = text.find("another box is asked to take") != std::string::npos;
+    if (!is_handed_back) check_handed_back(refused);
+  }
   rack_.counts.add(Fault::kNoRoom);
   for (const auto& job : rack_.jobs) {
     if (lacks_slot || text.find("'" + job->name + "'") != std::string::npos) job->may_fail = true;

@@ -116,6 +116,7 @@ class Box final : public ControlEnd, public control::PipelineHost, public contro
   // Carries out the actions that the registry asks for.
   void flush();
   void carry_out(const control::Action& action);
+  bool is_box(ConnectionId id) const;  // the other end is a box, not a worker
   JobModel& job_of(ConnectionId id);
   // Notes that the epoch was assigned to a job, or (kOfCopies) to a backup copy. No epoch may be
   // assigned twice.
@@ -123,6 +124,12 @@ class Box final : public ControlEnd, public control::PipelineHost, public contro
   static constexpr uint32_t kOfCopies = UINT32_MAX;
   // A part was refused. The job need not survive that if the rack is short of room.
   void note_refusal(const std::string& text);
+  // The parts of a job take one slot together. `refused`: the job that was refused a slot, or null.
+  void check_slots(const JobModel* refused) const;
+  // A part without room here is handed back, unless no other box has room either.
+  void check_handed_back(const JobModel& job) const;
+  // The part map that this box knows gives it the part that it runs.
+  void check_place(const std::string& job, uint32_t part) const;
   void learn_session(ConnectionId id, const proto::Session& session);
   control::RegistryOptions registry_options() const;
 
@@ -145,6 +152,7 @@ class Box final : public ControlEnd, public control::PipelineHost, public contro
   // Over all starts of the box: the job and the start to which each epoch was assigned.
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> epochs_given_;
   std::map<ConnectionId, HostId> peers_;
+  ConnectionId hears_from_ = 0;  // connection whose message is being handled; 0: none
   std::map<ConnectionId, Question> questions_;
 };
 

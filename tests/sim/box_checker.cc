@@ -19,7 +19,7 @@ uint64_t crc_of(uint64_t crc, const void* data, size_t bytes) {
 }
 
 std::string place(const JobModel& job, const pipeline::Chunk& chunk, uint32_t round) {
-  return job.name + " chunk " + std::to_string(chunk.id) + " round " + std::to_string(round);
+  return job.title + " chunk " + std::to_string(chunk.id) + " round " + std::to_string(round);
 }
 
 // Returns the ranks that rounds wait for, as bits.
@@ -75,7 +75,9 @@ void BoxChecker::removed(uint32_t pipeline, const pipeline::JobShard& shard) {
 void BoxChecker::named(uint32_t pipeline, uint32_t spi, JobModel& job) {
   for (Shard& entry : pipelines_[pipeline].shards) {
     for (const auto& session : entry.shard->sessions()) {
-      if (session.spi == spi) entry.job = &job;
+      if (session.spi != spi) continue;
+      entry.job = &job;
+      rack_.cluster.note_draw_seed(job, entry.shard->draw_seed);
     }
     if (entry.job == &job && job.options.is_relaxed() && !entry.replay) {
       entry.replay = std::make_unique<SyncReplay>(*entry.shard, job);
@@ -183,6 +185,7 @@ void BoxChecker::after_turn(uint32_t index, const pipeline::Engine& engine, cons
     if (commanded && entry.replay) entry.replay->note_command();
   }
   check_tally(pipeline, engine, port);
+  check_resends(pipeline);
   if (commanded) check_all(pipeline);
   require(!pipeline.damaged || hash(pipeline) == pipeline.state_hash,
           "a packet that is not authentic changed what the box holds");
@@ -221,6 +224,20 @@ void BoxChecker::check_tally(const Pipeline& pipeline, const pipeline::Engine& e
     return "conservation: of " + std::to_string(received) + " packets " + std::to_string(verdicts) +
            " have a verdict, and " + std::to_string(pulls) + " are PULLs";
   });
+}
+
+// A session that has used up its budget of resends overdraws it by a chunk at most.
+void BoxChecker::check_resends(const Pipeline& pipeline) {
+  constexpr int64_t kFragmentsMax = 64;
+  for (const Shard& entry : pipeline.shards) {
+    const int64_t overdraft_max = kFragmentsMax * entry.shard->fragment_bytes;
+    for (const auto& session : entry.shard->sessions()) {
+      require(session.resend_budget_bytes > -overdraft_max, [&] {
+        return "resends: rank " + std::to_string(session.rank) + " is resent " +
+               std::to_string(-session.resend_budget_bytes) + " bytes more than its budget";
+      });
+    }
+  }
 }
 
 void BoxChecker::check_touched(Shard& entry, const wire::Header& header) {

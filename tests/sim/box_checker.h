@@ -64,6 +64,7 @@ class BoxChecker {
   static uint64_t hash(const Pipeline& pipeline);
   void check_tally(const Pipeline& pipeline, const pipeline::Engine& engine,
                    const SimPort& port) const;
+  static void check_resends(const Pipeline& pipeline);
   void check_touched(Shard& shard, const wire::Header& header);
   void check_chunk(Shard& shard, pipeline::Chunk& chunk);
   void check_sum(Shard& shard, const pipeline::Chunk& chunk, uint32_t fragment);

@@ -12,6 +12,8 @@ using cluster::BoxDirectory;
 
 // In a simulated rack all clocks begin shortly after this.
 constexpr uint64_t kUnixSeconds = 1'700'000'000;
+// A part without room anywhere is not handed back for this long.
+constexpr uint64_t kNoRoomForNs = 10 * kNanosPerSecond;
 
 }  // namespace
 
@@ -56,7 +58,8 @@ void SimEnvironment::ask_box(const std::string& control, const proto::WorkerMess
 
 BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& thread,
                        storage::Disk& disk, storage::EpochStore& epochs, Callbacks callbacks)
-    : store_(rack.queue, rack.cluster.store(), rack.options.latency_ns,
+    : thread_(thread),
+      store_(rack.queue, rack.cluster.store(), rack.options.latency_ns,
              rack.options.seed * 131 + box * 17 + starts) {
   boost::asio::make_service<SimEnvironment>(context_, rack.queue, thread, callbacks.ask);
   const std::string name = name_of_box(box);
@@ -64,8 +67,9 @@ BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& th
     if (directory_) directory_->on_session();
   }});
   epochs_.emplace(context_, store_, disk, epochs, "rack/" + name);
-  const auto log = [&rack, name](BoxDirectory::Severity, const char* event,
-                                 const std::string& text) {
+  const auto log = [this, &rack, name](BoxDirectory::Severity, const char* event,
+                                       const std::string& text) {
+    if (event == std::string("no_room")) no_room_ns_[text] = thread_.now_ns();
     rack.say(name, [&] { return event + (": " + text); });
   };
   cluster::BoxRecord record{.name = name,
@@ -77,13 +81,16 @@ BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& th
   for (uint32_t index = 0; index < rack.options.pipelines; ++index) {
     record.data.push_back(name + ":" + std::to_string(limits::kDataPortFirst + index));
   }
-  directory_.emplace(context_, store_, record, log);
+  directory_.emplace(context_, store_, record, log, [this] {
+    if (maps_) maps_->on_boxes_changed();
+  });
   const auto& registry = callbacks.registry;
   maps_.emplace(
       context_, store_,
       cluster::PartMaps::Options{
           .self = name,
-          .chunk_bytes = [] { return uint32_t{limits::kChunkBytesMax}; },  // one part per job
+          .chunk_bytes =
+              [&rack] { return static_cast<uint32_t>(rack.options.largest_part_bytes()); },
           .box_directory = [this]() -> const BoxDirectory& { return *directory_; },
           .has_job = [registry](const std::string& job) { return registry().has_job(job); },
           .running = [registry](const std::string& job) { return registry().running(job); },
@@ -97,6 +104,12 @@ BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& th
           .on_answers = std::move(callbacks.on_answers),
           .log = log,
           .delete_after = kDeleteMapsAfter});
+}
+
+bool BoxCluster::found_no_room(const JobModel& job) const {
+  const auto found = no_room_ns_.find("part " + std::to_string(job.options.part) + " of job '" +
+                                      job.name + "' has room neither here nor on any other box");
+  return found != no_room_ns_.end() && thread_.now_ns() <= found->second + kNoRoomForNs;
 }
 
 }  // namespace pbox::sim

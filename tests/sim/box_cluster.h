@@ -4,6 +4,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <functional>
+#include <map>
 #include <optional>
 
 #include "appliance/cluster/box_directory.h"
@@ -64,8 +65,12 @@ class BoxCluster {
   const cluster::BoxDirectory& boxes() const { return *directory_; }
   storage::Epochs& epochs() { return *epochs_; }
   SimStore& store() { return store_; }
+  // Returns whether this box has lately looked in vain for a box with room for the part.
+  bool found_no_room(const JobModel& job) const;
 
  private:
+  const Thread& thread_;
+  std::map<std::string, uint64_t> no_room_ns_;  // by message: its time, on this box's clock
   boost::asio::io_context context_;
   SimStore store_;
   std::optional<cluster::EpochPool> epochs_;

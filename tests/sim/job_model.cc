@@ -15,7 +15,8 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
     : index(index),
       options(options),
       first_host(first_host),
-      name("job" + std::to_string(index)),
+      name("job" + std::to_string(options.number)),
+      title(options.parts == 1 ? name : name + "/" + std::to_string(options.part)),
       gradients(seed, index, options),
       oracle(gradients, options.chunk_bytes / wire::dtype_bytes(options.dtype)),
       reads(options),
@@ -47,7 +48,7 @@ void JobModel::give_back(std::span<const uint32_t> give, std::span<const uint32_
   if (options.mode == pipeline::Mode::kAggregate || !has_known_sums()) return;
   // A job that may end with its box may also continue from the workers' weights.
   require(may_lose_state || may_fail || give.empty(),
-          [&] { return name + ": the optimizer restarts although no box was lost"; });
+          [&] { return title + ": the optimizer restarts although no box was lost"; });
   for (const uint32_t id : give) {
     oracle.restart_optimizer(chunks[id].tensor, chunks[id].first_element, open_rounds[id]);
   }

@@ -1,5 +1,5 @@
 // A job seen from outside: the location of its chunks, the correct results, and the history of its
-// members.
+// members. A job of several parts has a model for each part.
 #pragma once
 
 #include <optional>
@@ -56,10 +56,11 @@ struct JobModel {
   bool has_known_sums() const { return !options.rogue && options.workers <= kRanksToldApart; }
   bool may_lack_ranks() const { return options.on_worker_lost == control::LostPolicy::kPartial; }
 
-  uint32_t index;
+  uint32_t index;  // in Rack::jobs
   const JobOptions& options;
   HostId first_host;  // host of rank 0; rank r is on first_host + r
-  std::string name;
+  std::string name;   // as the product knows it: the same for all parts of a job
+  std::string title;  // the part's, for messages: "job0", or "job0/1" for a part of several
   Gradients gradients;
   Oracle oracle;
   ReadOracle reads;           // used if the model is not BSP
@@ -72,6 +73,7 @@ struct JobModel {
   // The job's box was lost, or seemed lost to another box that asked it for the job's state.
   bool may_lose_state = false;
   std::set<uint32_t> at_barrier;
+  std::set<uint32_t> done;  // ranks that may leave, or have failed for good
 
  private:
   bool is_right_part(const Chunk& chunk, uint32_t round, uint32_t ranks, const std::byte* bytes,

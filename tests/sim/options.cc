@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "base/clock.h"
-#include "base/rng.h"
+#include "tests/sim/draw.h"
 #include "tests/sim/gradients.h"
 #include "tests/sim/updates.h"
 
@@ -19,29 +19,43 @@ constexpr const char* kEpisodeNames[] = {
 static_assert(std::size(kEpisodeNames) == static_cast<size_t>(EpisodeKind::kCount));
 constexpr auto kKindsOfAnyRack = static_cast<uint32_t>(EpisodeKind::kMovePart);
 
-class Draw {
- public:
-  explicit Draw(uint64_t seed) : rng_(seed * 0x2545f4914f6cdd1dull + 1) {}
+}  // namespace
 
-  bool chance(double probability) { return rng_.unit() < probability; }
-  uint32_t below(uint32_t bound) { return static_cast<uint32_t>(rng_.below(bound)); }
-  // Returns a number in [low, high].
-  uint32_t between(uint32_t low, uint32_t high) { return low + below(high - low + 1); }
-  uint64_t number() { return rng_.next(); }
-  // Returns a number that is evenly distributed over the powers of two between low and high.
-  uint64_t scaled(uint64_t low, uint64_t high) {
-    uint64_t value = low;
-    while (value * 2 <= high && chance(0.75)) value *= 2;
-    return std::min(high, value + rng_.below(value + 1));
+void draw_tensors(Draw& draw, uint32_t chunks_left, JobOptions& job) {
+  const uint32_t element_bytes = wire::dtype_bytes(job.dtype);
+  const uint32_t tensors = draw.between(1, 4);
+  for (uint32_t index = 0; index < tensors && chunks_left > 0; ++index) {
+    const uint32_t chunks = draw.between(1, std::min(chunks_left, 3u));
+    chunks_left -= chunks;
+    const uint32_t most = chunks * job.chunk_bytes / element_bytes;
+    TensorOptions tensor;
+    tensor.elements = draw.chance(0.1) ? draw.between(1, 3) : draw.between(most / 2 + 1, most);
+    tensor.priority = static_cast<int32_t>(draw.below(4)) - 1;
+    job.tensors.push_back(tensor);
   }
-  template <typename T, size_t count>
-  T one_of(const T (&choices)[count]) {
-    return choices[below(count)];
-  }
+}
 
- private:
-  Rng rng_;
-};
+void draw_optimizer(Draw& draw, JobOptions& job) {
+  job.mode = pipeline::Mode::kOptimize;
+  job.optimizer = static_cast<optimizer::OptimizerKind>(draw.between(1, 5));
+  if (job.on_worker_lost == control::LostPolicy::kPartial) job.on_worker_lost = {};  // wait
+}
+
+uint64_t work_ns(const Options& options) {
+  uint64_t longest_ns = 0;
+  for (const JobOptions& job : options.jobs) {
+    const uint64_t round_ns = job.think_max_ns / 2 + 3 * options.latency_ns + 20'000;
+    longest_ns = std::max(longest_ns, job.rounds * round_ns);
+  }
+  return longest_ns;
+}
+
+uint64_t draw_begin(Draw& draw, const Options& options) {
+  const uint64_t joined_ns = 2 * kNanosPerMilli + 6 * options.latency_ns;
+  return (draw.chance(0.9) ? joined_ns : 0) + draw.scaled(10'000, work_ns(options));
+}
+
+namespace {
 
 // Returns the most workers whose contributions elements of the type can distinguish (gradients.h).
 uint32_t workers_max(wire::Dtype dtype) {
@@ -65,24 +79,7 @@ void draw_sizes(Draw& draw, JobOptions& job) {
     chunks_left = 2;
     job.rounds = std::min(job.rounds, 5u);
   }
-  const uint32_t element_bytes = wire::dtype_bytes(job.dtype);
-  const uint32_t tensors = draw.between(1, 4);
-  for (uint32_t index = 0; index < tensors && chunks_left > 0; ++index) {
-    const uint32_t chunks = draw.between(1, std::min(chunks_left, 3u));
-    chunks_left -= chunks;
-    const uint32_t most = chunks * job.chunk_bytes / element_bytes;
-    TensorOptions tensor;
-    tensor.elements = draw.chance(0.1) ? draw.between(1, 3) : draw.between(most / 2 + 1, most);
-    tensor.priority = static_cast<int32_t>(draw.below(4)) - 1;
-    job.tensors.push_back(tensor);
-  }
-}
-
-// A job with an optimizer must not lose ranks: the oracle cannot know how many were in each step.
-void draw_optimizer(Draw& draw, JobOptions& job) {
-  job.mode = pipeline::Mode::kOptimize;
-  job.optimizer = static_cast<optimizer::OptimizerKind>(draw.between(1, 5));
-  if (job.on_worker_lost == control::LostPolicy::kPartial) job.on_worker_lost = {};  // wait
+  draw_tensors(draw, chunks_left, job);
 }
 
 // Draws the policies for a lost box or rank.
@@ -155,22 +152,6 @@ uint64_t draw_length(Draw& draw, EpisodeKind kind) {
   }
 }
 
-// Returns the approximate duration of the jobs without faults.
-uint64_t work_ns(const Options& options) {
-  uint64_t longest_ns = 0;
-  for (const JobOptions& job : options.jobs) {
-    const uint64_t round_ns = job.think_max_ns / 2 + 3 * options.latency_ns + 20'000;
-    longest_ns = std::max(longest_ns, job.rounds * round_ns);
-  }
-  return longest_ns;
-}
-
-// Draws a begin that is mostly while jobs run, after the time that they need to join.
-uint64_t draw_begin(Draw& draw, const Options& options) {
-  const uint64_t joined_ns = 2 * kNanosPerMilli + 6 * options.latency_ns;
-  return (draw.chance(0.9) ? joined_ns : 0) + draw.scaled(10'000, work_ns(options));
-}
-
 void draw_episodes(Draw& draw, Options& options) {
   bool kinds[kKindsOfAnyRack] = {};
   for (bool& kind : kinds) kind = draw.chance(0.25);
@@ -185,10 +166,6 @@ void draw_episodes(Draw& draw, Options& options) {
     options.episodes.push_back(episode);
   }
 }
-
-}  // namespace
-
-namespace {
 
 // Makes rings as small as credit allows without overflow.
 void make_rings_tight(Options& options) {
@@ -217,7 +194,10 @@ Options draw_rack(uint64_t seed) {
   options.same_sessions = draw.chance(0.5);
   options.dead_after_ns = draw.scaled(100 * kNanosPerMilli, 10 * kNanosPerSecond);
   const uint32_t jobs = draw.chance(0.5) ? 1 : draw.between(2, 3);
-  for (uint32_t job = 0; job < jobs; ++job) options.jobs.push_back(draw_job(draw, options.boxes));
+  for (uint32_t job = 0; job < jobs; ++job) {
+    options.jobs.push_back(draw_job(draw, options.boxes));
+    options.jobs.back().number = job;
+  }
   if (jobs > 1 && draw.chance(0.25)) options.jobs.back().rogue = true;
   if (draw.chance(0.1)) {  // a quiet rack, where no packet may be lost
     if (draw.chance(0.5)) make_rings_tight(options);
@@ -283,92 +263,6 @@ void draw_outages(uint64_t seed, Options& options) {
         std::max(options.faults_end_ns, also.back().begin_ns + also.back().length_ns);
   }
   options.episodes.insert(options.episodes.end(), also.begin(), also.end());
-}
-
-// Moves a job while its box does not hear of the move and one of its workers cannot reach that box,
-// so that each of two boxes has some of the job's ranks.
-void split_job(Draw& draw, const JobOptions& job, uint32_t first_worker, Options& options) {
-  const uint64_t begin_ns = draw_begin(draw, options);
-  const uint64_t length_ns = draw.scaled(3 * kNanosPerSecond, 15 * kNanosPerSecond);
-  const uint64_t worker = first_worker + draw.below(job.workers);
-  const Episode episodes[] = {
-      {EpisodeKind::kPartition, begin_ns, length_ns, worker | uint64_t{1} << 40},  // to the box
-      {EpisodeKind::kStaleMap, begin_ns + 1, length_ns, job.box},
-      {EpisodeKind::kMovePart, begin_ns + 2, 1, worker}};
-  options.episodes.insert(options.episodes.end(), std::begin(episodes), std::end(episodes));
-}
-
-// The job's box is lost, and sometimes another one, which may have the backup copy.
-void draw_crashes(Draw& draw, const JobOptions& job, Options& options) {
-  const uint32_t crashes = draw.chance(0.3) ? 2 : 1;
-  for (uint32_t index = 0; index < crashes; ++index) {
-    const uint32_t box = (job.box + (index == 0 ? 0 : draw.below(options.boxes))) % options.boxes;
-    Episode episode{.kind = EpisodeKind::kCrashBox, .begin_ns = draw_begin(draw, options)};
-    episode.length_ns = draw.scaled(kNanosPerMilli, 20 * kNanosPerSecond);
-    episode.draw = draw.number() / options.boxes * options.boxes + box;
-    options.episodes.push_back(episode);
-  }
-}
-
-// A cluster has no member that violates the protocol. Jobs move as the product lets them.
-void join_boxes(Options& options) {
-  options.has_cluster = true;
-  for (JobOptions& job : options.jobs) {
-    job.rogue = false;
-    job.may_move = job.recovery == control::Recovery::kCopy || job.is_relaxed();
-  }
-}
-
-// Draws more boxes, and jobs that move between them while the boxes' views of the map differ.
-void draw_moves(uint64_t seed, Options& options) {
-  Draw draw(seed ^ 0x8cb92ba72f3d8dd7ull), optimizers(seed ^ 0x3c6ef372fe94f82bull);
-  // a generator of its own, so that draws for BSP stay the same
-  Draw relaxed(seed ^ 0xbb67ae8584caa73bull);
-  Draw copies(seed ^ 0xa54ff53a5f1d36f1ull);
-  if (options.faults_end_ns == 0 || !draw.chance(0.3)) return;
-  bool some_may = false;
-  for (JobOptions& job : options.jobs) {
-    if (job.is_relaxed()) {
-      job.may_move = !job.rogue && relaxed.chance(0.8);
-      some_may = some_may || job.may_move;
-      continue;
-    }
-    job.may_move = !job.rogue && draw.chance(0.8) && job.recovery == control::Recovery::kCopy;
-    some_may = some_may || job.may_move;
-    if (job.may_move && optimizers.chance(0.4)) draw_optimizer(optimizers, job);
-    const bool optimizes = job.may_move && job.mode == pipeline::Mode::kOptimize;
-    job.has_copy = optimizes && copies.chance(0.5);
-  }
-  if (!some_may) return;
-  join_boxes(options);
-  options.boxes = std::max(options.boxes, draw.between(2, 3));
-  for (uint32_t left = draw.between(1, 6); left > 0; --left) {
-    options.episodes.push_back(
-        {.kind = draw.chance(0.7) ? EpisodeKind::kMovePart : EpisodeKind::kStaleMap,
-         .begin_ns = draw_begin(draw, options),
-         .length_ns = draw.scaled(kNanosPerMilli, 2 * kNanosPerSecond),
-         .draw = draw.number()});
-  }
-  uint32_t first_worker = 0;
-  for (const JobOptions& job : options.jobs) {
-    const bool may_split = job.may_move && !job.is_relaxed();
-    if (may_split && draw.chance(0.3)) split_job(draw, job, first_worker, options);
-    first_worker += job.workers;
-    if (job.has_copy && copies.chance(0.5)) draw_crashes(copies, job, options);
-  }
-  for (const Episode& episode : options.episodes) {
-    options.faults_end_ns = std::max(options.faults_end_ns, episode.begin_ns + episode.length_ns);
-  }
-}
-
-// In some seeds boxes have about as much room as a job or two need, or less.
-void draw_room(uint64_t seed, Options& options) {
-  Draw draw(seed ^ 0x510e527fade682d1ull);
-  if (!draw.chance(options.has_cluster ? 0.3 : 0.05)) return;
-  options.is_tight = true;
-  options.memory_bytes = draw.scaled(64u << 10, 1u << 20);
-  options.arena_bytes = options.memory_bytes / draw.between(1, 2 * options.pipelines);
-  options.job_slots = draw.between(1, static_cast<uint32_t>(options.jobs.size()));
 }
 
 wire::SyncSpec draw_model(Draw& draw, uint32_t workers) {
@@ -472,6 +366,18 @@ const char* name_of(EpisodeKind kind) {
   return kEpisodeNames[static_cast<size_t>(kind)];
 }
 
+uint64_t JobOptions::bytes() const {
+  uint64_t elements = 0;
+  for (const TensorOptions& tensor : tensors) elements += tensor.elements;
+  return elements * wire::dtype_bytes(dtype);
+}
+
+uint64_t Options::largest_part_bytes() const {
+  uint64_t largest = 0;
+  for (const JobOptions& job : jobs) largest = std::max(largest, job.bytes());
+  return largest;
+}
+
 Options draw(uint64_t seed) {
   Options options = draw_rack(seed);
   draw_schedules(seed, options);
@@ -481,6 +387,7 @@ Options draw(uint64_t seed) {
   draw_moves(seed, options);
   draw_room(seed, options);
   draw_addresses(seed, options);
+  draw_parts(seed, options);
   return options;
 }
 

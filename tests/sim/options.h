@@ -26,6 +26,9 @@ enum class Straggling : uint8_t {
 };
 
 struct JobOptions {
+  uint32_t number = 0;  // the same for all parts of a job
+  uint32_t part = 0;
+  uint32_t parts = 1;
   uint32_t box = 0;
   uint32_t workers = 2;
   uint32_t rounds = 3;
@@ -60,6 +63,7 @@ struct JobOptions {
 
   // True if ranks may be at different rounds, that is, if the model is not BSP.
   bool is_relaxed() const { return sync.model != wire::SyncModel::kBsp; }
+  uint64_t bytes() const;  // size of the tensors
   uint64_t longest_think_ns() const { return think_max_ns * straggler_factor; }
   uint32_t lost_timeout_ms() const { return patient ? 120'000 : 700; }
   uint32_t recover_timeout_ms() const { return patient ? 300'000 : 3'000; }
@@ -139,7 +143,9 @@ struct Options {
   uint64_t arena_of(uint32_t box) const { return is_tight ? arena_bytes * (box + 1) : arena_bytes; }
   // Workers' control connections come from another host than their packets.
   bool has_control_network = false;
-  std::vector<JobOptions> jobs;
+  std::vector<JobOptions> jobs;  // an entry per part; a job's further parts come after all jobs
+  // Boxes cut jobs by this size. A worker states it for each part of its job.
+  uint64_t largest_part_bytes() const;
   PacketFaults faults;
   std::vector<Episode> episodes;
   uint64_t faults_end_ns = 0;  // time at which all faults end, counted from the start of the run

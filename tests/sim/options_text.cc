@@ -70,6 +70,7 @@ void add_job(Line& line, const JobOptions& job) {
   line.add("%s%s%s%s%s think=%.3fms", job.by_steps ? " steps" : " free",
            job.same_order ? "" : " any-order", job.in_place ? " in-place" : "",
            job.barrier_at_end ? " barrier" : "", job.rogue ? " ROGUE" : "", ms(job.think_max_ns));
+  if (job.parts > 1) line.add(" part=%u/%u of job%u", job.part, job.parts, job.number);
   if (job.may_move) line.add(" MOVES");
   if (job.has_copy) line.add(" COPIED");
 }

@@ -16,18 +16,15 @@ constexpr uint64_t kReportsLastNs = 10 * kNanosPerSecond;
 }  // namespace
 
 SimCluster::SimCluster(EventQueue& queue, const Options& options)
-    : queue_(queue), is_on_(options.has_cluster) {
-  for (size_t index = 0; index < options.jobs.size(); ++index) {
-    homes_["job" + std::to_string(index)] = options.jobs[index].box;
-  }
+    : queue_(queue), options_(options) {
   store_.watch(kJobs, 1, [this](const StoreServer::Events& events) { on_events(events); });
 }
 
-std::optional<HostId> SimCluster::owner(const std::string& job) const {
-  if (!is_on_) return homes_.at(job);
-  const auto found = maps_.find(job);
+std::optional<HostId> SimCluster::owner(const JobOptions& job) const {
+  if (!is_on()) return job.box;
+  const auto found = maps_.find("job" + std::to_string(job.number));
   if (found == maps_.end()) return std::nullopt;
-  return box_at(found->second.boxes.front());
+  return box_at(found->second.boxes.at(job.part));
 }
 
 void SimCluster::note_room(HostId box, uint64_t bytes) {
@@ -45,6 +42,13 @@ void SimCluster::note_epoch(uint32_t epoch, const std::string& owner) {
   });
 }
 
+void SimCluster::note_draw_seed(const JobModel& job, uint64_t draw_seed) {
+  const auto [known, is_new] = draw_seeds_.emplace(job.name, draw_seed);
+  require(known->second == draw_seed, [&] {
+    return "parts: " + job.title + " draws which reads wait from another seed than its job";
+  });
+}
+
 void SimCluster::on_events(const StoreServer::Events& events) {
   for (const cluster::Event& event : events) {
     const std::string job = event.entry.key.substr(sizeof(kJobs) - 1);
@@ -54,19 +58,31 @@ void SimCluster::on_events(const StoreServer::Events& events) {
     }
     const auto map = cluster::part_map_from_text(event.entry.value);
     require(map.has_value(), "a box commits a part map that cannot be read");
+    check_parts(job, *map);
     const auto before = maps_.find(job);
-    const bool begins = before == maps_.end() || before->second.is_over;
-    if (!begins && before->second.boxes != map->boxes) {
-      const HostId from = box_at(before->second.boxes.front()), to = box_at(map->boxes.front());
-      check_room(job, before->second, to);
-      on_move_(job, from, to);
+    for (uint32_t part = 0; before != maps_.end() && part < map->boxes.size(); ++part) {
+      const HostId from = box_at(before->second.boxes[part]), to = box_at(map->boxes[part]);
+      // The next job of that name begins, or one whose other parts have ended is planned anew.
+      const bool begins = before->second.is_over;
+      if (from == to || (begins && map->boxes.size() == 1)) continue;
+      if (!begins) check_room(job + "/" + std::to_string(part), before->second, to);
+      on_move_(job, part, from, to);
     }
     maps_[job] = *map;
   }
 }
 
+void SimCluster::check_parts(const std::string& job, const cluster::PartMap& map) const {
+  const auto drawn = std::find_if(
+      options_.jobs.begin(), options_.jobs.end(),
+      [&](const JobOptions& options) { return job == "job" + std::to_string(options.number); });
+  require(drawn != options_.jobs.end() && drawn->parts == map.boxes.size(), [&] {
+    return "parts: the map of " + job + " has " + std::to_string(map.boxes.size()) + " parts";
+  });
+}
+
 // A part that has run is only given to a box that has said that it has room for it.
-void SimCluster::check_room(const std::string& job, const cluster::PartMap& map, HostId to) const {
+void SimCluster::check_room(const std::string& part, const cluster::PartMap& map, HostId to) const {
   const auto said = rooms_.find(to);
   if (map.part_memory_bytes == 0 || said == rooms_.end()) return;
   uint64_t most = 0;
@@ -77,7 +93,7 @@ void SimCluster::check_room(const std::string& job, const cluster::PartMap& map,
     most = std::max(most, room.bytes);
   }
   require(!is_recent || most >= map.part_memory_bytes, [&] {
-    return "room: " + job + " goes to box " + std::to_string(to) + ", which has " +
+    return "room: " + part + " goes to box " + std::to_string(to) + ", which has " +
            std::to_string(most) + " bytes free; the part takes " +
            std::to_string(map.part_memory_bytes);
   });

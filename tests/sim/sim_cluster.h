@@ -1,4 +1,4 @@
-// The cluster of a rack: the store that its boxes share, and which box has which job by the part
+// The cluster of a rack: the store that its boxes share, and which box has which part by the part
 // maps in it. A rack without a cluster has jobs that stay on one box each.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "appliance/cluster/part_map.h"
+#include "tests/sim/job_model.h"
 #include "tests/sim/network.h"
 #include "tests/sim/store_server.h"
 
@@ -17,12 +18,12 @@ class SimCluster {
  public:
   SimCluster(EventQueue& queue, const Options& options);
 
-  bool is_on() const { return is_on_; }
+  bool is_on() const { return options_.has_cluster; }
   StoreServer& store() { return store_; }
-  // The box that has the job. nullopt if no map of it is in the store.
-  std::optional<HostId> owner(const std::string& job) const;
-  // Called when a map assigns a job to another box than before.
-  using OnMove = std::function<void(const std::string& job, HostId from, HostId to)>;
+  // The box that has the part. nullopt if no map of the job is in the store.
+  std::optional<HostId> owner(const JobOptions& job) const;
+  // Called when a map assigns a part to another box than before.
+  using OnMove = std::function<void(const std::string& job, uint32_t part, HostId from, HostId to)>;
   void set_on_move(OnMove on_move) { on_move_ = std::move(on_move); }
   // Number of jobs that have a map.
   size_t map_count() const { return maps_.size(); }
@@ -32,6 +33,8 @@ class SimCluster {
   // No job on any box may have an epoch that another job or start has had. `owner` tells them
   // apart.
   void note_epoch(uint32_t epoch, const std::string& owner);
+  // All parts of a job, on all boxes, must draw alike which reads wait (pssp, dpssp).
+  void note_draw_seed(const JobModel& job, uint64_t draw_seed);
 
  private:
   struct Room {
@@ -40,16 +43,17 @@ class SimCluster {
   };
 
   void on_events(const StoreServer::Events& events);
-  void check_room(const std::string& job, const cluster::PartMap& map, HostId to) const;
+  void check_parts(const std::string& job, const cluster::PartMap& map) const;
+  void check_room(const std::string& part, const cluster::PartMap& map, HostId to) const;
 
   EventQueue& queue_;
-  bool is_on_;
-  std::map<std::string, HostId> homes_;  // by job, without a cluster
+  const Options& options_;
   StoreServer store_;
   std::map<std::string, cluster::PartMap> maps_;
   std::map<HostId, std::vector<Room>> rooms_;  // by box: its answers of late
   std::map<uint32_t, std::string> epochs_;
-  OnMove on_move_ = [](const std::string&, HostId, HostId) {};
+  std::map<std::string, uint64_t> draw_seeds_;  // by job
+  OnMove on_move_ = [](const std::string&, uint32_t, HostId, HostId) {};
 };
 
 // The address that workers are told, for example "box1:9541", the name, and their inverses.

@@ -20,7 +20,7 @@ SyncReplay::SyncReplay(pipeline::JobShard& shard, const JobModel& job)
       sync_(job.options.sync),
       cached_(sync_.reads == wire::Reads::kCached),
       generation_(shard.generation) {
-  require(shard.sync == sync_, [&] { return job.name + ": the box runs another model"; });
+  require(shard.sync == sync_, [&] { return job.title + ": the box runs another model"; });
   const uint32_t ranks = shard.worker_count();
   for (const auto& session : shard.sessions())
     present_ |= uint32_t{session.present} << session.rank;
@@ -55,7 +55,7 @@ void SyncReplay::begin_as_held(Chunk& chunk) const {
 }
 
 std::string SyncReplay::place(const Chunk& chunk) const {
-  return job_.name + " chunk " + std::to_string(chunk.held->id) + " clock " +
+  return job_.title + " chunk " + std::to_string(chunk.held->id) + " clock " +
          std::to_string(chunk.clock);
 }
 
@@ -357,7 +357,7 @@ void SyncReplay::check_all() const {
     parked += static_cast<uint32_t>(std::popcount(chunk.parked));
   }
   require(shard_.parked_count == parked,
-          [&] { return job_.name + ": the number of reads that wait is wrong"; });
+          [&] { return job_.title + ": the number of reads that wait is wrong"; });
 }
 
 void SyncReplay::check_end() const {

@@ -47,6 +47,8 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   const JobOptions& options = job.options;
   worker::MembershipOptions membership;
   membership.job = job.name;
+  membership.part = options.part;
+  membership.parts = options.parts;
   membership.box = address_of_box(place.box);
   membership.box_name = name_of_box(place.box);
   membership.boxes = place.boxes;
@@ -92,7 +94,7 @@ Worker::Worker(Rack& rack, JobModel& job, uint32_t rank)
 }
 
 std::string Worker::who() const {
-  return job_.name + " rank " + std::to_string(rank_);
+  return job_.title + " rank " + std::to_string(rank_);
 }
 
 void Worker::start() {
@@ -103,6 +105,7 @@ void Worker::start() {
   started_ns_ = rack_.queue.now_ns();
   barrier_asked_ = is_placed_ = false;
   failure_.reset();
+  job_.done.erase(rank_);
   application_.emplace(job_, rank_, rack_.options.seed * 1000 + host_);
   if (!rack_.cluster.is_on()) return join({.box = job_.options.box});
   asks_map_ = true;
@@ -133,10 +136,10 @@ void Worker::on_connected(ConnectionId id) {
   proto::WorkerMessage message;
   proto::AskPartMap& question = *message.mutable_ask_part_map();
   question = worker::part_map_request(job_.name);
-  uint64_t elements = 0;
-  for (const TensorOptions& tensor : job_.options.tensors) elements += tensor.elements;
-  question.set_bytes(elements * job_.element_bytes());
-  question.set_may_move(job_.options.may_move);
+  const JobOptions& options = job_.options;
+  question.set_bytes(options.parts == 1 ? options.bytes()
+                                        : options.parts * rack_.options.largest_part_bytes());
+  question.set_may_move(options.may_move);
   wire::state_versions(message);
   rack_.control.send(id, host_, wire::frame(message)->substr(wire::kControlLengthBytes));
 }
@@ -147,11 +150,13 @@ void Worker::on_control_message(ConnectionId id, const std::string& body) {
   require(message.ParseFromString(body), "a box sent an invalid control message");
   if (!message.has_part_map()) return ask_map_again();
   const proto::PartMap& map = message.part_map();
-  require(map.parts_size() == 1, "a job that fits in one part was divided");
+  require(map.parts_size() == static_cast<int>(job_.options.parts),
+          [&] { return who() + ": the job is in another number of parts"; });
   rack_.control.close(std::exchange(asking_, 0), host_);
   asks_map_ = false;
-  rack_.say(who(), [&] { return "is told to go to " + map.parts(0).box(); });
-  JobPlace place{.box = box_at(map.parts(0).box())};
+  const std::string& box_name = map.parts(static_cast<int>(job_.options.part)).box();
+  rack_.say(who(), [&] { return "is told to go to " + box_name; });
+  JobPlace place{.box = box_at(box_name)};
   for (HostId box = 0; box < rack_.options.boxes; ++box) place.boxes.push_back(address_of_box(box));
   join(place);
 }
@@ -173,7 +178,7 @@ void Worker::crash(bool silently) {
 }
 
 uint64_t Worker::waits_since_ns() const {
-  if (over_) return UINT64_MAX;
+  if (over_ || job_.done.contains(rank_)) return UINT64_MAX;
   if (!joined()) return started_ns_;
   return barrier_asked_ ? barrier_asked_ns_ : application_->oldest_start_ns();
 }
@@ -221,13 +226,23 @@ void Worker::leave_when_done() {
       membership_->ask_barrier();
     }
     if (membership_->requests().barriers_released() == 0) return;
-    require(job_.may_lack_ranks() || job_.at_barrier.size() == job_.options.workers,
-            [&] { return job_.name + ": a barrier was released before all ranks had reached it"; });
+    require(job_.may_lack_ranks() || job_.at_barrier.size() == job_.options.workers, [&] {
+      return job_.title + ": a barrier was released before all ranks had reached it";
+    });
   }
+  job_.done.insert(rank_);
+  if (!are_other_parts_done()) return;
   job_.is_ending = true;
   // A rank that is being recovered while others leave may find no partner to continue with.
   job_.may_fail = job_.may_fail || job_.disturbed;
   membership_->leave();
+}
+
+// A worker leaves all parts of its job at once. This rank looks again with its next heartbeat.
+bool Worker::are_other_parts_done() const {
+  return std::all_of(rack_.jobs.begin(), rack_.jobs.end(), [this](const auto& other) {
+    return other->name != job_.name || other->done.contains(rank_);
+  });
 }
 
 void Worker::end_if_over() {
@@ -248,6 +263,7 @@ void Worker::end_if_over() {
       return;
     }
   }
+  job_.done.insert(rank_);
   over_ = job_.is_ending = true;
   over_ns_ = rack_.queue.now_ns();
 }

@@ -71,6 +71,7 @@ class Worker final : public Member, public ControlEnd {
   void ask_map_again();
   void join(const JobPlace& place);
   void leave_when_done();
+  bool are_other_parts_done() const;
   void check_statistics(const worker::Exchange& exchange) const;
   bool may_try_again() const;
 

@@ -36,8 +36,9 @@ World::World(const Options& options, std::ostream* trace)
   for (HostId box = 0; box < options_.boxes; ++box) {
     boxes_.push_back(std::make_unique<Box>(rack_, box));
   }
-  cluster_.set_on_move(
-      [this](const std::string& job, HostId from, HostId to) { on_move(job, from, to); });
+  cluster_.set_on_move([this](const auto& job, uint32_t part, HostId from, HostId to) {
+    on_move(job, part, from, to);
+  });
   for (auto& job : jobs_) {
     if (job->options.rogue) rogues_.push_back(std::make_unique<Rogue>(rack_, *job));
     for (uint32_t rank = job->options.rogue ? 1 : 0; rank < job->options.workers; ++rank) {
@@ -101,7 +102,7 @@ void World::begin(const Episode& episode) {
   rack_.say("world", [&] { return std::string("begins: ") + name_of(episode.kind); });
   Worker& worker = worker_of(episode.draw);
   Box& box = box_of(episode.draw);
-  const HostId job_box = cluster_.owner(worker.job().name).value_or(worker.job().options.box);
+  const HostId job_box = cluster_.owner(worker.job().options).value_or(worker.job().options.box);
   const auto pipeline = static_cast<uint32_t>(episode.draw >> 32);
   const bool towards_box = (episode.draw >> 40 & 1) != 0;
   const HostId from = towards_box ? worker.host() : job_box;
@@ -197,7 +198,9 @@ void World::end(const Episode& episode) {
       box_of(episode.draw).set_small_ring(static_cast<uint32_t>(episode.draw >> 32), false);
       return;
     case EpisodeKind::kSlowReader: worker.set_slow(false); return;
-    case EpisodeKind::kCrashWorker: worker.start(); return;
+    case EpisodeKind::kCrashWorker:
+      for (Worker* part : process_of(worker)) part->start();
+      return;
     case EpisodeKind::kCrashBox: box_of(episode.draw).start(); return;
     case EpisodeKind::kDisk: box_of(episode.draw).set_disk_failures(0); return;
     default: return;
@@ -318,14 +321,18 @@ bool World::outlives(const JobModel& job, const Box& lost) const {
   for (const auto& box : boxes_) {
     if (!box->up()) continue;
     for (const control::JobView& view : box->registry().views(queue_.now_ns())) {
-      if (view.name != job.name || view.state != "running") continue;
+      const bool has_part =
+          std::find(view.parts.begin(), view.parts.end(), job.options.part) != view.parts.end();
+      if (view.name != job.name || !has_part || view.state != "running") continue;
       runs = true;
       if (box.get() != &lost) continue;
+      // The view does not say which part's copy is where, so all of them count.
       const auto& copies = view.backup->boxes;
-      const bool is_copied = std::any_of(boxes_.begin(), boxes_.end(), [&](const auto& other) {
-        return other->up() && copies.contains("box" + std::to_string(other->host()));
+      const auto copies_up = std::count_if(boxes_.begin(), boxes_.end(), [&](const auto& other) {
+        return other->up() && copies.contains(name_of_box(other->host()));
       });
-      if (!is_copied) return false;
+      const bool are_copied = view.backup->parts_without == 0 && !copies.empty();
+      if (!are_copied || static_cast<size_t>(copies_up) < copies.size()) return false;
     }
   }
   return runs;
@@ -335,7 +342,7 @@ void World::lose_box(const Episode& episode) {
   Box& box = box_of(episode.draw);
   counts_.add(Fault::kBoxCrash);
   for (auto& job : jobs_) {
-    if (!job->options.may_move && cluster_.owner(job->name).value_or(box.host()) != box.host()) {
+    if (!job->options.may_move && cluster_.owner(job->options).value_or(box.host()) != box.host()) {
       continue;
     }
     disturb(*job, true);
@@ -348,12 +355,12 @@ void World::fail_disk(const Episode& episode) {
   Box& box = box_of(episode.draw);
   for (auto& job : jobs_) {
     // In a cluster the job may be on that box later.
-    job->may_fail = job->may_fail || cluster_.is_on() || cluster_.owner(job->name) == box.host();
+    job->may_fail = job->may_fail || cluster_.is_on() || cluster_.owner(job->options) == box.host();
   }
   box.set_disk_failures(2 + episode.draw % 4);
 }
 
-// Asks the leader to move a job, as the rebalancer does.
+// Asks the leader to move a part, as the rebalancer does.
 void World::move_part(const Episode& episode) {
   const JobModel& job = worker_of(episode.draw).job();
   const auto leader = std::find_if(boxes_.begin(), boxes_.end(), [](const auto& box) {
@@ -364,29 +371,43 @@ void World::move_part(const Episode& episode) {
   const auto found = maps.maps().find(job.name);
   if (found == maps.maps().end() || found->second.is_over) return;
   cluster::PartMap map = found->second;
+  std::string& box = map.boxes[job.options.part];
   const HostId step = 1 + static_cast<HostId>((episode.draw >> 32) % (options_.boxes - 1));
-  map.boxes.front() = name_of_box((box_at(map.boxes.front()) + step) % options_.boxes);
+  box = name_of_box((box_at(box) + step) % options_.boxes);
   if (maps.lacks_room(job.name, map)) return;
   maps.move(job.name, map, "an episode", [](const Status&) {});
 }
 
 // Ranks that are away during the move must be back before the job can continue.
-void World::on_move(const std::string& name, HostId from, HostId to) {
+void World::on_move(const std::string& name, uint32_t part, HostId from, HostId to) {
   rack_.say("world", [&] {
-    return name + " moves from box " + std::to_string(from) + " to box " + std::to_string(to);
+    return name + "/" + std::to_string(part) + " moves from box " + std::to_string(from) +
+           " to box " + std::to_string(to);
   });
   counts_.add(Fault::kPartMove);
   for (auto& job : jobs_) {
-    if (job->name == name) gather_again(*job, are_all_in(*job));
+    const bool is_it = job->name == name && job->options.part == part;
+    if (is_it) gather_again(*job, are_all_in(*job));
   }
 }
 
+// Returns the same rank of all parts of its job, which are one process in the product.
+std::vector<Worker*> World::process_of(const Worker& worker) {
+  std::vector<Worker*> parts;
+  for (auto& other : workers_) {
+    const bool is_its = other->job().name == worker.job().name && other->rank() == worker.rank();
+    if (is_its) parts.push_back(other.get());
+  }
+  return parts;
+}
+
 void World::lose_worker(const Episode& episode) {
-  Worker& worker = worker_of(episode.draw);
-  if (worker.over()) return;
-  counts_.add(Fault::kWorkerCrash);
-  disturb(worker.job(), false, &worker);
-  worker.crash((episode.draw >> 41 & 1) != 0);
+  for (Worker* worker : process_of(worker_of(episode.draw))) {
+    if (worker->over()) continue;
+    counts_.add(Fault::kWorkerCrash);
+    disturb(worker->job(), false, worker);
+    worker->crash((episode.draw >> 41 & 1) != 0);
+  }
 }
 
 }  // namespace pbox::sim

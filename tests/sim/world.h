@@ -54,11 +54,12 @@ class World {
   static void gather_again(JobModel& job, bool all_are_in);
   void lose_box(const Episode& episode);
   void move_part(const Episode& episode);
-  void on_move(const std::string& job, HostId from, HostId to);
+  void on_move(const std::string& job, uint32_t part, HostId from, HostId to);
   void fail_disk(const Episode& episode);
   void stall_control(const Worker& worker, uint64_t length_ns);
   void break_control(Worker& worker);
   void lose_worker(const Episode& episode);
+  std::vector<Worker*> process_of(const Worker& worker);
   uint64_t limit_ns(const JobModel& job) const;
 
   Worker& worker_of(uint64_t draw) { return *workers_[draw % workers_.size()]; }

@@ -60,7 +60,7 @@ void World::watch() {
     if (began_ns == UINT64_MAX) continue;
     const uint64_t waited_ns = queue_.now_ns() - std::max(began_ns, healed_ns_);
     require(waited_ns <= limit_ns(worker->job()), [&] {
-      return "liveness: " + worker->job().name + " rank " + std::to_string(worker->rank()) +
+      return "liveness: " + worker->job().title + " rank " + std::to_string(worker->rank()) +
              " has waited for " + std::to_string(waited_ns / kNanosPerMilli) +
              " ms since all faults ended:" +
              (worker->joined() ? worker->application()->waiting_for() : " its session");
@@ -129,7 +129,7 @@ void World::check_refusal(const Worker& worker) const {
   // The refusal may name the memory of the arenas alone, which is more than a third of all.
   constexpr uint64_t kOfAll = 3;
   require(kOfAll * bytes > options_.arena_of(largest), [&] {
-    return "room: " + worker.job().name + " is refused although box " + std::to_string(largest) +
+    return "room: " + worker.job().title + " is refused although box " + std::to_string(largest) +
            " has room: " + why;
   });
 }
@@ -139,7 +139,7 @@ void World::check_end() {
   for (const auto& worker : workers_) {
     const JobModel& job = worker->job();
     require(!worker->failure() || job.may_fail || job.lost.contains(worker->rank()), [&] {
-      return worker->job().name + " rank " + std::to_string(worker->rank()) +
+      return worker->job().title + " rank " + std::to_string(worker->rank()) +
              " failed without cause: " + worker->failure()->message;
     });
     require(worker->failure() || worker->application()->done(), "the simulator stopped too early");

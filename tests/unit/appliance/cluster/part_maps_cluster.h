@@ -42,8 +42,10 @@ struct Box {
       wire::VersionRange box_versions)
       : acceptor(desk.context, {boost::asio::ip::make_address("127.0.0.1"), 0}),
         versions(box_versions),
-        box_directory(desk.context, store, record(name),
-                      [](BoxDirectory::Severity, const char*, const std::string&) {}),
+        box_directory(
+            desk.context, store, record(name),
+            [](BoxDirectory::Severity, const char*, const std::string&) {},
+            [this] { maps.on_boxes_changed(); }),
         maps(desk.context, store,
              {.self = name,
               .chunk_bytes = [] { return uint32_t{32'768}; },

@@ -173,6 +173,24 @@ TEST_CASE("parts are moved only if the map has not been changed in the meantime"
   REQUIRE(cluster.desk.run_until([&] { return cluster.parts_on("b") == 0; }));
 }
 
+TEST_CASE("a part whose new owner is not registered goes there once the owner registers") {
+  Cluster cluster;
+  REQUIRE(cluster.ask(0, question(kBytes)).ok());
+  REQUIRE(cluster.await_equal_maps());
+  PartMap map = cluster.box(0).maps.maps().at(kJob);
+  map.boxes[0] = "c";
+  cluster.box(0).maps.move(kJob, map, "a test", [](const Status& moved) { CHECK(moved.ok()); });
+  REQUIRE(cluster.desk.run_until([&] { return cluster.owners_seen_by(1)[0] == "c"; }));
+  const auto parts = static_cast<uint32_t>(map.boxes.size());
+  CHECK_FALSE(cluster.box(1).maps.other_owner(kJob, 0, parts).ok());
+  const int changes = cluster.box(1).changes;
+  cluster.add("c");
+  REQUIRE(cluster.desk.run_until([&] { return cluster.box(1).changes > changes; }));
+  const auto place = cluster.box(1).maps.other_owner(kJob, 0, parts);
+  REQUIRE((place.ok() && place->has_value()));
+  CHECK((*place)->box() == "c");
+}
+
 TEST_CASE("the map of an ended job is deleted after a while, unless the job begins again") {
   Cluster cluster(milliseconds(600));
   REQUIRE(cluster.ask(0, question(kBytes)).ok());

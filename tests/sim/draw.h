@@ -1,0 +1,54 @@
+// The generator of a seed's draws, and draws that several kinds of racks share.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/rng.h"
+#include "tests/sim/options.h"
+
+namespace pbox::sim {
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : rng_(seed * 0x2545f4914f6cdd1dull + 1) {}
+
+  bool chance(double probability) { return rng_.unit() < probability; }
+  uint32_t below(uint32_t bound) { return static_cast<uint32_t>(rng_.below(bound)); }
+  // Returns a number in [low, high].
+  uint32_t between(uint32_t low, uint32_t high) { return low + below(high - low + 1); }
+  uint64_t number() { return rng_.next(); }
+  // Returns a number that is evenly distributed over the powers of two between low and high.
+  uint64_t scaled(uint64_t low, uint64_t high) {
+    uint64_t value = low;
+    while (value * 2 <= high && chance(0.75)) value *= 2;
+    return std::min(high, value + rng_.below(value + 1));
+  }
+  template <typename T, size_t count>
+  T one_of(const T (&choices)[count]) {
+    return choices[below(count)];
+  }
+
+ private:
+  Rng rng_;
+};
+
+// Draws tensors with at most this many chunks together.
+void draw_tensors(Draw& draw, uint32_t chunks_left, JobOptions& job);
+// A job with an optimizer must not lose ranks: the oracle cannot know how many were in each step.
+void draw_optimizer(Draw& draw, JobOptions& job);
+// Returns the approximate duration of the jobs without faults.
+uint64_t work_ns(const Options& options);
+// Draws a begin that is mostly while jobs run, after the time that they need to join.
+uint64_t draw_begin(Draw& draw, const Options& options);
+
+// options_cluster.cc. Each uses a generator of its own, so that the other draws of the rack do not
+// depend on it.
+// Draws more boxes, and jobs that move between them while the boxes' views of the map differ.
+void draw_moves(uint64_t seed, Options& options);
+// In some seeds boxes have about as much room as a job or two need, or less.
+void draw_room(uint64_t seed, Options& options);
+// Divides jobs of a cluster into parts, with tensors of their own. Their ranks are separate hosts.
+void draw_parts(uint64_t seed, Options& options);
+
+}  // namespace pbox::sim

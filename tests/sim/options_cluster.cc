@@ -1,0 +1,115 @@
+// The draws of racks whose boxes share a store, and of boxes that are short of room.
+#include <algorithm>
+#include <iterator>
+
+#include "base/clock.h"
+#include "tests/sim/draw.h"
+
+namespace pbox::sim {
+namespace {
+
+// Moves a job while its box does not hear of the move and one of its workers cannot reach that box,
+// so that each of two boxes has some of the job's ranks.
+void split_job(Draw& draw, const JobOptions& job, uint32_t first_worker, Options& options) {
+  const uint64_t begin_ns = draw_begin(draw, options);
+  const uint64_t length_ns = draw.scaled(3 * kNanosPerSecond, 15 * kNanosPerSecond);
+  const uint64_t worker = first_worker + draw.below(job.workers);
+  const Episode episodes[] = {
+      {EpisodeKind::kPartition, begin_ns, length_ns, worker | uint64_t{1} << 40},  // to the box
+      {EpisodeKind::kStaleMap, begin_ns + 1, length_ns, job.box},
+      {EpisodeKind::kMovePart, begin_ns + 2, 1, worker}};
+  options.episodes.insert(options.episodes.end(), std::begin(episodes), std::end(episodes));
+}
+
+// The job's box is lost, and sometimes another one, which may have the backup copy.
+void draw_crashes(Draw& draw, const JobOptions& job, Options& options) {
+  const uint32_t crashes = draw.chance(0.3) ? 2 : 1;
+  for (uint32_t index = 0; index < crashes; ++index) {
+    const uint32_t box = (job.box + (index == 0 ? 0 : draw.below(options.boxes))) % options.boxes;
+    Episode episode{.kind = EpisodeKind::kCrashBox, .begin_ns = draw_begin(draw, options)};
+    episode.length_ns = draw.scaled(kNanosPerMilli, 20 * kNanosPerSecond);
+    episode.draw = draw.number() / options.boxes * options.boxes + box;
+    options.episodes.push_back(episode);
+  }
+}
+
+// A cluster has no member that violates the protocol. Jobs move as the product lets them.
+void join_boxes(Options& options) {
+  options.has_cluster = true;
+  for (JobOptions& job : options.jobs) {
+    job.rogue = false;
+    job.may_move = job.recovery == control::Recovery::kCopy || job.is_relaxed();
+  }
+}
+
+}  // namespace
+
+void draw_moves(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x8cb92ba72f3d8dd7ull), optimizers(seed ^ 0x3c6ef372fe94f82bull);
+  // a generator of its own, so that draws for BSP stay the same
+  Draw relaxed(seed ^ 0xbb67ae8584caa73bull);
+  Draw copies(seed ^ 0xa54ff53a5f1d36f1ull);
+  if (options.faults_end_ns == 0 || !draw.chance(0.3)) return;
+  bool some_may = false;
+  for (JobOptions& job : options.jobs) {
+    if (job.is_relaxed()) {
+      job.may_move = !job.rogue && relaxed.chance(0.8);
+      some_may = some_may || job.may_move;
+      continue;
+    }
+    job.may_move = !job.rogue && draw.chance(0.8) && job.recovery == control::Recovery::kCopy;
+    some_may = some_may || job.may_move;
+    if (job.may_move && optimizers.chance(0.4)) draw_optimizer(optimizers, job);
+    const bool optimizes = job.may_move && job.mode == pipeline::Mode::kOptimize;
+    job.has_copy = optimizes && copies.chance(0.5);
+  }
+  if (!some_may) return;
+  join_boxes(options);
+  options.boxes = std::max(options.boxes, draw.between(2, 3));
+  for (uint32_t left = draw.between(1, 6); left > 0; --left) {
+    options.episodes.push_back(
+        {.kind = draw.chance(0.7) ? EpisodeKind::kMovePart : EpisodeKind::kStaleMap,
+         .begin_ns = draw_begin(draw, options),
+         .length_ns = draw.scaled(kNanosPerMilli, 2 * kNanosPerSecond),
+         .draw = draw.number()});
+  }
+  uint32_t first_worker = 0;
+  for (const JobOptions& job : options.jobs) {
+    const bool may_split = job.may_move && !job.is_relaxed();
+    if (may_split && draw.chance(0.3)) split_job(draw, job, first_worker, options);
+    first_worker += job.workers;
+    if (job.has_copy && copies.chance(0.5)) draw_crashes(copies, job, options);
+  }
+  for (const Episode& episode : options.episodes) {
+    options.faults_end_ns = std::max(options.faults_end_ns, episode.begin_ns + episode.length_ns);
+  }
+}
+
+void draw_room(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x510e527fade682d1ull);
+  if (!draw.chance(options.has_cluster ? 0.3 : 0.05)) return;
+  options.is_tight = true;
+  options.memory_bytes = draw.scaled(64u << 10, 1u << 20);
+  options.arena_bytes = options.memory_bytes / draw.between(1, 2 * options.pipelines);
+  options.job_slots = draw.between(1, static_cast<uint32_t>(options.jobs.size()));
+}
+
+void draw_parts(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x9b05688c2b3e6c1full);
+  if (!options.has_cluster) return;
+  const size_t jobs = options.jobs.size();
+  for (size_t index = 0; index < jobs; ++index) {
+    if (!draw.chance(0.5)) continue;
+    options.jobs[index].parts = draw.between(2, 3);
+    const bool has_large_chunks = options.jobs[index].chunk_bytes > 64 * 96;
+    for (uint32_t part = 1; part < options.jobs[index].parts; ++part) {
+      JobOptions job = options.jobs[index];
+      job.part = part;
+      job.tensors.clear();
+      draw_tensors(draw, has_large_chunks ? 1 : 4, job);
+      options.jobs.push_back(std::move(job));
+    }
+  }
+}
+
+}  // namespace pbox::sim
