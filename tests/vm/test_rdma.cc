@@ -44,10 +44,15 @@ bool await(const std::function<bool()>& condition) {
   return false;
 }
 
+// Each join has a job of its own, because the box may not have noticed yet that the rank of the
+// join before has gone.
 std::string refused_join(const std::string& box, const std::string& port) {
+  static int jobs = 0;
+  const std::string job = std::string("job").append(std::to_string(++jobs));
   WorkerProcess worker([&](Line& line) {
-    AbiWorker one(
-        {.box = box, .adjust = [&](pbox_options& options) { options.port = port.c_str(); }});
+    AbiWorker one({.box = box, .job = job, .adjust = [&](pbox_options& options) {
+                     options.port = port.c_str();
+                   }});
     one.tensor("gradient", 100);
     const pbox_status status = pbox_join(one.context());
     line.say(status == PBOX_OK ? "joined" : pbox_last_error(one.context()));
