@@ -50,14 +50,14 @@ class IpsecMbCipher final : public PacketCipher {
 
   bool open(const wire::HeaderWords& header, std::span<const std::byte> payload,
             const wire::Tag& tag, std::byte* to) override {
-    if (suite_ == Suite::kGmac256) return is_equal(authenticate(header, payload), tag);
+    if (suite_ == Suite::kGmac256) return wire::is_equal(authenticate(header, payload), tag);
     const Nonce nonce = nonce_of(iv_, header);
     gcm_context_data context;
     wire::Tag found;
     IMB_AES256_GCM_DEC(functions_, key_, &context, raw(to), raw(payload.data()), payload.size(),
                        raw(nonce.data()), raw(header.data()), sizeof(header), raw(found.data()),
                        found.size());
-    return is_equal(found, tag);
+    return wire::is_equal(found, tag);
   }
 
  private:

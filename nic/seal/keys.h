@@ -7,7 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
+#include <span>
 
 #include "nic/seal/secret_pages.h"
 

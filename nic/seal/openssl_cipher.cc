@@ -31,8 +31,8 @@ class OpenSslCipher final : public PacketCipher {
   wire::Tag seal(const wire::HeaderWords& header, std::span<const std::byte> payload,
                  std::byte* to) override {
     run(true, header, payload, to);
+    PBOX_CHECK(finish());
     wire::Tag tag;
-    finish(to);
     PBOX_CHECK(EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_AEAD_GET_TAG, tag.size(), tag.data()) ==
                1);
     return tag;
@@ -40,12 +40,12 @@ class OpenSslCipher final : public PacketCipher {
 
   bool open(const wire::HeaderWords& header, std::span<const std::byte> payload,
             const wire::Tag& tag, std::byte* to) override {
-    if (suite_ == Suite::kGmac256) return is_equal(seal(header, payload, nullptr), tag);
+    if (suite_ == Suite::kGmac256) return wire::is_equal(seal(header, payload, nullptr), tag);
     run(false, header, payload, to);
     wire::Tag wanted = tag;
     PBOX_CHECK(EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_AEAD_SET_TAG, wanted.size(),
                                    wanted.data()) == 1);
-    return finish(to);
+    return finish();
   }
 
  private:
@@ -65,10 +65,11 @@ class OpenSslCipher final : public PacketCipher {
     PBOX_CHECK(EVP_CipherUpdate(context_.get(), raw(to), &written, raw(bytes.data()),
                                 static_cast<int>(bytes.size())) == 1);
   }
-  bool finish(std::byte* to) {
-    std::byte none[EVP_MAX_BLOCK_LENGTH];  // GCM writes nothing here
+  // Returns false if it opens a packet whose tag is wrong.
+  bool finish() {
+    unsigned char none[EVP_MAX_BLOCK_LENGTH];  // GCM writes nothing here
     int written = 0;
-    return EVP_CipherFinal_ex(context_.get(), raw(to == nullptr ? none : to), &written) == 1;
+    return EVP_CipherFinal_ex(context_.get(), none, &written) == 1;
   }
 
   const Suite suite_;

@@ -26,12 +26,6 @@ PacketCipher::Nonce PacketCipher::nonce_of(const std::array<std::byte, kIvBytes>
   return nonce;
 }
 
-bool PacketCipher::is_equal(const wire::Tag& a, const wire::Tag& b) {
-  const auto left = std::bit_cast<std::array<uint64_t, 2>>(a);
-  const auto right = std::bit_cast<std::array<uint64_t, 2>>(b);
-  return ((left[0] ^ right[0]) | (left[1] ^ right[1])) == 0;
-}
-
 Result<std::unique_ptr<PacketCipher>> make_packet_cipher(Suite suite, const Keys& keys,
                                                          [[maybe_unused]] SecretPages& pages,
                                                          [[maybe_unused]] Library library) {

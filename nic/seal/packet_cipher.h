@@ -31,7 +31,6 @@ class PacketCipher {
  protected:
   using Nonce = std::array<std::byte, kIvBytes>;
   static Nonce nonce_of(const std::array<std::byte, kIvBytes>& iv, const wire::HeaderWords& header);
-  static bool is_equal(const wire::Tag& a, const wire::Tag& b);
 };
 
 // kFastest: ipsec-mb where the CPU is amd64 and has AES instructions, otherwise OpenSSL.

@@ -15,7 +15,7 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
     : index(index),
       options(options),
       first_host(first_host),
-      name("job" + std::to_string(options.number)),
+      name(options.name()),
       title(options.parts == 1 ? name : name + "/" + std::to_string(options.part)),
       gradients(seed, index, options),
       oracle(gradients, options.chunk_bytes / wire::dtype_bytes(options.dtype)),

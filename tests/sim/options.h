@@ -63,7 +63,8 @@ struct JobOptions {
 
   // True if ranks may be at different rounds, that is, if the model is not BSP.
   bool is_relaxed() const { return sync.model != wire::SyncModel::kBsp; }
-  uint64_t bytes() const;  // size of the tensors
+  std::string name() const { return "job" + std::to_string(number); }  // as the product knows it
+  uint64_t bytes() const;                                              // size of the tensors
   uint64_t longest_think_ns() const { return think_max_ns * straggler_factor; }
   uint32_t lost_timeout_ms() const { return patient ? 120'000 : 700; }
   uint32_t recover_timeout_ms() const { return patient ? 300'000 : 3'000; }

@@ -22,7 +22,7 @@ SimCluster::SimCluster(EventQueue& queue, const Options& options)
 
 std::optional<HostId> SimCluster::owner(const JobOptions& job) const {
   if (!is_on()) return job.box;
-  const auto found = maps_.find("job" + std::to_string(job.number));
+  const auto found = maps_.find(job.name());
   if (found == maps_.end()) return std::nullopt;
   return box_at(found->second.boxes.at(job.part));
 }
@@ -73,9 +73,8 @@ void SimCluster::on_events(const StoreServer::Events& events) {
 }
 
 void SimCluster::check_parts(const std::string& job, const cluster::PartMap& map) const {
-  const auto drawn = std::find_if(
-      options_.jobs.begin(), options_.jobs.end(),
-      [&](const JobOptions& options) { return job == "job" + std::to_string(options.number); });
+  const auto drawn = std::find_if(options_.jobs.begin(), options_.jobs.end(),
+                                  [&](const JobOptions& options) { return job == options.name(); });
   require(drawn != options_.jobs.end() && drawn->parts == map.boxes.size(), [&] {
     return "parts: the map of " + job + " has " + std::to_string(map.boxes.size()) + " parts";
   });

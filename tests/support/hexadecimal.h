@@ -1,10 +1,16 @@
-// Bytes from their hexadecimal form.
+// Bytes as text, and from their hexadecimal form.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <stdexcept>
 #include <string>
 
 namespace pbox::test {
+
+inline std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 inline std::string from_hexadecimal(const std::string& text) {
   if (text.size() % 2 != 0) throw std::runtime_error("an odd number of digits");

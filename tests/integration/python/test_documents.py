@@ -25,7 +25,7 @@ BIN = pathlib.Path(os.environ["PBOX_BUILD_DIR"]) / "bin"
 SKIPPED = 77  # SKIP_RETURN_CODE of the ctest
 CLONE_NEWNET = 0x40000000
 TIMEOUT_S = 60
-JOB = "JOB"  # the documents' placeholder for a job's name
+JOB = "JOB"  # stands for a job's name in the documents
 
 PROGRAMS = {name: BIN / name for name in ("pboxd", "pboxctl", "pbox-perf", "pbox-sim")}
 PROGRAMS |= {f"tools/{name}": TREE / "tools" / name for name in ("demo", "test", "tidy")}

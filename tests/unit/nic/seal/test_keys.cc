@@ -14,10 +14,6 @@ using seal::Direction;
 using seal::Suite;
 using seal::TrafficSecret;
 
-std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 void fill(TrafficSecret& secret) {
   for (size_t index = 0; index < secret.bytes.size(); ++index) {
     secret.bytes[index] = std::byte(index);

@@ -15,10 +15,6 @@ using seal::Library;
 using seal::PacketCipher;
 using seal::Suite;
 
-std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 void draw_keys(std::mt19937_64& random, seal::Keys& keys) {
   for (std::byte& byte : keys.key.bytes) byte = std::byte(random());
   for (std::byte& byte : keys.iv.bytes) byte = std::byte(random());
