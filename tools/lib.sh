@@ -7,6 +7,8 @@
 #   pbox_python MODULE...        prints the first Python that can import all these modules
 #   pbox_make_network NAME       makes a network namespace with a cable for a box with DPDK
 #   pbox_step NAME COMMAND...    runs a step: prints number, name and time, and logs its output
+#   pbox_record_steps            records the steps that pass, by commit
+#   pbox_resume                  from now on, leaves out the steps that passed on the same commit
 #   pbox_summary                 prints times, skipped tests and failures; status 1 if a step failed
 # shellcheck shell=bash
 
@@ -16,6 +18,9 @@ PBOX_JOBS=${PBOX_JOBS:-$(nproc)}
 PBOX_STEP_INDEX=0
 PBOX_STEP_COUNT=${PBOX_STEP_COUNT:-1}
 PBOX_REPORT=()
+# A file with a line "SECONDS NAME" for each step that passed on this commit; empty: not recorded.
+PBOX_PASSED=
+PBOX_RESUME=
 # These three arrays have one entry for each failed step.
 PBOX_FAILED_NAMES=()
 PBOX_FAILED_COMMANDS=()
@@ -173,13 +178,48 @@ pbox_failure() {
   fi
 }
 
+# Records the steps that pass, in a file for this commit. A tree with changes has no commit.
+pbox_record_steps() {
+  local commit changes
+  PBOX_PASSED=
+  commit=$(git -C "$PBOX_ROOT" rev-parse HEAD 2>/dev/null) &&
+    changes=$(git -C "$PBOX_ROOT" status --porcelain) && [ -z "$changes" ] || return 1
+  mkdir -p "$PBOX_LOGS" && PBOX_PASSED=$PBOX_LOGS/passed-$commit
+}
+
+pbox_resume() {
+  [ -n "$PBOX_PASSED" ] || pbox_die "the tree has changes: commit them, or leave out --resume"
+  PBOX_RESUME=yes
+}
+
+# pbox_passed_before NAME prints the seconds that the step took when it passed, if it did.
+pbox_passed_before() {
+  [ -n "$PBOX_RESUME" ] && [ -e "$PBOX_PASSED" ] &&
+    awk -v name="$1" '{ seconds = $1; sub(/^[0-9]+ /, "") } $0 == name { print seconds; found = 1 }
+      END { exit !found }' "$PBOX_PASSED"
+}
+
+# Adds the tests that a step left out to the summary.
+pbox_log_skipped() {
+  local skipped
+  while read -r skipped; do
+    PBOX_SKIPPED+=("$1: ${skipped#skipped: }")
+  done < <(grep -s '^skipped: ' "$2")
+}
+
 pbox_step() {
-  local name=$1 started=$SECONDS log status=0
+  local name=$1 started=$SECONDS log status=0 before
   shift
   PBOX_STEP_INDEX=$((PBOX_STEP_INDEX + 1))
   mkdir -p "$PBOX_LOGS"
   log=$PBOX_LOGS/$(tr -c 'a-z0-9\n' '-' <<<"$name").log
   printf '[%d/%d] %s ... ' "$PBOX_STEP_INDEX" "$PBOX_STEP_COUNT" "$name"
+  if before=$(pbox_passed_before "$name"); then
+    PBOX_REPORT+=("$(printf '%-44s %6d s  %s' "$name" "$before" "ok, before")")
+    printf 'passed before, in %d s\n' "$before"
+    pbox_log_skipped "$name" "$log"
+    return 0
+  fi
   if [ -n "${PBOX_VERBOSE:-}" ]; then
     printf '\n'
     { "$@" 2>&1 && true; } | tee "$log"
@@ -194,13 +234,11 @@ pbox_step() {
     PBOX_FAILED_COMMANDS+=("$(printf '%q ' "$@")")
     PBOX_FAILED_LOGS+=("$log")
   fi
+  [ "$status" = 0 ] && [ -n "$PBOX_PASSED" ] && pbox_say "$seconds $name" >>"$PBOX_PASSED"
   PBOX_REPORT+=("$(printf '%-44s %6d s  %s' "$name" "$seconds" "$verdict")")
   printf '%s, %d s\n' "$verdict" "$seconds"
   grep -E '^[0-9]+% tests passed' "$log" | sed 's/^/      /' || true
-  local skipped
-  while read -r skipped; do
-    PBOX_SKIPPED+=("$name: ${skipped#skipped: }")
-  done < <(grep '^skipped: ' "$log")
+  pbox_log_skipped "$name" "$log"
   if [ "$status" -ne 0 ] && [ -z "${PBOX_VERBOSE:-}" ]; then
     pbox_failure "$log" | sed 's/^/      | /'
   fi

@@ -12,7 +12,7 @@
 #include "base/check.h"
 
 #ifdef PBOX_FUZZ
-static_assert(pbox::kDatapathChecksOn, "the fuzz preset must not define NDEBUG");
+static_assert(pbox::kDatapathChecksOn, "the preset asan must not define NDEBUG");
 #endif
 
 namespace pbox::fuzz {

@@ -61,7 +61,7 @@ def train_in_order(rank):
         batches = list(digits.batches(train, epoch, rank.world_size))
         for number, shares in enumerate(batches):
             if number + 1 == len(batches):
-                await_true(lambda: os.path.exists(f"{gates}/{epoch}"), f"gate {epoch}")
+                await_value(lambda: os.path.exists(f"{gates}/{epoch}"), f"gate {epoch}")
             optimizer.zero_grad()
             digits.loss_of(parallel, shares[rank.index]).backward()
             optimizer.step()
@@ -91,12 +91,14 @@ def train_alone(epochs):
     return digits.weights_of(model), digits.accuracy(model, test)
 
 
-def await_true(done, what, timeout_s=3 * DEADLINE_S):
+def await_value(read, what, timeout_s=3 * DEADLINE_S):
+    """Returns what `read` returns, once that counts as true."""
     deadline = time.monotonic() + timeout_s
-    while not done():
+    while not (value := read()):
         if time.monotonic() > deadline:
             raise AssertionError(f"not true after {timeout_s} s: {what}")
         time.sleep(0.02)
+    return value
 
 
 def configure(*lines):
@@ -209,7 +211,7 @@ class Cluster:
                 "--pipeline.pin=off", "--cluster.store=etcd", "--cluster.name=digits",
                 f"--cluster.endpoints={self.etcd.endpoints}", "--cluster.lease_ttl_s=2",
                 "--cluster.rebalance=false")
-        self.await_boxes()
+        self.await_leader()
 
     def kill(self, name):
         box = self.boxes.pop(name)
@@ -225,7 +227,7 @@ class Cluster:
         except (OSError, urllib.error.URLError):
             return None
 
-    def leader(self):
+    def agreed_leader(self):
         """Returns the leader, if all boxes agree on it and on the members; otherwise None."""
         leaders = set()
         for name in self.boxes:
@@ -236,16 +238,18 @@ class Cluster:
         leader = leaders.pop()
         return leader if not leaders and leader in self.boxes else None
 
-    def await_boxes(self):
-        await_true(lambda: self.leader() is not None, "the boxes agree on a leader")
+    def await_leader(self):
+        """Waits until all boxes agree on the members and on a leader, and returns it. They may
+        disagree at any time: a busy machine delays a box for longer than its lease."""
+        return await_value(self.agreed_leader, "the boxes agree on a leader")
 
     def parts(self):
-        page = self.page(self.leader())
+        page = await_value(lambda: self.page(self.await_leader()), "the leader shows its boxes")
         return {box["name"]: box["parts"] for box in page["boxes"]}
 
     def follower(self):
         """Returns a box that has parts of the job and does not lead."""
-        leader = self.leader()
+        leader = self.await_leader()
         return next(name for name, parts in self.parts().items() if parts > 0 and name != leader)
 
     def control(self):
@@ -288,20 +292,20 @@ class ClusterTraining(unittest.TestCase):
 
     def kill_a_box(self):
         self.cluster.kill(self.cluster.follower())
-        self.cluster.await_boxes()
+        self.cluster.await_leader()
 
     def add_a_box(self):
         lost = next(name for name in self.cluster.rack.networks if name not in self.cluster.boxes)
         self.cluster.start(lost)
 
     def kill_the_leader(self):
-        self.cluster.kill(self.cluster.leader())
-        self.cluster.await_boxes()
+        self.cluster.kill(self.cluster.await_leader())
+        self.cluster.await_leader()
 
     def kill_a_member_of_etcd(self):
         self.cluster.etcd.members[0].kill()
         time.sleep(SILENT_S)
-        self.cluster.await_boxes()
+        self.cluster.await_leader()
 
     def stop_a_box(self):
         process = self.cluster.boxes[self.cluster.follower()].process
@@ -310,17 +314,17 @@ class ClusterTraining(unittest.TestCase):
             time.sleep(SILENT_S)
         finally:
             process.send_signal(signal.SIGCONT)
-        self.cluster.await_boxes()
+        self.cluster.await_leader()
 
     def cut_a_box_off(self):
         with self.cluster.rack.cut(self.cluster.follower()):
             time.sleep(SILENT_S)
-        self.cluster.await_boxes()
+        self.cluster.await_leader()
 
     def cut_a_box_off_from_one_rank(self):
         name = self.cluster.follower()
         with self.cluster.rack.cut_for_nobody(name):
-            await_true(lambda: self.cluster.parts()[name] == 0, "its parts have moved away")
+            await_value(lambda: self.cluster.parts()[name] == 0, "its parts have moved away")
 
     def drain_a_box(self):
         name = self.cluster.follower()

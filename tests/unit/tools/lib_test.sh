@@ -46,6 +46,19 @@ not_ctest() { printf 'the end\n' && return 1; }
 shown=$(pbox_step "other" not_ctest)
 grep -q '| the end$' <<<"$shown" || fail "the end of another log: $shown"
 
+# With pbox_resume, a step that passed on the same commit does not run again, one that failed does.
+PBOX_PASSED=$PBOX_LOGS/passed
+skipping() { printf 'skipped: test_a: no device\n'; }
+pbox_step "five six" skipping >/dev/null
+pbox_step "seven" own >/dev/null
+PBOX_SKIPPED=()
+(PBOX_PASSED= && pbox_resume) 2>/dev/null && fail "a tree with changes"
+pbox_resume
+pbox_step "five six" own >/dev/null || fail "a step that passed before"
+[ "${PBOX_SKIPPED[*]}" = "five six: test_a: no device" ] || fail "${PBOX_SKIPPED[*]}"
+pbox_step "five" own >/dev/null && fail "a step whose name is the beginning of another's"
+pbox_step "seven" own >/dev/null && fail "a step that failed before"
+
 # pbox_python names a Python only if it can import every module.
 python=$(pbox_python json sys) || fail "no Python imports json"
 "$python" -c 'import json, sys' || fail "$python"
