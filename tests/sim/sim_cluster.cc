@@ -35,9 +35,10 @@ void SimCluster::note_room(HostId box, uint64_t bytes) {
 }
 
 void SimCluster::note_epoch(uint32_t epoch, const std::string& owner) {
-  const auto [given, is_new] = epochs_.emplace(epoch, owner);
-  require(given->second == owner, [&] {
-    return "epoch " + std::to_string(epoch) + " was assigned before: to " + given->second +
+  const auto [entry, is_new] = epochs_.emplace(epoch, owner);
+  const std::string& given = entry->second;
+  require(given == owner, [&] {
+    return "epoch " + std::to_string(epoch) + " was assigned before: to " + given +
            ", now to " + owner;
   });
 }
