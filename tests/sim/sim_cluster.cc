@@ -38,8 +38,8 @@ void SimCluster::note_epoch(uint32_t epoch, const std::string& owner) {
   const auto [entry, is_new] = epochs_.emplace(epoch, owner);
   const std::string& given = entry->second;
   require(given == owner, [&] {
-    return "epoch " + std::to_string(epoch) + " was assigned before: to " + given +
-           ", now to " + owner;
+    return "epoch " + std::to_string(epoch) + " was assigned before: to " + given + ", now to " +
+           owner;
   });
 }
 
