@@ -8,6 +8,7 @@
 #include <span>
 
 #include "nic/endpoint.h"
+#include "nic/seal/session_seal.h"
 #include "pipeline/step_gate.h"
 
 namespace pbox::pipeline {
@@ -28,8 +29,9 @@ enum class CommandKind : uint8_t {
   kSetPriorities,
   // shard, credit_bytes: the credit of every session of the shard. GRANTs go out.
   kSetCredit,
-  // shard, rank, spi, credit_bytes, generation, known_host: the rank takes part with this session
-  // from now on. Its former session, if any, is void. The fragments that it has pushed still count.
+  // shard, rank, spi, credit_bytes, generation, known_host, seal: the rank takes part with this
+  // session from now on. Its former session, if any, is void, and its seal is in `seal` afterwards.
+  // The fragments that the rank has pushed still count.
   kAdmit,
   // shard, rank, generation: rounds no longer wait for the rank, and its session is void. Not
   // allowed for a rank that must still give back a copy.
@@ -55,6 +57,7 @@ struct Command {
   uint32_t spi = 0;
   uint16_t generation = 0;
   std::optional<nic::Endpoint> known_host = {};
+  seal::SessionSeal* seal = nullptr;  // null: a session without keys
   RoundTrace* trace = nullptr;
   StateCut* cut = nullptr;
   std::span<uint32_t> rounds = {};

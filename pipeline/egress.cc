@@ -66,17 +66,26 @@ size_t Egress::fill_replies(size_t filled) {
   PBOX_DCHECK(reply_tail_ - reply_head_ <= kReplyCapacity);
   while (filled < outgoing_.size() && reply_head_ != reply_tail_) {
     const Reply& reply = replies_[reply_head_++ % kReplyCapacity];
-    outgoing_[filled] = reply.packet;
+    Session& session = *reply.session;
+    if ((session.spi | wire::kSpiToWorker) != reply.header.spi) continue;  // a former session's
+    // The payload of a path probe's answer is longer than a STATUS, and zero.
+    static constexpr std::array<std::byte, limits::kFragmentBytesMax> kZeros{};
+    nic::TxPacket& packet = outgoing_[filled];
     outgoing_status_[filled] = reply.status;
     outgoing_paths_[filled] = reply.path;
-    outgoing_[filled].to = &outgoing_paths_[filled].to;
-    outgoing_[filled].from = &outgoing_paths_[filled].from;
-    if (!wire::is_path_probe(reply.packet.header)) {
-      outgoing_[filled].payload = reinterpret_cast<const std::byte*>(&outgoing_status_[filled]);
-    }
-    ++filled;
+    packet.to = &outgoing_paths_[filled].to;
+    packet.from = &outgoing_paths_[filled].from;
+    packet.header = reply.header;
+    packet.payload = wire::is_path_probe(reply.header)
+                         ? kZeros.data()
+                         : reinterpret_cast<const std::byte*>(&outgoing_status_[filled]);
+    seal(session, filled++);
   }
   return filled;
+}
+
+void Egress::seal(Session& session, size_t index) {
+  session.seal.seal(context_.tag, outgoing_[index], room_.at(index));
 }
 
 size_t Egress::fill_shard(JobShard& shard, size_t filled, size_t limit) {
@@ -142,7 +151,7 @@ size_t Egress::fill_due_replies(JobShard& shard, size_t filled, size_t limit) {
     const bool sends = session.present && session.reachable;
     for (; sends && at.fragment < at.chunk->fragment_count; ++at.fragment) {
       if (filled == limit || shard.egress_deficit_bytes <= 0) return filled;
-      maker.make(at.fragment, 0, outgoing_[filled]);
+      maker.make(at.fragment, 0, room_.at(filled), outgoing_[filled]);
       shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
       ++filled;
     }
@@ -176,7 +185,8 @@ void Egress::refresh_unsent() {
     const Chunk& chunk = *entry.shard->find(packet.header.chunk);
     const ResultMaker maker(*entry.shard, *entry.session, chunk, chunk.open_round() - 1,
                             context_.tag);
-    maker.make(packet.header.fragment, packet.header.flags & wire::flag::kRetransmission, packet);
+    maker.make(packet.header.fragment, packet.header.flags & wire::flag::kRetransmission,
+               room_.at(index), packet);
   }
 }
 
@@ -198,7 +208,7 @@ size_t Egress::fill_fragments(JobShard& shard, Resend& asked, uint8_t flags, siz
   while (asked.mask != 0 && filled < limit && shard.egress_deficit_bytes > 0) {
     const auto fragment = static_cast<uint32_t>(__builtin_ctzll(asked.mask));
     asked.mask &= asked.mask - 1;
-    maker.make(fragment, flags, outgoing_[filled]);
+    maker.make(fragment, flags, room_.at(filled), outgoing_[filled]);
     shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
     ++filled;
   }
@@ -250,7 +260,7 @@ size_t Egress::fill_group(JobShard& shard, Session& session, size_t filled, size
       if (announces) {
         make_announcement(shard, session, at, filled);
       } else {
-        maker.make(cursor.fragment, 0, outgoing_[filled]);
+        maker.make(cursor.fragment, 0, room_.at(filled), outgoing_[filled]);
       }
       shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
       ++filled;
@@ -280,13 +290,12 @@ void Egress::make_announcement(const JobShard& shard, Session& session, const Fa
   packet.header.set_type(wire::PacketType::kStatus);
   packet.header.payload_bytes = sizeof(status);
   packet.header.spi = session.spi | wire::kSpiToWorker;
-  packet.header.packet_number = session.next_packet_number++;
   packet.header.epoch = shard.epoch;
   packet.header.chunk = at.chunk->id;
   packet.header.round = at.round;
   packet.header.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
   packet.header.generation = shard.generation;
-  packet.tag = wire::make_tag(context_.tag, packet.header, packet.payload);
+  seal(session, index);
   context_.counters.add(Counter::kAnnounced);
 }
 

@@ -50,15 +50,18 @@ class Egress {
   // Drops these, and the replies in the queue. A shard is about to go, and they may point into its
   // memory. They are few, and a worker's timer covers every one of them.
   void drop_all();
+  // A session that encrypts is about to begin.
+  void make_seal_room() { room_.make(); }
 
  private:
   struct Path {
     nic::Endpoint to;
     nic::LocalAddress from;
   };
-  // A small packet whose payload and addresses live beside it until it is sent.
+  // A small packet whose payload and addresses live beside it until it leaves. It is sealed then.
   struct Reply {
-    nic::TxPacket packet;
+    Session* session = nullptr;
+    wire::Header header;
     wire::StatusPayload status;
     Path path;
   };
@@ -80,6 +83,7 @@ class Egress {
   size_t fill_fragments(JobShard& shard, Resend& asked, uint8_t flags, size_t filled, size_t limit);
   static bool begin_fan_out(EgressQueue& egress);
   void make_announcement(const JobShard& shard, Session& session, const FanOut& at, size_t index);
+  void seal(Session& session, size_t index);
   // Makes again the packets that the port has not taken and whose chunks may have changed since.
   void refresh_unsent();
 
@@ -97,6 +101,7 @@ class Egress {
   std::array<nic::TxPacket, limits::kBurstPackets> outgoing_;
   std::array<wire::StatusPayload, limits::kBurstPackets> outgoing_status_;
   std::array<Path, limits::kBurstPackets> outgoing_paths_;
+  seal::SealRoom room_;  // by index in outgoing_
   size_t outgoing_begin_ = 0;
   size_t outgoing_end_ = 0;
 };

@@ -101,20 +101,10 @@ bool Egress::push_reply(Session& session, const wire::Header& header,
   if (reply_tail_ - reply_head_ >= kReplyCapacity) return false;
   PBOX_DCHECK(session.present);
   Reply& reply = replies_[reply_tail_++ % kReplyCapacity];
-  reply.path = path;
-  reply.packet.header = header;
-  reply.packet.header.spi = session.spi | wire::kSpiToWorker;
-  reply.packet.header.packet_number = session.next_packet_number++;
-  reply.packet.header.credit =
-      static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
-  reply.status = status;
-  // The payload of a path probe's answer is longer than a STATUS, and zero.
-  static constexpr std::array<std::byte, limits::kFragmentBytesMax> kZeros{};
-  reply.packet.payload = wire::is_path_probe(header)
-                             ? kZeros.data()
-                             : reinterpret_cast<const std::byte*>(&reply.status);
   PBOX_DCHECK(reply_tail_ > reply_head_);
-  reply.packet.tag = wire::make_tag(context_.tag, reply.packet.header, reply.packet.payload);
+  reply = {&session, header, status, path};
+  reply.header.spi = session.spi | wire::kSpiToWorker;
+  reply.header.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
   return true;
 }
 

@@ -6,6 +6,7 @@
 #include "pipeline/engine.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "pipeline/round_tracing.h"
 #include "pipeline/state/state_cut.h"
@@ -104,6 +105,7 @@ void Engine::connect(JobShard& shard, Session& session) {
   SessionEntry& entry = context_.sessions.at(session.spi);
   PBOX_CHECK(entry.session == nullptr && spi_pipeline(session.spi) == pipeline_index_);
   session.fill_resend_budget();
+  if (session.seal.encrypts()) egress_.make_seal_room();
   entry = {session.spi, &shard, &session};
 }
 
@@ -118,7 +120,13 @@ bool Engine::admit(JobShard& shard, const Command& command) {
   session.spi = command.spi;
   session.credit_bytes = command.credit_bytes;
   session.forget_address(command.known_host);
-  session.next_packet_number = 1;
+  // Numbers begin at 1 again, so the keys must be new.
+  PBOX_CHECK(command.seal != nullptr || !session.seal.has_keys());
+  if (command.seal != nullptr) {
+    std::swap(session.seal, *command.seal);
+  } else {
+    session.seal = {};
+  }
   connect(shard, session);
   const bool is_new = !session.present;
   shard.set_present(session, true);
@@ -178,6 +186,7 @@ void Engine::note_awaited(JobShard& shard, uint64_t now_ns) {
   const uint64_t first_ns = any ? shard.stragglers.first_arrival_ns(oldest) : 0;
   const uint64_t waited_ns = now_ns > first_ns ? now_ns - first_ns : 1;  // 0: nobody waits
   for (Session& session : shard.sessions()) {
+    session.seal.tick(now_ns);
     const Chunk* chunk = any && session.present ? &shard.chunks()[oldest] : nullptr;
     if (chunk == nullptr || chunk->claimed[session.rank] == chunk->full_mask) {
       session.awaited_ns.set(0);

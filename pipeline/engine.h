@@ -16,6 +16,7 @@
 // Parts with a state of their own: Egress, the packets that leave, and FlightRecording.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -104,7 +105,7 @@ class Engine {
   template <typename Ahead, bool kTraces>
   void on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns);
   [[gnu::always_inline]] inline void on_packet(const nic::RxPacket& packet, uint64_t now_ns);
-  [[gnu::always_inline]] inline SessionEntry* authenticate(const wire::Parsed& parsed);
+  [[gnu::always_inline]] inline SessionEntry* authenticate(wire::Parsed& parsed);
   [[gnu::always_inline]] inline void note_sender(Session& session, const nic::RxPacket& packet,
                                                  const wire::Header& header, uint64_t now_ns);
   // PUSH, and STATE: the result that a rank consumed of a round that must not be summed again.
@@ -191,6 +192,7 @@ class Engine {
   Egress egress_;
   PhaseClock clock_{context_.counters};
   FetchChoice fetch_choice_;
+  seal::OpenRoom opened_;
   uint64_t aggregated_ = 0;  // fragments of this burst, added to the counters once per burst
   uint64_t aggregated_bytes_ = 0;
   uint64_t next_tick_ns_ = 0;

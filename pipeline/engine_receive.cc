@@ -118,7 +118,7 @@ void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   }
 }
 
-SessionEntry* Engine::authenticate(const wire::Parsed& parsed) {
+SessionEntry* Engine::authenticate(wire::Parsed& parsed) {
   const uint32_t spi = parsed.header.spi;
   if (spi_pipeline(spi) != pipeline_index_) {
     context_.counters.add(Counter::kRejectQueue);
@@ -129,7 +129,7 @@ SessionEntry* Engine::authenticate(const wire::Parsed& parsed) {
     context_.counters.add(Counter::kRejectSession);
     return nullptr;
   }
-  if (!wire::verify_tag(context_.tag, parsed)) {
+  if (!entry.session->seal.open(context_.tag, parsed, opened_.data())) {
     context_.counters.add(Counter::kRejectTag);
     return nullptr;
   }

@@ -27,6 +27,7 @@
 #include "base/numa_arena.h"
 #include "base/result.h"
 #include "nic/endpoint.h"
+#include "nic/seal/session_seal.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/header.h"
 #include "nic/wire/schedule.h"
@@ -189,8 +190,8 @@ struct Session {
   bool is_settled = false;                  // only an echoed challenge changes `endpoint`
   nic::Endpoint challenged;                 // where `challenge` was sent
   uint64_t challenge = 0;                   // 0: none is under way
-  bool present = true;  // false: excluded; no round waits for the rank and it is sent nothing
-  uint64_t next_packet_number = 1;
+  bool present = true;     // false: excluded; no round waits for the rank and it is sent nothing
+  seal::SessionSeal seal;  // given before the session begins, and replaced when another one does
   uint32_t credit_bytes = 0;
   int64_t resend_budget_bytes = 0;
   uint64_t resend_refill_ns = 0;

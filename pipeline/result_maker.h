@@ -60,32 +60,30 @@ class ResultMaker {
 
   // The fields that differ are set in whole words. If narrow stores wrote them, the tag's wider
   // loads would stall on those stores, once per word and packet.
-  void make(uint32_t fragment, uint8_t flags, nic::TxPacket& packet) const {
+  // `room`: for the payload of a session that encrypts.
+  void make(uint32_t fragment, uint8_t flags, std::byte* room, nic::TxPacket& packet) const {
     PBOX_DCHECK(fragment <= last_fragment_);
     const uint32_t bytes = wire::fragment_length(chunk_bytes_, fragment_bytes_, fragment);
     if (fragment == last_fragment_) flags |= wire::flag::kLast;
     wire::HeaderWords words = words_;
     words[0] |= uint64_t{flags} << (8 * offsetof(wire::Header, flags)) |
                 uint64_t{bytes} << (8 * offsetof(wire::Header, payload_bytes));
-    PBOX_DCHECK(session_.next_packet_number > 0);
-    words[1] = session_.next_packet_number++;
     words[4] += applied_mask_ >> fragment & 1;
     words[3] |= uint64_t{fragment} << (8 * (offsetof(wire::Header, fragment) % 8));
     if (contributors_ != nullptr && contributors_[fragment] != workers_) {
       set_contributors(contributors_[fragment], words);
     }
-    static_assert(offsetof(wire::Header, packet_number) == 8);
     static_assert(offsetof(wire::Header, fragment) / 8 == 3);
     static_assert(offsetof(wire::Header, timestamp_us) == 4 * 8);
+    packet.to = &session_.endpoint;
+    packet.from = &session_.local_address;
+    packet.payload = result_ + size_t{fragment} * fragment_bytes_;
+    packet.tag = session_.seal.seal(tag_, words, packet.payload, bytes, room);
     // Word by word: a bit_cast of the whole header is compiled to one store per field.
     auto* header = reinterpret_cast<std::byte*>(&packet.header);
     for (size_t word = 0; word < words.size(); ++word) {
       std::memcpy(header + word * sizeof(words[word]), &words[word], sizeof(words[word]));
     }
-    packet.to = &session_.endpoint;
-    packet.from = &session_.local_address;
-    packet.payload = result_ + size_t{fragment} * fragment_bytes_;
-    packet.tag = wire::make_tag(tag_, words, packet.payload, bytes);
   }
 
  private:

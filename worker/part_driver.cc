@@ -161,7 +161,7 @@ void PartDriver::take_opened(LaneOpener::Outcome outcome) {
   PBOX_CHECK(!is_open_ || transport_ != nullptr);
   if (is_open_) {
     for (const proto::QueuePairs& answer : outcome.answers) transport_->on_answer(answer);
-    for (uint32_t lane = 0; lane < outcome.facts->lanes.size(); ++lane) {
+    for (uint32_t lane = 0; lane < outcome.facts->receivable_bytes.size(); ++lane) {
       must_poll_ = must_poll_ || transport_->event_fd(lane) < 0;
     }
   }

@@ -87,10 +87,14 @@ void Job::attach_relay(std::unique_ptr<Relay> relay, CopyName copy) {
   copy_ = std::move(copy);
 }
 
-Status Job::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank) {
+Status Job::admit(PipelineHost& host, SpiAllocator& spis, const SessionMaker& sessions,
+                  uint32_t rank) {
   const bool is_new = members_[rank].state == Member::State::kExcluded;
   const uint32_t generation = generation_ + (is_new ? 1 : 0);
-  Status admitted = shards_.admit(host, spis, rank, generation, members_[rank].known_host);
+  const auto seal = [&](uint32_t pipeline, uint32_t spi) {
+    return sessions.make(spec_, epoch_, rank, members_[rank], pipeline, spi);
+  };
+  Status admitted = shards_.admit(host, spis, rank, generation, members_[rank].known_host, seal);
   if (admitted) generation_ = generation;
   return admitted;
 }

@@ -16,6 +16,7 @@
 #include "appliance/control/part_state.h"
 #include "appliance/control/pipeline_host.h"
 #include "appliance/control/roster.h"
+#include "appliance/control/session_maker.h"
 #include "appliance/control/spi_allocator.h"
 #include "appliance/control/start_plan.h"
 #include "appliance/control/straggler_view.h"
@@ -80,7 +81,8 @@ class Job {
 
   // Builds the shards and installs them. Excluded ranks take no part. If ranks resume, rounds go on
   // from what these have consumed and from `state`, which may be null. job_open.cc.
-  Status open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch, const PartState* state);
+  Status open(PipelineHost& host, SpiAllocator& spis, const SessionMaker& sessions, uint32_t epoch,
+              const PartState* state);
   // Takes what another box needs to go on. The pipelines forget the shards; close() follows. Mode
   // optimize. job_state.cc.
   PartState take_state(PipelineHost& host);
@@ -101,7 +103,7 @@ class Job {
 
   // The part is running. Gives the rank new sessions; its former ones are void on every pipeline on
   // return. An excluded rank takes part again, in a new generation.
-  Status admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank);
+  Status admit(PipelineHost& host, SpiAllocator& spis, const SessionMaker& sessions, uint32_t rank);
   // From a new generation on rounds no longer wait for the rank.
   void exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank);
   // Gives the pipelines the learning rate of the roster's learning_rate_setter(), if there is one.

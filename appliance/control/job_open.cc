@@ -29,6 +29,21 @@ uint32_t widest_on_path(const PipelineHost& host, const Member& member) {
   return wire::fragment_bytes_for_mtu(mtu, ipv6);
 }
 
+// Gives each present rank's session on each pipeline its seal.
+Status give_seals(const SessionMaker& sessions, const JobSpec& spec, const Roster& members,
+                  uint32_t epoch, const JobShards::Shards& shards) {
+  for (uint32_t index = 0; index < shards.size(); ++index) {
+    for (pipeline::Session& session : shards[index]->sessions()) {
+      if (!session.present) continue;
+      auto seal =
+          sessions.make(spec, epoch, session.rank, members[session.rank], index, session.spi);
+      if (!seal) return seal.error();
+      session.seal = std::move(*seal);
+    }
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host,
@@ -122,7 +137,8 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
   return specs;
 }
 
-Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch, const PartState* state) {
+Status Job::open(PipelineHost& host, SpiAllocator& spis, const SessionMaker& sessions,
+                 uint32_t epoch, const PartState* state) {
   PBOX_CHECK(!running());  // open shards would be replaced under their pipelines
   const auto fragment_bytes = choose_fragment_bytes(host, state);
   if (!fragment_bytes) return fragment_bytes.error();
@@ -138,8 +154,9 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch, const P
   auto specs = shard_specs(starts_);
   if (const Status status = shards_.allocate_sessions(spis, specs); !status) return status;
   auto shards = build(host, specs, state);
-  const Status installed =
-      shards ? shards_.install(host, std::move(*shards)) : Status(shards.error());
+  Status installed =
+      shards ? give_seals(sessions, spec_, members_, epoch_, *shards) : Status(shards.error());
+  if (installed) installed = shards_.install(host, std::move(*shards));
   if (!installed) {
     JobShards::release_sessions(spis, specs);
     return installed;

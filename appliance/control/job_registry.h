@@ -68,9 +68,11 @@ class JobRegistry : private JobOwner {
   void on_standstill(uint64_t gap_ns, uint64_t now_ns);
 
   // Takes effect for what happens from now on. Running jobs keep their memory and time-outs. The
-  // source of random numbers stays: from its beginning it would draw the same ones again.
+  // source of random numbers stays: from its beginning it would draw the same ones again. So do the
+  // keys.
   void set_options(RegistryOptions options) {
     options.draw = std::move(context_.options.draw);
+    options.keys = context_.options.keys;
     context_.options = std::move(options);
   }
   // As in MemberRequests.

@@ -198,7 +198,7 @@ void JobRegistry::readmit(Job& job, uint32_t rank) {
                         job.spec().title() + ": a new rank needs results that only others have");
   }
   Status admitted = job.check_path(host_, member, rank);
-  if (admitted) admitted = job.admit(host_, spis_, rank);
+  if (admitted) admitted = job.admit(host_, spis_, context_.session_maker(), rank);
   if (!admitted) {
     context_.connections.dismiss(member.connection, admitted.error());
     if (member.state == Member::State::kJoined) lose(job, rank, admitted.error().message);

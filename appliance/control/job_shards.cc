@@ -119,16 +119,22 @@ void JobShards::close(PipelineHost& host, SpiAllocator& spis) {
 }
 
 Status JobShards::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank, uint32_t generation,
-                        const std::optional<nic::Endpoint>& known_host) {
+                        const std::optional<nic::Endpoint>& known_host,
+                        const SealMaker& make_seal) {
   PBOX_CHECK(running());  // the session numbers would belong to no shard
   std::vector<uint32_t> fresh;
+  std::vector<seal::SessionSeal> seals;
+  const auto give_up = [&](const Error& error) -> Status {
+    for (const uint32_t taken : fresh) spis.release(taken);
+    return error;
+  };
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     const auto spi = spis.allocate(pipelines_[index]);
-    if (!spi) {
-      for (const uint32_t taken : fresh) spis.release(taken);
-      return no_free_session(pipelines_[index]);
-    }
+    if (!spi) return give_up(no_free_session(pipelines_[index]));
     fresh.push_back(*spi);
+    auto seal = make_seal(index, *spi);
+    if (!seal) return give_up(seal.error());
+    seals.push_back(std::move(*seal));
   }
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     const pipeline::Session& session = shards_[index]->sessions()[rank];
@@ -140,7 +146,8 @@ Status JobShards::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank, u
                                      .rank = rank,
                                      .spi = fresh[index],
                                      .generation = static_cast<uint16_t>(generation),
-                                     .known_host = known_host});
+                                     .known_host = known_host,
+                                     .seal = &seals[index]});
     if (was_present) spis.release(former);
   }
   return ok_status();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,8 @@ class JobShards {
  public:
   // One copy of the part's state by pipeline that it uses.
   using Cuts = std::vector<std::shared_ptr<pipeline::StateCut>>;
+  // Makes the seal of a new session: on which of pipelines(), and its number.
+  using SealMaker = std::function<Result<seal::SessionSeal>(uint32_t index, uint32_t spi)>;
   using Shards = std::vector<std::unique_ptr<pipeline::JobShard>>;
 
   // Places the chunks; allocates no memory for their values.
@@ -66,7 +69,7 @@ class JobShards {
   // Gives the rank new sessions in `generation`. Its former sessions are void on every pipeline on
   // return. All or none.
   Status admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank, uint32_t generation,
-               const std::optional<nic::Endpoint>& known_host);
+               const std::optional<nic::Endpoint>& known_host, const SealMaker& make_seal);
   // From `generation` on no round waits for the rank.
   void exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank, uint32_t generation);
   void set_learning_rate(PipelineHost& host, float learning_rate);

@@ -120,7 +120,8 @@ JobStarter::Step JobStarter::start_job(Job& job, const Result<uint32_t>& epoch,
   const uint64_t barrier = job.members().barrier_to_resume();
   const bool recovers = job.recovering();
   if (state != nullptr) parts_.handover.begin_opening(job, *state);
-  const Status opened = epoch ? job.open(host_, spis_, *epoch, state) : Status(epoch.error());
+  const Status opened = epoch ? job.open(host_, spis_, context_.session_maker(), *epoch, state)
+                              : Status(epoch.error());
   if (!opened) {
     owner_.fail(job, opened.error());
     return Step::kFailed;

@@ -8,8 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "appliance/control/connection_keys.h"
 #include "appliance/control/control_connections.h"
 #include "appliance/control/job_table.h"
+#include "appliance/control/session_maker.h"
 #include "base/entropy.h"
 #include "base/limits.h"
 #include "base/rng.h"
@@ -36,6 +38,8 @@ struct RegistryOptions {
   // A worker must prove that it can be reached at an address on another host than its control
   // connection's. Not needed where packets come through a queue pair of their own (RDMA).
   bool checks_addresses = true;
+  // Packets of all sessions have keys of this; null: they have none. Outlives the registry.
+  ConnectionKeys* keys = nullptr;
   // Draws numbers that strangers must not guess: those of sessions, and names of backup copies.
   Draws draw = seeded_draws(1);
 };
@@ -71,6 +75,7 @@ struct RegistryContext {
   // Expires with the registry. Answers that arrive later are dropped.
   std::shared_ptr<const bool> alive = std::make_shared<const bool>(true);
 
+  SessionMaker session_maker() const { return {options.keys, options.box_name}; }
   // Returns a number for a question whose answer comes later. Never 0, never reused.
   uint64_t next_question() { return ++questions_; }
   void note(RegistryEvent::Severity severity, const char* name, std::string text,

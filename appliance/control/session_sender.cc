@@ -112,6 +112,9 @@ proto::BoxMessage SessionSender::session_for(const Job& job, uint32_t rank, bool
   session.set_protocol_version(job.members()[rank].protocol_version);
   session.set_box(options.box_name);
   session.set_payload_crc(options.payload_crc);
+  if (options.keys != nullptr) {
+    session.set_suite(static_cast<uint32_t>(options.keys->policy().suite));
+  }
   session.set_heartbeat_interval_ms(options.heartbeat_interval_ms);
   session.set_dead_after_ms(static_cast<uint32_t>(options.dead_after_ns / kNanosPerMilli));
   session.set_has_rounds(has_rounds);

@@ -1,48 +1,44 @@
-// Seals the packets of one direction of one session on one pipeline, and opens them: AES-256 in GCM
-// (NIST SP 800-38D), or in GMAC, its authentication alone. The nonce is the key's IV xor the packet
-// number, which is part of the header; whoever sends must use a number once.
-//
-// The bytes on the wire do not depend on the library that computes them: Intel's ipsec-mb on amd64,
-// OpenSSL elsewhere.
+// Seals the packets of one direction of a session with one key, and opens them. The nonce comes
+// from the key and the packet number in the header, so whoever seals must use a number once.
 #pragma once
 
-#include <memory>
 #include <span>
 
-#include "nic/seal/keys.h"
 #include "nic/wire/tag.h"
 
 namespace pbox::seal {
 
-// One core at a time.
+// One core at a time. nic/crypto has the ciphers.
 class PacketCipher {
  public:
   virtual ~PacketCipher() = default;
 
-  // Returns the tag of a packet. With kGcm256 the encrypted payload is written to `to`, which may
-  // be where the payload is; with kGmac256 `to` is not used.
+  // Returns the tag of a packet. A cipher that encrypts writes the encrypted payload to `to`, which
+  // may be where the payload is; others do not use `to`.
   virtual wire::Tag seal(const wire::HeaderWords& header, std::span<const std::byte> payload,
                          std::byte* to) = 0;
-  // Returns whether the tag is right. With kGcm256 the decrypted payload is written to `to`, which
-  // may be where the payload is. If the tag is wrong, `to` has no meaning and must not be used.
+  // Returns whether the tag is right. A cipher that encrypts writes the decrypted payload to `to`,
+  // which may be where the payload is. If the tag is wrong, `to` has no meaning and must not be
+  // used.
   virtual bool open(const wire::HeaderWords& header, std::span<const std::byte> payload,
                     const wire::Tag& tag, std::byte* to) = 0;
-
- protected:
-  using Nonce = std::array<std::byte, kIvBytes>;
-  static Nonce nonce_of(const std::array<std::byte, kIvBytes>& iv, const wire::HeaderWords& header);
 };
 
-// kFastest: ipsec-mb where the CPU is amd64 and has AES instructions, otherwise OpenSSL.
-enum class Library { kFastest, kOpenSsl };
+// The keys of one direction, one after the other: generation 0 at first, and the next generation
+// after each update. One core at a time.
+class KeyChain {
+ public:
+  virtual ~KeyChain() = default;
 
-// Makes a cipher with these keys. `pages` holds the expanded keys and outlives the cipher; with
-// OpenSSL they are in its own memory. Control thread. kResourceExhausted: no memory for the keys.
-Result<std::unique_ptr<PacketCipher>> make_packet_cipher(Suite suite, const Keys& keys,
-                                                         SecretPages& pages,
-                                                         Library library = Library::kFastest);
-
-// "ipsec-mb" or "OpenSSL", which kFastest stands for on this host.
-const char* fastest_library();
+  // The side that seals has the cipher of the present generation. The side that opens has the one
+  // before and the next one too. Until the first update the one before opens nothing.
+  virtual PacketCipher& present() = 0;
+  virtual PacketCipher& before() = 0;
+  virtual PacketCipher& next() = 0;
+  // The next generation becomes the present one. Takes some ten microseconds.
+  virtual void advance() = 0;
+  // Erases the keys of the generation before the present one.
+  virtual void forget_before() = 0;
+};
 
 }  // namespace pbox::seal

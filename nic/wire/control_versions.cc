@@ -30,6 +30,8 @@ constexpr AddedField kAddedFields[] = {
     {"Join.verdict", 3},
     {"Join.filled_parts", 3},
     {"Session.gives_verdicts", 3},
+    // Only on connections with TLS, which no box of version 2 has.
+    {"Session.suite", 3},
     {"BoxMessage.step_verdict", 3},
     {"BoxMessage.step_taken", 3},
     {"WorkerMessage.needs", 3},

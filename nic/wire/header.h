@@ -35,11 +35,12 @@ inline constexpr uint8_t kPacketTypeCount = 10;
 namespace flag {
 inline constexpr uint8_t kRetransmission = 1 << 0;  // the fragment was sent before
 inline constexpr uint8_t kLast = 1 << 1;            // the last fragment that is sent of the chunk
-inline constexpr uint8_t kEncrypted = 1 << 2;       // ENC; no sender sets it yet
+inline constexpr uint8_t kEncrypted = 1 << 2;       // the payload is encrypted
 inline constexpr uint8_t kNonfinite = 1 << 3;       // no sender sets it yet
 inline constexpr uint8_t kPartial = 1 << 4;         // not all workers are in it: contributors()
 inline constexpr uint8_t kCongestionEcho = 1 << 5;  // CE_ECHO; no sender sets it yet
-inline constexpr uint8_t kReserved = 0xc0;          // a packet with one of these bits is dropped
+inline constexpr uint8_t kKeyPhase = 1 << 6;        // lowest bit of the generation of keys
+inline constexpr uint8_t kReserved = 0x80;          // a packet with this bit is dropped
 }  // namespace flag
 
 struct Header {

@@ -1,6 +1,6 @@
 // The 16-byte tag at the end of every packet. Without keys (security.insecure) it is a CRC32C over
-// the header, and over the payload too if configured, padded with zeros. A keyed tag will have the
-// same place.
+// the header, and over the payload too if configured, padded with zeros. nic/seal has the tags of
+// sessions with keys.
 #pragma once
 
 #include <array>

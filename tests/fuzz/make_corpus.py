@@ -35,7 +35,7 @@ def packets() -> None:
         write("fuzz_packet", f"type-{kind}", b"\0" + packet(kind, bytes(range(16))))
     write("fuzz_packet", "payload-crc", b"\1" + packet(0, bytes(64), with_payload=True))
     write("fuzz_packet", "all-flags", b"\0" + packet(1, b"", flags=0x3F))
-    write("fuzz_packet", "reserved-flag", b"\0" + packet(1, b"", flags=0x40))
+    write("fuzz_packet", "reserved-flag", b"\0" + packet(1, b"", flags=0x80))
     write("fuzz_packet", "layout", b"\2" + struct.pack("<HI", 896, 32255))
     write("fuzz_packet", "too-short", b"\0" + bytes(55))
 

@@ -249,15 +249,6 @@ inline constexpr GoldenPacket kPackets[] = {
       .chunk = 0x0, .round = 0x0, .fragment = 0x0,
       .credit = 0x0, .timestamp_us = 0x0, .dtype_scale = 0x0,
       .generation = 0x1}},
-    {"reserved flag 0x40",
-     "104000000100005a0100000000000000010000000000000000000000000000000000000000000100"
-     "a1494c1c000000000000000000000000",
-     true, wire::Reject::kReserved,
-     {.version_type = 0x10, .flags = 0x40, .payload_bytes = 0x0,
-      .spi = 0x5a000001, .packet_number = 0x1, .epoch = 0x1,
-      .chunk = 0x0, .round = 0x0, .fragment = 0x0,
-      .credit = 0x0, .timestamp_us = 0x0, .dtype_scale = 0x0,
-      .generation = 0x1}},
     {"reserved flag 0x80",
      "108000000100005a0100000000000000010000000000000000000000000000000000000000000100"
      "b971682d000000000000000000000000",

@@ -37,7 +37,7 @@ Box::Box(Rack& rack, HostId host)
   rack.control.attach(client_host_, client_);
 }
 
-control::RegistryOptions Box::registry_options() const {
+control::RegistryOptions Box::registry_options() {
   control::RegistryOptions options;
   options.box_name = "box" + std::to_string(host_);
   options.dead_after_ns = rack_.options.dead_after_ns;
@@ -60,6 +60,7 @@ control::RegistryOptions Box::registry_options() const {
     seed += starts_;
   }
   options.draw = seeded_draws(seed);
+  if (rack_.options.suite != seal::Suite::kNone) options.keys = this;
   return options;
 }
 
@@ -145,6 +146,7 @@ void Box::crash(bool silently) {
   }
   checker_.reset();
   peers_.clear();
+  session_keys_.clear();
   if (silently) disk_.crash();
 }
 
@@ -255,6 +257,7 @@ void Box::turn_control() {
 bool Box::on_accept(ConnectionId id, HostId from) {
   if (!up()) return false;
   peers_[id] = from;
+  open_keys(id);
   constexpr HostId kControlNetwork = 0x8000;
   const HostId seen = rack_.options.has_control_network ? from | kControlNetwork : from;
   registry_->on_open(id, endpoint_of(seen, limits::kControlPort), control_thread_.now_ns());
@@ -269,8 +272,13 @@ void Box::on_control_message(ConnectionId id, const std::string& body) {
 }
 
 void Box::on_closed(ConnectionId id, const std::string& reason) {
-  registry_->on_closed(id, reason, control_thread_.now_ns());
+  close_connection(id, reason);
   flush();
+}
+
+void Box::close_connection(ConnectionId id, const std::string& reason) {
+  session_keys_.erase(id);
+  registry_->on_closed(id, reason, control_thread_.now_ns());
 }
 
 BackupMember* Box::Client::relay(ConnectionId id) const {
@@ -320,7 +328,7 @@ void Box::carry_out(const control::Action& action) {
   if (action.kind == control::Action::Kind::kClose) {
     rack_.control.close(action.connection, host_);
     // Does what the control server does once the last message has been sent.
-    registry_->on_closed(action.connection, "closed by the box", control_thread_.now_ns());
+    close_connection(action.connection, "closed by the box");
     return;
   }
   const bool is_to_box = is_box(action.connection);

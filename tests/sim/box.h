@@ -35,7 +35,10 @@ class BoxEpochs : public storage::Epochs {
   uint32_t boxes_;
 };
 
-class Box final : public ControlEnd, public control::PipelineHost, public control::BackupBoxes {
+class Box final : public ControlEnd,
+                  public control::PipelineHost,
+                  public control::BackupBoxes,
+                  public control::ConnectionKeys {
  public:
   Box(Rack& rack, HostId host);
 
@@ -110,6 +113,14 @@ class Box final : public ControlEnd, public control::PipelineHost, public contro
                uint64_t timeout_ns, cluster::Environment::Answer done);
   void end_question(ConnectionId id, Result<proto::BoxMessage> answer);
 
+  control::KeyPolicy policy() const override {
+    return {rack_.options.suite, {.packets = rack_.options.key_packets}};
+  }
+  seal::SessionKeys* of(ConnectionId connection) override;
+  class KeysOf;
+  void open_keys(ConnectionId connection);  // box_keys.cc
+  void close_connection(ConnectionId id, const std::string& reason);
+
   void join_cluster();
   bool turn(uint32_t index, bool carries_out_command);
   void turn_control();
@@ -131,7 +142,7 @@ class Box final : public ControlEnd, public control::PipelineHost, public contro
   // The part map that this box knows gives it the part that it runs.
   void check_place(const std::string& job, uint32_t part) const;
   void learn_session(ConnectionId id, const proto::Session& session);
-  control::RegistryOptions registry_options() const;
+  control::RegistryOptions registry_options();
 
   Rack& rack_;
   HostId host_;
@@ -152,6 +163,7 @@ class Box final : public ControlEnd, public control::PipelineHost, public contro
   // Over all starts of the box: the job and the start to which each epoch was assigned.
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> epochs_given_;
   std::map<ConnectionId, HostId> peers_;
+  std::map<ConnectionId, std::unique_ptr<seal::SessionKeys>> session_keys_;
   ConnectionId hears_from_ = 0;  // connection whose message is being handled; 0: none
   std::map<ConnectionId, Question> questions_;
 };

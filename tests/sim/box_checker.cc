@@ -124,23 +124,71 @@ void BoxChecker::before_turn(uint32_t index, const pipeline::Engine& engine, boo
   pipeline.before = tally(engine);
   pipeline.damaged = damaged;
   pipeline.replayed = false;
+  forget_keys(pipeline);
   if (damaged) pipeline.state_hash = hash(pipeline);
 }
 
-void BoxChecker::replay(Pipeline& pipeline, const SimPort& port) const {
+void BoxChecker::sealed(uint32_t spi, seal::SessionSeal from_worker, seal::SessionSeal from_box) {
+  mirrors_[spi] = {std::move(from_worker), std::move(from_box)};
+}
+
+// Whether the box takes the packet for authentic. Called once for each packet that it receives.
+bool BoxChecker::opens(uint32_t index, wire::Parsed& parsed) {
+  const uint32_t spi = parsed.header.spi;
+  if (rack_.options.suite == seal::Suite::kNone) {
+    return wire::verify_tag({rack_.options.payload_crc}, parsed);
+  }
+  const auto found = mirrors_.find(spi);
+  return pipeline::spi_pipeline(spi) == index && found != mirrors_.end() &&
+         found->second.from_worker.open({}, parsed, room_.data());
+}
+
+nic::TxPacket BoxChecker::opened(const nic::TxPacket& packet) {
+  const auto found = mirrors_.find(packet.header.spi & ~wire::kSpiToWorker);
+  if (rack_.options.suite == seal::Suite::kNone || found == mirrors_.end()) return packet;
+  const size_t bytes = packet.header.payload_bytes;
+  packet_.resize(limits::kPacketOverheadBytes + bytes);
+  std::memcpy(packet_.data(), &packet.header, sizeof(packet.header));
+  if (bytes > 0) std::memcpy(packet_.data() + sizeof(packet.header), packet.payload, bytes);
+  std::memcpy(packet_.data() + sizeof(packet.header) + bytes, packet.tag.data(), packet.tag.size());
+  wire::Parsed parsed;
+  const bool is_whole = wire::parse(packet_.data(), static_cast<uint32_t>(packet_.size()),
+                                    parsed) == wire::Reject::kNone;
+  require(is_whole && found->second.from_box.open({}, parsed, room_.data()),
+          "a packet of the box does not open with its session's keys");
+  nic::TxPacket plain = packet;
+  plain.payload = parsed.payload;
+  return plain;
+}
+
+// Forgets the keys before the present ones where the box has forgotten them.
+void BoxChecker::forget_keys(const Pipeline& pipeline) {
+  for (const Shard& entry : pipeline.shards) {
+    for (const auto& session : entry.shard->sessions()) {
+      const auto found = mirrors_.find(session.spi);
+      if (found == mirrors_.end() || session.seal.opens_before()) continue;
+      Mirror& mirror = found->second;
+      while (mirror.from_worker.opens_before()) {
+        mirror.from_worker.tick(mirror.now_ns += kNanosPerSecond);
+      }
+    }
+  }
+}
+
+void BoxChecker::replay(uint32_t index, const SimPort& port) {
+  Pipeline& pipeline = pipelines_[index];
   if (std::exchange(pipeline.replayed, true)) return;
   for (const Packet& packet : port.held()) {
     pipeline.unanswered_bytes[{host_of(packet.from), packet.from.port}] += packet.bytes.size();
     wire::Parsed parsed;
     const auto reject =
         wire::parse(packet.bytes.data(), static_cast<uint32_t>(packet.bytes.size()), parsed);
-    if (reject != wire::Reject::kNone) continue;
+    if (reject != wire::Reject::kNone || !opens(index, parsed)) continue;
     for (Shard& entry : pipeline.shards) {
       if (!entry.replay) continue;
       for (const auto& session : entry.shard->sessions()) {
-        const bool is_its = session.spi == parsed.header.spi &&
-                            entry.replay->is_present(session.rank) &&
-                            wire::verify_tag({rack_.options.payload_crc}, parsed);
+        const bool is_its =
+            session.spi == parsed.header.spi && entry.replay->is_present(session.rank);
         // A PULL from an address that is not proved is answered with a challenge, and no more.
         const bool is_challenged = parsed.header.type() == wire::PacketType::kPull &&
                                    session.known_host && !session.is_at(packet.from);
@@ -152,13 +200,14 @@ void BoxChecker::replay(Pipeline& pipeline, const SimPort& port) const {
 
 void BoxChecker::sent(uint32_t index, const SimPort& port, const nic::TxPacket& packet) {
   Pipeline& pipeline = pipelines_[index];
-  replay(pipeline, port);
+  replay(index, port);
   check_destination(pipeline, packet);
+  const nic::TxPacket plain = opened(packet);
   for (const Shard& entry : pipeline.shards) {
     if (!entry.replay) continue;
     for (const auto& session : entry.shard->sessions()) {
       const bool is_its = (session.spi | wire::kSpiToWorker) == packet.header.spi;
-      if (is_its) entry.replay->check_sent(session.rank, packet);
+      if (is_its) entry.replay->check_sent(session.rank, plain);
     }
   }
 }
@@ -180,7 +229,7 @@ void BoxChecker::check_destination(Pipeline& pipeline, const nic::TxPacket& pack
 void BoxChecker::after_turn(uint32_t index, const pipeline::Engine& engine, const SimPort& port,
                             bool commanded) {
   Pipeline& pipeline = pipelines_[index];
-  replay(pipeline, port);
+  replay(index, port);
   for (const Shard& entry : pipeline.shards) {
     if (commanded && entry.replay) entry.replay->note_command();
   }
@@ -189,6 +238,8 @@ void BoxChecker::after_turn(uint32_t index, const pipeline::Engine& engine, cons
   if (commanded) check_all(pipeline);
   require(!pipeline.damaged || hash(pipeline) == pipeline.state_hash,
           "a packet that is not authentic changed what the box holds");
+  require(!pipeline.damaged || tally(engine).pulls == pipeline.before.pulls,
+          "a PULL that is not authentic is answered");
   for (const Packet& packet : port.held()) {
     wire::Parsed parsed;
     if (wire::parse(packet.bytes.data(), static_cast<uint32_t>(packet.bytes.size()), parsed) !=

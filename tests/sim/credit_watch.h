@@ -27,9 +27,15 @@ class CreditWatch {
     window_bytes_ = std::min(session.pipelines[lane].credit_bytes, session.window_bytes);
   }
 
+  // With keys: a second seal of this end, to open what the worker opens.
+  void set_mirror(seal::SessionSeal mirror) { mirror_ = std::move(mirror); }
   void set_generation(uint32_t generation) { generation_ = static_cast<uint16_t>(generation); }
 
   void received(std::span<const Packet> packets) {
+    const seal::SessionSeal& worker = *session_.pipelines[lane_].seal;
+    while (mirror_.opens_before() && !worker.opens_before()) {
+      mirror_.tick(mirror_ns_ += kNanosPerSecond);
+    }
     for (const Packet& packet : packets) received(packet);
   }
 
@@ -119,9 +125,9 @@ class CreditWatch {
     const wire::Header& header = parsed.header;
     const bool sound = wire::parse(packet.bytes.data(), static_cast<uint32_t>(packet.bytes.size()),
                                    parsed) == wire::Reject::kNone &&
-                       wire::verify_tag(session_.tag, parsed) && header.epoch == session_.epoch &&
-                       header.generation == generation_ &&
-                       header.spi == (session_.pipelines[lane_].spi | wire::kSpiToWorker);
+                       header.spi == (session_.pipelines[lane_].spi | wire::kSpiToWorker) &&
+                       mirror_.open(session_.tag, parsed, room_.data()) &&
+                       header.epoch == session_.epoch && header.generation == generation_;
     if (!sound) return;
     const uint64_t credit = uint64_t{header.credit} * limits::kCreditUnitBytes;
     window_bytes_ = std::max(window_bytes_, std::min<uint64_t>(credit, session_.window_bytes));
@@ -217,6 +223,9 @@ class CreditWatch {
   }
 
   const worker::SessionSpec session_;
+  seal::SessionSeal mirror_;
+  uint64_t mirror_ns_ = 0;  // time of its ticks
+  std::vector<std::byte> room_ = std::vector<std::byte>(limits::kFragmentBytesMax);
   uint16_t generation_ = session_.generation;
   uint32_t lane_;
   const JobModel& job_;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 #include "tests/sim/violation.h"
@@ -117,7 +118,7 @@ void Member::perform(worker::Action& action) {
         if (transport != transport_ || lanes_.empty()) return;
         worker::TransportFacts facts;
         facts.rto_floor_ns = rack_.options.rto_floor_ns;
-        facts.lanes.resize(lanes_.size(), {.receivable_bytes = UINT32_MAX});
+        facts.receivable_bytes.resize(lanes_.size(), UINT32_MAX);
         membership_->on_transport_open(facts, thread_.now_ns());
         perform();
       });
@@ -138,6 +139,26 @@ void Member::connect(const worker::Action& action) {
         membership_->on_disconnected({ErrorCode::kUnavailable, "no answer"}, thread_.now_ns());
         perform();
       });
+}
+
+std::shared_ptr<seal::SessionKeys> Member::keys() {
+  class OfMember final : public seal::SessionKeys {
+   public:
+    explicit OfMember(Member& member) : member_(member) {}
+    Result<seal::SessionSeal> make(const seal::SessionName& name,
+                                   const seal::SealSpec& spec) override {
+      PBOX_CHECK(member_.is_connected_);
+      SimKeys& keys = member_.rack_.keys;
+      member_.mirrors_[spec.spi] =
+          keys.mirror(member_.connection_, crypto::End::kWorker, name, spec);
+      return keys.of(member_.connection_, crypto::End::kWorker)->make(name, spec);
+    }
+
+   private:
+    Member& member_;
+  };
+  if (rack_.options.suite == seal::Suite::kNone) return nullptr;
+  return std::make_shared<OfMember>(*this);
 }
 
 void Member::send(const proto::WorkerMessage& message) {
@@ -177,6 +198,11 @@ void Member::open_lanes(const worker::SessionSpec& session) {
     Lane& lane = lanes_.emplace_back();
     open_port(lane, static_cast<uint16_t>(first_port_ + index));
     lane.credit = watch(session, index);
+    const auto mirror = mirrors_.find(session.pipelines[index].spi);
+    if (lane.credit && mirror != mirrors_.end()) {
+      lane.credit->set_mirror(std::move(mirror->second));
+      mirrors_.erase(mirror);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 // driven as libpbox's client drives them.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,6 +55,8 @@ class Member {
   virtual void end_if_over() = 0;
 
   void begin(std::unique_ptr<worker::Membership> membership);
+  // The keys of whatever connection it has; null in a rack without keys.
+  std::shared_ptr<seal::SessionKeys> keys();
   // Does one round of the client's I/O thread. Returns true if there was anything to do.
   bool exchange_packets(uint64_t now_ns);
   // Carries out the actions that the membership asks for.
@@ -90,6 +93,7 @@ class Member {
   uint32_t path_mtu_;
   HostId box_ = 0;  // destination of the connection
   bool is_connected_ = false;
+  std::map<uint32_t, seal::SessionSeal> mirrors_;  // by spi, until the session's lanes are open
   std::vector<Lane> lanes_;
   uint64_t transport_ = 0;  // counts the transports that were opened
 };

@@ -92,13 +92,14 @@ void Network::send(const nic::Endpoint& from, const nic::TxPacket& packet) {
   }
   std::memcpy(bytes.data() + limits::kHeaderBytes + payload_bytes, packet.tag.data(),
               packet.tag.size());
+  overheard_[sent_ % overheard_.size()] = {bytes, from, *packet.to};
   inject(from, *packet.to, std::move(bytes));
 }
 
 void Network::inject(const nic::Endpoint& from, const nic::Endpoint& to,
-                     std::vector<std::byte> bytes) {
+                     std::vector<std::byte> bytes, bool is_forged) {
   ++sent_;
-  Packet packet{std::move(bytes), from, to};
+  Packet packet{std::move(bytes), from, to, is_forged};
   note(1, packet);
   route(std::move(packet));
 }
@@ -222,10 +223,20 @@ void Network::deliver(uint32_t slot) {
     drop(Fault::kRingOverflow);
     return;
   }
+  if (options_.suite != seal::Suite::kNone && !is_first(packet)) packet.damaged = true;
   ring.bytes += packet.bytes.size();
   ring.waiting.push_back(std::move(packet));
   ++waiting_;
   ring.on_arrival();
+}
+
+// Whether the packet is whole and no copy of it has arrived at this port before.
+bool Network::is_first(const Packet& packet) {
+  wire::Header header;
+  if (packet.damaged || packet.bytes.size() < sizeof(header)) return false;
+  std::memcpy(&header, packet.bytes.data(), sizeof(header));
+  const uint64_t session = mixed(uint64_t{header.epoch} << 32 | header.spi, host_of(packet.to));
+  return arrived_.insert(mixed(mixed(session, header.packet_number), packet.to.port)).second;
 }
 
 Packet Network::take(ReceiveRing& ring) {

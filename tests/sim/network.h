@@ -31,7 +31,7 @@ struct Packet {
   std::vector<std::byte> bytes;
   nic::Endpoint from;
   nic::Endpoint to;
-  bool damaged = false;  // changed by the network
+  bool damaged = false;  // changed by the network or forged; with keys also if it is not the first
 };
 
 // The packets that wait at a port. Bounded in bytes and, unless slots_max is 0, in packets.
@@ -54,7 +54,10 @@ class Network {
 
   void send(const nic::Endpoint& from, const nic::TxPacket& packet);
   // Sends bytes that no port has made; they count as sent.
-  void inject(const nic::Endpoint& from, const nic::Endpoint& to, std::vector<std::byte> bytes);
+  void inject(const nic::Endpoint& from, const nic::Endpoint& to, std::vector<std::byte> bytes,
+              bool is_forged = false);
+  // A packet that some port has sent lately, as somebody on the way could have copied it.
+  const Packet& overheard(uint64_t draw) const { return overheard_[draw % overheard_.size()]; }
   // Takes one packet from a ring for the port that polls it.
   Packet take(ReceiveRing& ring);
 
@@ -100,6 +103,7 @@ class Network {
   uint64_t serialised_ns(const Packet& packet);
   void deliver(uint32_t slot);
   void note(uint64_t what, const Packet& packet);
+  bool is_first(const Packet& packet);
   void check_packet_number(const nic::Endpoint& from, const nic::TxPacket& packet);
 
   EventQueue& queue_;
@@ -115,6 +119,8 @@ class Network {
   std::vector<Packet> slots_;  // packets in flight
   std::vector<uint32_t> free_slots_;
   std::unordered_set<uint64_t> used_numbers_;
+  std::unordered_set<uint64_t> arrived_;  // with keys: packets that have arrived whole at a port
+  std::vector<Packet> overheard_ = std::vector<Packet>(32);
   uint64_t trace_hash_ = 0;
   uint64_t sent_ = 0, copied_ = 0, dropped_count_ = 0, taken_ = 0;
   uint64_t in_flight_ = 0, waiting_ = 0;

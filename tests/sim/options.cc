@@ -241,6 +241,15 @@ void draw_addresses(uint64_t seed, Options& options) {
   }
 }
 
+// Draws keys in the same way. Without them packets have checksums.
+void draw_keys(uint64_t seed, Options& options) {
+  constexpr seal::Suite kSuites[] = {seal::Suite::kNone, seal::Suite::kGmac256,
+                                     seal::Suite::kGcm256};
+  Draw draw(seed ^ 0xe7037ed1a0b428dbull);
+  options.suite = draw.one_of(kSuites);
+  if (draw.chance(0.7)) options.key_packets = draw.scaled(3, 3000);
+}
+
 // Draws numerics in the same way, for jobs whose rounds wait for all ranks.
 void draw_numerics(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0xa0761d6478bd642full);
@@ -383,6 +392,7 @@ Options draw(uint64_t seed) {
   draw_schedules(seed, options);
   draw_models(seed, options);
   draw_numerics(seed, options);
+  draw_keys(seed, options);
   draw_outages(seed, options);
   draw_moves(seed, options);
   draw_room(seed, options);

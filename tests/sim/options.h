@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "appliance/control/job_spec.h"
+#include "nic/seal/session_keys.h"
 #include "nic/wire/dtype.h"
 #include "pipeline/job_shard.h"
 
@@ -122,8 +123,10 @@ struct Options {
   uint32_t ring_bytes = 1u << 20;  // size of each pipeline's receive ring
   uint32_t ring_slots = 0;
   bool payload_crc = true;
-  uint32_t burst_packets = limits::kBurstPackets;  // the most that a port gives at once
-  uint32_t send_packets = limits::kBurstPackets;   // the most that a port takes at once
+  seal::Suite suite = seal::Suite::kNone;                // how packets are protected
+  uint64_t key_packets = seal::KeyUpdates::kPacketsMax;  // packets that one key seals
+  uint32_t burst_packets = limits::kBurstPackets;        // the most that a port gives at once
+  uint32_t send_packets = limits::kBurstPackets;         // the most that a port takes at once
   uint64_t latency_ns = 20'000;
   uint64_t jitter_ns = 0;
   uint64_t link_bytes_per_us = 0;  // rate of each host in each direction; 0: unlimited

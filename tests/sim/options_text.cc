@@ -86,6 +86,10 @@ std::string to_string(const Options& options) {
       options.send_packets, ms(options.latency_ns), ms(options.jitter_ns));
   line.add(" rto_floor=%.1fms dead_after=%.0fms%s", ms(options.rto_floor_ns),
            ms(options.dead_after_ns), options.same_sessions ? " same-sessions" : "");
+  if (options.suite != seal::Suite::kNone) {
+    line.add(" %s/%llu", options.suite == seal::Suite::kGcm256 ? "gcm" : "gmac",
+             static_cast<unsigned long long>(options.key_packets));
+  }
   if (options.has_cluster) line.add(" CLUSTER");
   if (options.has_control_network) line.add(" control-network");
   if (options.is_tight) {

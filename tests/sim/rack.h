@@ -9,6 +9,7 @@
 #include "tests/sim/control_link.h"
 #include "tests/sim/job_model.h"
 #include "tests/sim/sim_cluster.h"
+#include "tests/sim/sim_keys.h"
 
 namespace pbox::sim {
 
@@ -20,6 +21,7 @@ struct Rack {
   FaultCounts& counts;
   std::vector<std::unique_ptr<JobModel>>& jobs;
   SimCluster& cluster;
+  SimKeys& keys;
   std::ostream* trace;  // null: no trace
 
   // `text` is a function that returns a description of the event.

@@ -21,7 +21,7 @@ Rogue::Rogue(Rack& rack, JobModel& job)
 }
 
 void Rogue::start() {
-  membership_ = make_membership(rack_, job_, 0, 1, false, {.box = job_.options.box});
+  membership_ = make_membership(rack_, job_, 0, 1, false, {.box = job_.options.box}, keys());
   membership_->begin(rack_.queue.now_ns());
   perform();
 }
@@ -29,6 +29,22 @@ void Rogue::start() {
 void Rogue::stop() {
   stopped_ = true;
   if (connection_ != 0) rack_.control.close(std::exchange(connection_, 0), job_.first_host);
+}
+
+std::shared_ptr<seal::SessionKeys> Rogue::keys() {
+  class OfRogue final : public seal::SessionKeys {
+   public:
+    explicit OfRogue(Rogue& rogue) : rogue_(rogue) {}
+    Result<seal::SessionSeal> make(const seal::SessionName& name,
+                                   const seal::SealSpec& spec) override {
+      return rogue_.rack_.keys.of(rogue_.connection_, crypto::End::kWorker)->make(name, spec);
+    }
+
+   private:
+    Rogue& rogue_;
+  };
+  if (rack_.options.suite == seal::Suite::kNone) return nullptr;
+  return std::make_shared<OfRogue>(*this);
 }
 
 void Rogue::perform() {
@@ -93,7 +109,6 @@ wire::Header Rogue::header(const Place& place, wire::PacketType type) {
   wire::Header header;
   header.set_type(type);
   header.spi = session_->pipelines[place.lane].spi;
-  header.packet_number = next_packet_number_++;
   header.epoch = session_->epoch;
   header.generation = session_->generation;
   header.chunk = place.chunk;
@@ -111,8 +126,21 @@ void Rogue::send(const Place& place, wire::Header header, bool no_numbers) {
   std::vector<std::byte> bytes(limits::kPacketOverheadBytes + header.payload_bytes,
                                no_numbers ? std::byte{0xff} : std::byte{0x3c});
   std::memcpy(bytes.data(), &header, sizeof(header));
-  const wire::Tag tag = wire::make_tag(session_->tag, header, bytes.data() + sizeof(header));
-  std::memcpy(bytes.data() + bytes.size() - sizeof(tag), tag.data(), sizeof(tag));
+  // With keys of its own, it seals most of what it sends.
+  seal::SessionSeal& seal = *session_->pipelines[place.lane].seal;
+  const bool forges = seal.has_keys() && rng_.below(4) == 0;
+  std::byte* payload = bytes.data() + sizeof(header);
+  nic::TxPacket packet;
+  packet.header = header;
+  packet.payload = payload;
+  if (forges || header.payload_bytes > limits::kFragmentBytesMax) {
+    packet.tag = wire::make_tag(session_->tag, header, payload);
+  } else {
+    seal.seal(session_->tag, packet, payload);
+  }
+  std::memcpy(bytes.data(), &packet.header, sizeof(packet.header));
+  std::memcpy(bytes.data() + bytes.size() - sizeof(packet.tag), packet.tag.data(),
+              sizeof(packet.tag));
   rack_.network.inject(endpoint_of(job_.first_host, kPort), session_->pipelines[place.lane].box,
                        std::move(bytes));
 }

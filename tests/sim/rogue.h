@@ -35,6 +35,7 @@ class Rogue final : public ControlEnd {
     uint32_t fragment = 0;
   };
 
+  std::shared_ptr<seal::SessionKeys> keys();
   void perform();
   void attack();
   void push_round();
@@ -53,7 +54,6 @@ class Rogue final : public ControlEnd {
   std::unique_ptr<worker::Membership> membership_;
   ConnectionId connection_ = 0;
   std::optional<worker::SessionSpec> session_;
-  uint64_t next_packet_number_ = 1;
   uint32_t round_ = 0;  // the next round that it pushes correctly
   bool stopped_ = false;
 };

@@ -22,7 +22,8 @@ World::World(const Options& options, std::ostream* trace)
       network_(queue_, options_, counts_),
       control_(queue_, network_, options_.latency_ns),
       cluster_(queue_, options_),
-      rack_{queue_, network_, control_, options_, counts_, jobs_, cluster_, trace},
+      keys_(options.seed),
+      rack_{queue_, network_, control_, options_, counts_, jobs_, cluster_, keys_, trace},
       rng_(options.seed ^ 0x776f726c64ull) {
   HostId host = options_.boxes;
   for (uint32_t index = 0; index < options_.jobs.size(); ++index) {
@@ -239,11 +240,34 @@ void World::send_from_outside(const Episode& episode, uint32_t left) {
     std::memcpy(bytes.data() + bytes.size() - sizeof(tag), tag.data(), sizeof(tag));
   }
   counts_.add(Fault::kOutsider);
-  network_.inject(endpoint_of(outsider, 666), endpoint_of(box, port), std::move(bytes));
+  if (options_.suite != seal::Suite::kNone && rng_.below(2) == 0) {
+    forge(endpoint_of(outsider, 666));
+  } else {
+    network_.inject(endpoint_of(outsider, 666), endpoint_of(box, port), std::move(bytes));
+  }
   if (left == 0) return;
   queue_.after(episode.length_ns / 20, [this, &episode, left] {
     if (healed_ns_ == UINT64_MAX) send_from_outside(episode, left - 1);
   });
+}
+
+// Sends what somebody on the way can make of a packet: a copy, or another packet of its session.
+void World::forge(const nic::Endpoint& from) {
+  const Packet& overheard = network_.overheard(rng_.next());
+  if (overheard.bytes.empty()) return;
+  std::vector<std::byte> bytes = overheard.bytes;
+  const bool is_forged = rng_.below(3) != 0;
+  if (is_forged) {
+    wire::Header header;
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    header.packet_number += rng_.below(2) == 0 ? 1 + rng_.below(5000) : 0;
+    if (rng_.below(2) == 0) header.flags ^= wire::flag::kKeyPhase;
+    if (rng_.below(4) == 0) header.flags ^= wire::flag::kEncrypted;
+    if (rng_.below(4) == 0) header.round += 1;
+    std::memcpy(bytes.data(), &header, sizeof(header));
+    bytes[bytes.size() - 1 - rng_.below(bytes.size() - sizeof(header))] ^= std::byte{1};
+  }
+  network_.inject(from, overheard.to, std::move(bytes), is_forged);
 }
 
 void World::heal() {

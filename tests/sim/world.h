@@ -38,6 +38,7 @@ class World {
   void end(const Episode& episode);
   void drop_fragment(const Episode& episode);
   void send_from_outside(const Episode& episode, uint32_t left);
+  void forge(const nic::Endpoint& from);
   void heal();
   void watch();
   bool over() const;
@@ -72,6 +73,7 @@ class World {
   ControlNetwork control_;
   std::vector<std::unique_ptr<JobModel>> jobs_;
   SimCluster cluster_;
+  SimKeys keys_;
   Rack rack_;
   std::vector<std::unique_ptr<Box>> boxes_;
   std::vector<std::unique_ptr<Worker>> workers_;

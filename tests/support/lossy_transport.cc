@@ -11,6 +11,7 @@
 // Any other port is refused.
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -60,7 +61,7 @@ class LossyTransport : public pbox::worker::Transport {
   }
   Status open(const SessionSpec& session, const pbox::worker::Opening& opening) override {
     if (kind_ == "closed") return Error{ErrorCode::kUnavailable, "these lanes lead nowhere"};
-    if (kind_ == "probes") return probe_in_vain(session, opening);
+    if (kind_ == "probes") return probe_in_vain(session);
     return sockets_.open(session, opening);
   }
   uint32_t receivable_bytes(uint32_t lane) const override {
@@ -96,16 +97,15 @@ class LossyTransport : public pbox::worker::Transport {
   }
 
  private:
-  static Status probe_in_vain(const SessionSpec& session, const pbox::worker::Opening& opening) {
+  static Status probe_in_vain(const SessionSpec& session) {
     constexpr int kProbes = 2000;
-    const pbox::wire::PullPayload holds_nothing;
+    std::array<std::byte, pbox::worker::kHoldsNothing.size()> room;
     for (uint32_t lane = 0; lane < session.pipelines.size(); ++lane) {
       auto port = pbox::worker::open_connected(session.pipelines[lane].box);
       if (!port) return port.error();
       for (int probe = 0; probe < kProbes; ++probe) {
-        const uint64_t number = opening.next_packet_numbers[lane]++;
-        const auto packet =
-            pbox::worker::make_probe(session, lane, number, pbox::monotonic_ns(), holds_nothing);
+        const auto packet = pbox::worker::make_probe(session, lane, pbox::monotonic_ns(),
+                                                     pbox::worker::kHoldsNothing, room.data());
         port->tx_burst({&packet, 1});
       }
     }

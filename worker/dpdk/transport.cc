@@ -112,7 +112,7 @@ Status DpdkTransport::open(const SessionSpec& session, const Opening& opening) {
       opened_ns = monotonic_ns();
     }
     if (const Status alive = opening.keep_alive(); !alive) return alive;
-    send_probes(session, opening.next_packet_numbers);
+    send_probes(session);
     if (listen(session, monotonic_ns() + kProbeIntervalNs)) return ok_status();
     const uint64_t now_ns = monotonic_ns();
     if (now_ns >= opening.deadline_ns) return unanswered(session, now_ns - start_ns);
@@ -151,15 +151,14 @@ Status DpdkTransport::open_device(const SessionSpec& session,
   return ok_status();
 }
 
-void DpdkTransport::send_probes(const SessionSpec& session,
-                                std::span<uint64_t> next_packet_numbers) {
-  PBOX_CHECK(next_packet_numbers.size() == lanes_.size());
-  const wire::PullPayload holds_nothing;
+void DpdkTransport::send_probes(const SessionSpec& session) {
+  PBOX_CHECK(session.pipelines.size() == lanes_.size());
+  std::array<std::byte, kHoldsNothing.size()> room;
   for (uint32_t index = 0; index < lanes_.size(); ++index) {
     Lane& lane = lanes_[index];
     if (lane.answered) continue;
     const nic::TxPacket probe =
-        make_probe(session, index, next_packet_numbers[index]++, monotonic_ns(), holds_nothing);
+        make_probe(session, index, monotonic_ns(), kHoldsNothing, room.data());
     lane.port.tx_burst({&probe, 1});  // a probe that does not leave counts as lost
   }
 }

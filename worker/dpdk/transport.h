@@ -44,7 +44,7 @@ class DpdkTransport : public Transport {
   };
 
   Status open_device(const SessionSpec& session, const std::vector<uint16_t>& udp_ports);
-  void send_probes(const SessionSpec& session, std::span<uint64_t> next_packet_numbers);
+  void send_probes(const SessionSpec& session);
   bool listen(const SessionSpec& session, uint64_t until_ns);
   bool lost_connection() const;
   Error unanswered(const SessionSpec& session, uint64_t waited_ns) const;

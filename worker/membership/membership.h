@@ -25,6 +25,7 @@
 #include "base/result.h"
 #include "base/rng.h"
 #include "nic/endpoint.h"
+#include "nic/seal/session_keys.h"
 #include "nic/wire/control.pb.h"
 #include "nic/wire/control_versions.h"
 #include "nic/wire/schedule.h"
@@ -73,6 +74,8 @@ struct MembershipOptions {
   bool is_backup = false;  // the job is such a replica, kept by the very box that is joined
   // Shared by the memberships of all parts; null: this one has its own.
   std::shared_ptr<HeldVerdict> verdict = nullptr;
+  // The keys of sessions, made from the connection at hand; null: boxes are talked to without keys.
+  std::shared_ptr<seal::SessionKeys> keys = nullptr;
   uint64_t incarnation = 1;  // identifies this worker; never used by another one
   uint64_t seed = 1;         // seeds the jitter
   wire::AddedFields added_fields = wire::added_fields();
@@ -85,11 +88,7 @@ inline bool can_resume(const MembershipOptions& options) {
 
 // The properties of an open transport.
 struct TransportFacts {
-  struct Lane {
-    uint64_t first_packet_number = 1;  // the first one that opening the transport has not used
-    uint32_t receivable_bytes = 0;
-  };
-  std::vector<Lane> lanes;  // one per pipeline of the session
+  std::vector<uint32_t> receivable_bytes;  // by pipeline of the session
   uint64_t rto_floor_ns = 0;
 };
 

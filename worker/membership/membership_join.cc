@@ -116,6 +116,37 @@ std::vector<proto::WorkerMessage> round_messages(const Exchange& exchange) {
   return messages;
 }
 
+// Gives each pipeline of the session its seal.
+Status give_seals(const proto::Session& session, const MembershipOptions& options,
+                  SessionSpec& spec) {
+  const auto suite = static_cast<seal::Suite>(session.suite());
+  if (options.keys == nullptr) {
+    if (suite == seal::Suite::kNone) return ok_status();
+    return Error{ErrorCode::kVersionMismatch, "box " + options.box +
+                                                  " wants keys for packets, and this worker has "
+                                                  "none; set PBOX_KEYS"};
+  }
+  if (suite != seal::Suite::kGmac256 && suite != seal::Suite::kGcm256) {
+    return Error{ErrorCode::kVersionMismatch,
+                 "box " + options.box + " protects packets by suite " +
+                     std::to_string(session.suite()) + ", which this libpbox (" + kVersion +
+                     ") does not know; use the same release on both sides"};
+  }
+  const seal::SessionName name{.box = session.box(),
+                               .job = options.job,
+                               .part = options.part,
+                               .rank = options.rank,
+                               .epoch = session.epoch(),
+                               .incarnation = options.incarnation,
+                               .suite = suite};
+  for (uint32_t index = 0; index < spec.pipelines.size(); ++index) {
+    auto made = options.keys->make(name, {index, spec.pipelines[index].spi});
+    if (!made) return made.error();
+    *spec.pipelines[index].seal = std::move(*made);
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 uint32_t version_of_job(const MembershipOptions& options, const std::vector<TensorSpec>& tensors,
@@ -232,6 +263,8 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   if (!awaits(Step::kSession)) return;
   auto spec = parse_session(session, tensors_, peer_);
   if (!spec) return fail(spec.error());
+  if (const Status sealed = give_seals(session, options_, *spec); !sealed)
+    return fail(sealed.error());
   if (needs_verdicts(optimizer_) && !session.gives_verdicts()) {
     return fail({ErrorCode::kVersionMismatch,
                  "box " + options_.box +
@@ -296,15 +329,14 @@ void Membership::ask_transport(uint64_t now_ns) {
 void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t now_ns) {
   if (!awaits(Step::kTransport)) return;
   if (!facts) return fail_or_retry(facts.error(), now_ns);
-  PBOX_CHECK(facts->lanes.size() == spec_.pipelines.size());
+  PBOX_CHECK(facts->receivable_bytes.size() == spec_.pipelines.size());
   spec_.rto_floor_ns = facts->rto_floor_ns;
   for (size_t index = 0; index < spec_.pipelines.size(); ++index) {
-    const TransportFacts::Lane& lane = facts->lanes[index];
-    SessionSpec::Pipeline& pipeline = spec_.pipelines[index];
-    pipeline.first_packet_number = lane.first_packet_number;
+    const uint32_t receivable_bytes = facts->receivable_bytes[index];
+    uint32_t& credit_bytes = spec_.pipelines[index].credit_bytes;
     // The window also bounds the results in flight, so it must fit into what this side can receive.
-    pipeline.credit_bytes = std::min(pipeline.credit_bytes, lane.receivable_bytes);
-    spec_.window_bytes = std::min(spec_.window_bytes, lane.receivable_bytes);
+    credit_bytes = std::min(credit_bytes, receivable_bytes);
+    spec_.window_bytes = std::min(spec_.window_bytes, receivable_bytes);
   }
   if (const Status opened = open_exchange(); !opened) return fail(opened.error());
   phase_ = Phase::kRunning;

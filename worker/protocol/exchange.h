@@ -32,6 +32,7 @@
 // again, so there are two shadows of them, used in turn: one of them is complete at any time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -197,6 +198,7 @@ class Exchange {
   uint64_t operations_ended_ = 0;
   FinishedRounds finished_;
   bool suspended_ = false;
+  seal::OpenRoom opened_;
 };
 
 }  // namespace pbox::worker

@@ -57,7 +57,7 @@ void Exchange::on_packet(Lane& lane, const nic::RxPacket& packet, uint64_t now_n
   wire::Parsed parsed;
   const bool sound = wire::parse(packet.data, packet.bytes, parsed) == wire::Reject::kNone &&
                      parsed.header.spi == (lane.spi() | wire::kSpiToWorker) &&
-                     wire::verify_tag(session.tag, parsed) &&
+                     lane.session_seal().open(session.tag, parsed, opened_.data()) &&
                      parsed.header.epoch == session.epoch &&
                      parsed.header.generation == session.generation;
   if (!sound) {

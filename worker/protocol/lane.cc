@@ -28,9 +28,12 @@ Lane::Lane(ExchangeState& state, const SessionSpec::Pipeline& pipeline, uint32_t
     : state_(state),
       spi_(pipeline.spi),
       box_(pipeline.box),
-      next_packet_number_(pipeline.first_packet_number),
+      seal_(pipeline.seal),
       window_bytes_(std::min(pipeline.credit_bytes, state.session.window_bytes)),
-      window_(chunk_bytes, state.session.rto_floor_ns) {}
+      window_(chunk_bytes, state.session.rto_floor_ns) {
+  PBOX_CHECK(seal_ != nullptr);
+  if (seal_->encrypts()) room_.make();
+}
 
 ExchangeChunk& Lane::chunk(uint32_t id) const {
   PBOX_DCHECK(id < state_.chunks.size());
@@ -52,9 +55,8 @@ void Lane::clear() {
 
 void Lane::set_generation(uint16_t generation) {
   for (size_t index = outgoing_begin_; index < outgoing_end_; ++index) {
-    nic::TxPacket& packet = outgoing_[index];
-    packet.header.generation = generation;
-    packet.tag = wire::make_tag(state_.session.tag, packet.header, packet.payload);
+    outgoing_[index].header.generation = generation;
+    seal(index, outgoing_payload_[index]);
   }
 }
 

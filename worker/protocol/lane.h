@@ -19,6 +19,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -93,6 +94,7 @@ class Lane {
 
   bool is_idle() const { return in_flight_.empty() && waiting_.empty(); }
   uint32_t spi() const { return spi_; }
+  seal::SessionSeal& session_seal() { return *seal_; }
   uint64_t last_heard_ns() const { return last_heard_ns_; }
   uint64_t smoothed_rtt_ns() const { return rtt_.smoothed_ns(); }
 
@@ -108,6 +110,7 @@ class Lane {
   void make_push(ExchangeChunk& chunk, uint64_t now_ns);
   void address(const ExchangeChunk& chunk, wire::PacketType type, uint64_t now_ns,
                nic::TxPacket& packet);
+  void seal(size_t index, const std::byte* payload);
 
   void leave_path(ExchangeChunk& chunk);
   void leave_window(ExchangeChunk& chunk);
@@ -125,7 +128,7 @@ class Lane {
   ExchangeState& state_;
   uint32_t spi_ = 0;
   nic::Endpoint box_;
-  uint64_t next_packet_number_ = 1;
+  std::shared_ptr<seal::SessionSeal> seal_;
   uint64_t window_bytes_ = 0;  // the box's credit, at most this side's own bound
   Window window_;
   uint64_t outstanding_bytes_ = 0;  // cost of the chunks in the window
@@ -153,6 +156,8 @@ class Lane {
   RttEstimator rtt_;
   std::array<nic::TxPacket, limits::kBurstPackets> outgoing_;
   std::array<wire::ProvingPullPayload, limits::kBurstPackets> outgoing_pull_;
+  std::array<const std::byte*, limits::kBurstPackets> outgoing_payload_;  // before it is encrypted
+  seal::SealRoom room_;                                                   // by index in outgoing_
   wire::Challenge challenge_;  // the newest that this session's box has sent
   size_t outgoing_begin_ = 0;
   size_t outgoing_end_ = 0;

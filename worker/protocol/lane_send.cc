@@ -24,6 +24,7 @@ namespace {
 std::span<const nic::TxPacket> Lane::to_send(uint64_t now_ns) {
   if (outgoing_begin_ == outgoing_end_) {
     outgoing_begin_ = outgoing_end_ = 0;
+    seal_->tick(now_ns);
     fill_probes(now_ns);
     fill_pushes(now_ns);
   }
@@ -229,7 +230,7 @@ void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
   PBOX_DCHECK(source != nullptr);
   packet.payload = source + chunk.offset + size_t{fragment} * state_.session.fragment_bytes;
   if (state_.out_of_cache) fetch_payload(packet);
-  packet.tag = wire::make_tag(state_.session.tag, packet.header, packet.payload);
+  seal(outgoing_end_ - 1, packet.payload);
 }
 
 void Lane::fill_probes(uint64_t now_ns) {
@@ -243,10 +244,16 @@ void Lane::fill_probes(uint64_t now_ns) {
     outgoing_pull_[index] = {{state_.held_mask(chunk)}, challenge_};
     packet.header.payload_bytes =
         challenge_.number != 0 ? sizeof(wire::ProvingPullPayload) : sizeof(wire::PullPayload);
-    packet.payload = reinterpret_cast<const std::byte*>(&outgoing_pull_[index]);
-    packet.tag = wire::make_tag(state_.session.tag, packet.header, packet.payload);
+    seal(index, reinterpret_cast<const std::byte*>(&outgoing_pull_[index]));
     if (!chunk.announced || chunk.probes > 0) ++state_.statistics.probes_sent;
   }
+}
+
+// Gives the packet its payload, a number and a tag.
+void Lane::seal(size_t index, const std::byte* payload) {
+  PBOX_DCHECK(index < outgoing_end_);
+  outgoing_payload_[index] = outgoing_[index].payload = payload;
+  seal_->seal(state_.session.tag, outgoing_[index], room_.at(index));
 }
 
 void Lane::address(const ExchangeChunk& chunk, wire::PacketType type, uint64_t now_ns,
@@ -256,7 +263,6 @@ void Lane::address(const ExchangeChunk& chunk, wire::PacketType type, uint64_t n
   packet.header = {};
   packet.header.set_type(type);
   packet.header.spi = spi_;
-  packet.header.packet_number = next_packet_number_++;
   packet.header.epoch = state_.session.epoch;
   packet.header.chunk = state_.chunk_id(chunk);
   packet.header.round = chunk.flight_round;

@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "nic/port.h"
 #include "nic/rss.h"
+#include "nic/seal/session_seal.h"
 #include "nic/wire/dtype.h"
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
@@ -35,13 +36,14 @@ struct SessionSpec {
     nic::QueueAffinity affinity = nic::QueueAffinity::kUdpPort;
     uint32_t queue = 0;                             // index of the NIC queue that it polls
     std::shared_ptr<const nic::RssTable> rss = {};  // set for kRssHash
-    uint64_t first_packet_number = 1;               // lower ones have been used already
+    // Numbers and seals packets, whichever transport sends them. Copies of a session share it.
+    std::shared_ptr<seal::SessionSeal> seal = seal::make_seal_without_keys();
   };
   uint32_t epoch = 1;
   uint16_t generation = 1;
   uint32_t fragment_bytes = 0;
   uint32_t chunk_bytes = 0;
-  wire::TagPolicy tag;
+  wire::TagPolicy tag;  // without keys
   std::vector<Pipeline> pipelines;
   std::vector<uint8_t> chunk_pipeline;  // indexed by chunk id, dense in tensor order
   std::vector<uint32_t> open_rounds;    // at the box, indexed by chunk id; empty: all are 0

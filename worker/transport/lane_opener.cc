@@ -148,15 +148,13 @@ void LaneOpener::run() {
 }
 
 Result<TransportFacts> LaneOpener::open() {
-  // The session's packet numbers go on from port to port.
-  std::vector<uint64_t> next_packet_numbers(order_.session.pipelines.size(), 1);
   PortChoice& choice = outcome_.choice;
   for (;;) {
     const uint64_t alone_by_ns = choice.is_last() ? UINT64_MAX : monotonic_ns() + kOpenFirstNs;
     const Status opened = outcome_.transport->open(
-        order_.session, {std::min(order_.deadline_ns, alone_by_ns), [this] { return keep_alive(); },
-                         next_packet_numbers});
-    if (opened) return facts(next_packet_numbers);
+        order_.session,
+        {std::min(order_.deadline_ns, alone_by_ns), [this] { return keep_alive(); }});
+    if (opened) return facts();
     if (is_cancelled() || !choice.give_up(opened.error())) return opened.error();
     outcome_.closed.add(outcome_.transport->payload_counts());
     outcome_.transport.reset();
@@ -185,12 +183,12 @@ Status LaneOpener::keep_alive() {
   return ok_status();
 }
 
-TransportFacts LaneOpener::facts(std::span<const uint64_t> next_packet_numbers) const {
+TransportFacts LaneOpener::facts() const {
   PBOX_CHECK(outcome_.transport != nullptr);
   TransportFacts facts;
   facts.rto_floor_ns = outcome_.transport->rto_floor_ns();
-  for (uint32_t lane = 0; lane < next_packet_numbers.size(); ++lane) {
-    facts.lanes.push_back({next_packet_numbers[lane], outcome_.transport->receivable_bytes(lane)});
+  for (uint32_t lane = 0; lane < order_.session.pipelines.size(); ++lane) {
+    facts.receivable_bytes.push_back(outcome_.transport->receivable_bytes(lane));
   }
   return facts;
 }

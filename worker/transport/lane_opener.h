@@ -79,7 +79,7 @@ class LaneOpener {
   void run();
   Result<TransportFacts> open();
   Status keep_alive();
-  TransportFacts facts(std::span<const uint64_t> next_packet_numbers) const;
+  TransportFacts facts() const;
   bool has_memory_to_change() const;
   void change_memory(std::unique_lock<std::mutex>& lock);
   void wake() const;

@@ -38,7 +38,7 @@ class PathProbe {
   PathProbe(const SessionSpec& session, std::span<const ProbedPath> paths, const Opening& opening)
       : session_(session), opening_(opening) {
     for (const ProbedPath& probed : paths) {
-      PBOX_CHECK(probed.port != nullptr && probed.next_packet_number != nullptr);
+      PBOX_CHECK(probed.port != nullptr);
       PBOX_CHECK(probed.lane < session.pipelines.size());
       paths_.push_back({probed});
     }
@@ -77,12 +77,8 @@ class PathProbe {
 
   void send(Path& path, uint32_t payload_bytes) {
     PBOX_DCHECK(payload_bytes >= wire::kPathProbeBytesMin && payload_bytes <= kPadding.size());
-    const wire::PullPayload unused;
-    nic::TxPacket packet = make_probe(session_, path.probed.lane,
-                                      (*path.probed.next_packet_number)++, monotonic_ns(), unused);
-    packet.header.payload_bytes = static_cast<uint16_t>(payload_bytes);
-    packet.payload = kPadding.data();
-    packet.tag = wire::make_tag(session_.tag, packet.header, packet.payload);
+    const nic::TxPacket packet = make_probe(session_, path.probed.lane, monotonic_ns(),
+                                            std::span(kPadding).first(payload_bytes), room_.data());
     path.probed.port->tx_burst({&packet, 1});  // a probe that does not leave counts as lost
   }
 
@@ -111,13 +107,10 @@ class PathProbe {
 
   // Returns the payload's length if the packet is an authentic answer to a probe; otherwise 0.
   uint32_t answered_bytes(const Path& path, const nic::RxPacket& packet) const {
-    wire::Parsed parsed;
+    const auto header = open_answer(session_, path.probed.lane, packet);
     const bool is_answer =
-        wire::parse(packet.data, packet.bytes, parsed) == wire::Reject::kNone &&
-        parsed.header.spi == (session_.pipelines[path.probed.lane].spi | wire::kSpiToWorker) &&
-        wire::verify_tag(session_.tag, parsed) && parsed.header.epoch == session_.epoch &&
-        parsed.header.type() == wire::PacketType::kStatus && wire::is_path_probe(parsed.header);
-    return is_answer ? parsed.header.payload_bytes : 0;
+        header && header->type() == wire::PacketType::kStatus && wire::is_path_probe(*header);
+    return is_answer ? header->payload_bytes : 0;
   }
 
   // Narrows the range between the largest size that was answered and the smallest that was not.
@@ -154,6 +147,7 @@ class PathProbe {
   const SessionSpec& session_;
   const Opening& opening_;
   std::vector<Path> paths_;
+  std::array<std::byte, limits::kFragmentBytesMax> room_;
 };
 
 }  // namespace

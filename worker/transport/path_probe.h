@@ -14,8 +14,7 @@ namespace pbox::worker {
 // The path of a lane.
 struct ProbedPath {
   uint32_t lane = 0;
-  nic::SocketPort* port = nullptr;         // connected to the lane's pipeline
-  uint64_t* next_packet_number = nullptr;  // advanced by the probes
+  nic::SocketPort* port = nullptr;  // connected to the lane's pipeline
 };
 
 // Returns an error if, on some path, small packets are answered and the largest are not. It names

@@ -117,8 +117,7 @@ Status SocketTransport::probe_lanes(const SessionSpec& session, const Opening& o
   std::vector<ProbedPath> paths;
   for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
     if (!first_chunk_of(session, lane)) continue;
-    PBOX_CHECK(lane < opening.next_packet_numbers.size());
-    paths.push_back({lane, &lanes_[lane].port, &opening.next_packet_numbers[lane]});
+    paths.push_back({lane, &lanes_[lane].port});
   }
   return probe_paths(session, paths, opening);
 }

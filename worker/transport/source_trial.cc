@@ -76,13 +76,12 @@ class Trial {
   }
 
   void send_probes() {
-    const wire::PullPayload holds_nothing;
+    std::array<std::byte, sizeof(wire::PullPayload)> room;
     for (Lane& lane : lanes_) {
-      uint64_t& next_packet_number = opening_.next_packet_numbers[lane.lane];
       for (nic::SocketPort& port : lane.candidates) {
         PBOX_DCHECK(!lane.answered);
         const nic::TxPacket probe =
-            make_probe(session_, lane.lane, next_packet_number++, monotonic_ns(), holds_nothing);
+            make_probe(session_, lane.lane, monotonic_ns(), kHoldsNothing, room.data());
         port.tx_burst({&probe, 1});  // a probe that does not leave counts as lost
       }
     }
@@ -160,42 +159,50 @@ std::optional<uint32_t> first_chunk_of(const SessionSpec& session, uint32_t lane
   return static_cast<uint32_t>(found - owners.begin());
 }
 
-nic::TxPacket make_probe(const SessionSpec& session, uint32_t lane, uint64_t packet_number,
-                         uint64_t now_ns, const wire::PullPayload& payload) {
-  PBOX_CHECK(lane < session.pipelines.size() && packet_number > 0);
+nic::TxPacket make_probe(const SessionSpec& session, uint32_t lane, uint64_t now_ns,
+                         std::span<const std::byte> payload, std::byte* room) {
+  PBOX_CHECK(lane < session.pipelines.size() && payload.size() <= limits::kFragmentBytesMax);
   nic::TxPacket packet;
   packet.to = &session.pipelines[lane].box;
   packet.header.set_type(wire::PacketType::kPull);
-  packet.header.payload_bytes = sizeof(payload);
+  packet.header.payload_bytes = static_cast<uint16_t>(payload.size());
   packet.header.spi = session.pipelines[lane].spi;
-  packet.header.packet_number = packet_number;
   packet.header.epoch = session.epoch;
   packet.header.chunk = first_chunk_of(session, lane).value();
   packet.header.round = open_round(session, packet.header.chunk);
   packet.header.timestamp_us = static_cast<uint32_t>(now_ns / 1000);
   packet.header.generation = session.generation;
-  packet.payload = reinterpret_cast<const std::byte*>(&payload);
-  packet.tag = wire::make_tag(session.tag, packet.header, packet.payload);
+  packet.payload = payload.data();
+  session.pipelines[lane].seal->seal(session.tag, packet, room);
   return packet;
 }
 
-bool answers_probe(const SessionSpec& session, uint32_t lane, const nic::RxPacket& packet) {
+std::optional<wire::Header> open_answer(const SessionSpec& session, uint32_t lane,
+                                        const nic::RxPacket& packet) {
   PBOX_CHECK(lane < session.pipelines.size());
+  std::array<std::byte, limits::kFragmentBytesMax> room;
   wire::Parsed parsed;
-  return wire::parse(packet.data, packet.bytes, parsed) == wire::Reject::kNone &&
-         parsed.header.spi == (session.pipelines[lane].spi | wire::kSpiToWorker) &&
-         wire::verify_tag(session.tag, parsed) && parsed.header.epoch == session.epoch &&
-         parsed.header.generation == session.generation &&
-         (parsed.header.type() == wire::PacketType::kStatus ||
-          parsed.header.type() == wire::PacketType::kResult) &&
-         parsed.header.chunk == first_chunk_of(session, lane) &&
-         parsed.header.round == open_round(session, parsed.header.chunk);
+  if (wire::parse(packet.data, packet.bytes, parsed) != wire::Reject::kNone ||
+      parsed.header.spi != (session.pipelines[lane].spi | wire::kSpiToWorker) ||
+      !session.pipelines[lane].seal->open(session.tag, parsed, room.data()) ||
+      parsed.header.epoch != session.epoch) {
+    return std::nullopt;
+  }
+  return parsed.header;
+}
+
+bool answers_probe(const SessionSpec& session, uint32_t lane, const nic::RxPacket& packet) {
+  const auto header = open_answer(session, lane, packet);
+  return header && header->generation == session.generation &&
+         (header->type() == wire::PacketType::kStatus ||
+          header->type() == wire::PacketType::kResult) &&
+         header->chunk == first_chunk_of(session, lane) &&
+         header->round == open_round(session, header->chunk);
 }
 
 Result<std::vector<nic::SocketPort>> find_sources(const SessionSpec& session,
                                                   std::span<const uint32_t> lanes,
                                                   const Opening& opening) {
-  PBOX_CHECK(lanes.empty() || opening.next_packet_numbers.size() == session.pipelines.size());
   return Trial(session, lanes, opening).run();
 }
 

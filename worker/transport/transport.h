@@ -31,10 +31,6 @@ struct Opening {
   // Passes requests and answers on, and says whether to go on. open() calls it at least every
   // 100 ms and ends with its error if it fails.
   std::function<Status()> keep_alive;
-  // Indexed by lane: the next packet number of the session. A packet that open() sends takes the
-  // lane's number and raises it. So the numbers go on if another port has to be opened for the
-  // session, and the box never sees one twice.
-  std::span<uint64_t> next_packet_numbers = {};
 };
 
 // Packets sent, by how their payload reached the device. Small packets are not counted, nor are

@@ -67,7 +67,11 @@ const Row kPushRows[] = {
      Counter::kRejectType},
     {"a type of a later version", [](Packet& p) { p.header.set_type(wire::PacketType::kBarrier); },
      Counter::kRejectType},
-    {"reserved flag", [](Packet& p) { p.header.flags = 0x40; }, Counter::kRejectReserved},
+    {"reserved flag", [](Packet& p) { p.header.flags = 0x80; }, Counter::kRejectReserved},
+    {"a phase of keys without keys", [](Packet& p) { p.header.flags = wire::flag::kKeyPhase; },
+     Counter::kRejectTag},
+    {"encrypted without keys", [](Packet& p) { p.header.flags = wire::flag::kEncrypted; },
+     Counter::kRejectTag},
 };
 
 // A box whose only chunk has finished rounds 0 to 3 and received one fragment of round 4.

@@ -71,7 +71,9 @@ struct Bench {
       member.consumed.assign(job.shards().chunk_count(), rounds);
     }
   }
-  bool open(Job& job, uint32_t epoch = 1) { return job.open(host, spis, epoch, nullptr).ok(); }
+  bool open(Job& job, uint32_t epoch = 1) {
+    return job.open(host, spis, {nullptr, ""}, epoch, nullptr).ok();
+  }
   void close_jobs() {
     for (const auto& [part, job] : context.jobs) job->close(host, spis);
   }

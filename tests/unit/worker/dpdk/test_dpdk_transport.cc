@@ -57,7 +57,7 @@ class CableBox {
     return ok_status();
   }
   Opening opening(uint64_t limit_ns = 20 * kNanosPerSecond) {
-    return {monotonic_ns() + limit_ns, [this] { return serve(); }, next_packet_numbers};
+    return {monotonic_ns() + limit_ns, [this] { return serve(); }};
   }
 
   nic::DpdkThread thread;
@@ -67,7 +67,6 @@ class CableBox {
   // Indexed by pipeline: the source ports of packets, and the highest packet number.
   std::vector<std::set<uint16_t>> sources{kPipelines};
   std::vector<uint64_t> last_numbers = std::vector<uint64_t>(kPipelines);
-  std::vector<uint64_t> next_packet_numbers = std::vector<uint64_t>(kPipelines, 1);
   uint64_t misdirected = 0;
 
  private:
@@ -112,7 +111,7 @@ TEST_CASE("each lane leads to its pipeline's queue, and every pipeline with a ch
   for (const uint32_t index : {0u, 1u, 3u}) {
     REQUIRE(box.sources[index].size() == 1);
     sources.insert(*box.sources[index].begin());
-    CHECK(box.next_packet_numbers.at(index) > box.last_numbers[index]);
+    CHECK(box.session.pipelines[index].seal->next_number() > box.last_numbers[index]);
   }
   CHECK(sources.size() == 3);
   CHECK(box.sources[2].empty());

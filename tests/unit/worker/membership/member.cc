@@ -136,9 +136,7 @@ proto::BoxMessage Member::session(uint32_t epoch) {
 }
 
 worker::TransportFacts Member::facts() {
-  return {.lanes = {{.first_packet_number = 1, .receivable_bytes = 1u << 20},
-                    {.first_packet_number = 8, .receivable_bytes = 1u << 20}},
-          .rto_floor_ns = 2'000'000};
+  return {.receivable_bytes = {1u << 20, 1u << 20}, .rto_floor_ns = 2'000'000};
 }
 
 }  // namespace pbox::test

@@ -19,7 +19,10 @@ worker::SessionSpec session_of(const ShimOptions& options) {
   session.ignores_results = options.ignores_results;
   session.holds_rounds = options.holds_rounds;
   session.pipelines.push_back({kSpi, options.credit_bytes, *nic::parse_endpoint("10.0.0.1", 9542)});
-  session.pipelines.back().first_packet_number = options.first_packet_number;
+  for (uint64_t packet = 0; packet < options.packets_before; ++packet) {
+    nic::TxPacket probe;
+    session.pipelines.back().seal->seal(session.tag, probe, nullptr);
+  }
   for (const uint64_t chunks : options.tensor_chunks) {
     session.chunk_pipeline.insert(session.chunk_pipeline.end(), chunks, 0);
   }

@@ -34,7 +34,7 @@ TEST_CASE("a chunk is pushed as its fragments, in order, with complete headers")
 }
 
 TEST_CASE("packet numbers continue from those used before the exchange was built") {
-  Shim shim({.first_packet_number = 40});
+  Shim shim({.packets_before = 39});
   shim.start(0);
   uint64_t expected = 40;
   for (const auto& packet : shim.take_all()) CHECK(packet.header.packet_number == expected++);

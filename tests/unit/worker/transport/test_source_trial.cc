@@ -58,20 +58,21 @@ bool is_answer(const std::vector<std::byte>& bytes) {
 
 TEST_CASE("a probe asks the pipeline for its first chunk in round 0 and declares nothing held") {
   const SessionSpec session = session_of_two();
-  const wire::PullPayload payload;
-  const nic::TxPacket probe = make_probe(session, 1, 17, 5'000'000, payload);
+  const nic::TxPacket first = make_probe(session, 1, 5'000'000, kHoldsNothing, nullptr);
+  CHECK(first.header.packet_number == 1);
+  const nic::TxPacket probe = make_probe(session, 1, 5'000'000, kHoldsNothing, nullptr);
   CHECK(to_string(*probe.to) == "10.0.0.1:9543");
   CHECK(probe.header.version() == limits::kWireVersion);
   CHECK(probe.header.type() == wire::PacketType::kPull);
   CHECK(probe.header.payload_bytes == sizeof(wire::PullPayload));
   CHECK(probe.header.spi == 0x2002);
-  CHECK(probe.header.packet_number == 17);
+  CHECK(probe.header.packet_number == 2);
   CHECK(probe.header.epoch == 5);
   CHECK(probe.header.generation == 6);
   CHECK(probe.header.chunk == 3);
   CHECK(probe.header.round == 0);
   CHECK(probe.header.timestamp_us == 5000);
-  CHECK(probe.payload == reinterpret_cast<const std::byte*>(&payload));
+  CHECK(probe.payload == kHoldsNothing.data());
   CHECK((probe.tag == wire::make_tag(session.tag, probe.header, probe.payload)));
 }
 
@@ -105,8 +106,7 @@ TEST_CASE("only an authentic STATUS of the requested chunk answers a probe") {
 TEST_CASE("in a job that has begun a probe asks for the open round and accepts its result") {
   SessionSpec session = session_of_two();
   session.open_rounds = {4, 4, 4, 9, 4, 9};
-  const wire::PullPayload payload;
-  CHECK(make_probe(session, 1, 17, 5'000'000, payload).header.round == 9);
+  CHECK(make_probe(session, 1, 5'000'000, kHoldsNothing, nullptr).header.round == 9);
   Answer answer = sound_answer();
   const auto answers = [&] {
     const auto bytes = answer.bytes({.payload_crc = true});

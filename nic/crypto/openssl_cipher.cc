@@ -1,9 +1,9 @@
 #include <openssl/evp.h>
 
 #include "base/check.h"
-#include "nic/seal/ciphers.h"
+#include "nic/crypto/ciphers.h"
 
-namespace pbox::seal {
+namespace pbox::crypto {
 namespace {
 
 struct Free {
@@ -19,11 +19,15 @@ const unsigned char* raw(const std::byte* bytes) {
 
 // One context for both directions of use: GMAC computes its tag in the same way to seal and to
 // open, and GCM's context is told anew for each packet.
-class OpenSslCipher final : public PacketCipher {
+class OpenSslCipher final : public Cipher {
  public:
-  OpenSslCipher(Suite suite, const Keys& keys)
-      : suite_(suite), iv_(keys.iv.bytes), context_(EVP_CIPHER_CTX_new()) {
+  explicit OpenSslCipher(Suite suite) : suite_(suite), context_(EVP_CIPHER_CTX_new()) {
     PBOX_CHECK(context_ != nullptr);
+    set_keys({});
+  }
+
+  void set_keys(const Keys& keys) override {
+    iv_ = keys.iv.bytes;
     PBOX_CHECK(EVP_CipherInit_ex(context_.get(), EVP_aes_256_gcm(), nullptr,
                                  raw(keys.key.bytes.data()), nullptr, 1) == 1);
   }
@@ -73,14 +77,14 @@ class OpenSslCipher final : public PacketCipher {
   }
 
   const Suite suite_;
-  const std::array<std::byte, kIvBytes> iv_;
+  std::array<std::byte, kIvBytes> iv_{};
   std::unique_ptr<EVP_CIPHER_CTX, Free> context_;
 };
 
 }  // namespace
 
-std::unique_ptr<PacketCipher> make_openssl_cipher(Suite suite, const Keys& keys) {
-  return std::make_unique<OpenSslCipher>(suite, keys);
+std::unique_ptr<Cipher> make_openssl_cipher(Suite suite) {
+  return std::make_unique<OpenSslCipher>(suite);
 }
 
-}  // namespace pbox::seal
+}  // namespace pbox::crypto

@@ -4,15 +4,15 @@
 #include <cstring>
 #include <set>
 
-#include "nic/seal/keys.h"
+#include "nic/crypto/keys.h"
 #include "tests/support/hexadecimal.h"
 
 namespace pbox::test {
 namespace {
 
-using seal::Direction;
-using seal::Suite;
-using seal::TrafficSecret;
+using crypto::Direction;
+using crypto::Suite;
+using crypto::TrafficSecret;
 
 void fill(TrafficSecret& secret) {
   for (size_t index = 0; index < secret.bytes.size(); ++index) {
@@ -21,8 +21,8 @@ void fill(TrafficSecret& secret) {
 }
 
 std::string keys_of(const TrafficSecret& secret, Suite suite) {
-  seal::Keys keys;
-  seal::derive_keys(secret, suite, keys);
+  crypto::Keys keys;
+  crypto::derive_keys(secret, suite, keys);
   return text_of(keys.key.bytes) + text_of(keys.iv.bytes);
 }
 
@@ -32,17 +32,17 @@ TEST_CASE("secrets are expanded as RFC 5869 says, with SHA-384") {
   TrafficSecret secret;
   fill(secret);
   std::array<std::byte, 100> bytes;
-  seal::hkdf_expand(secret.bytes, std::as_bytes(std::span("info", 4)), bytes);
+  crypto::hkdf_expand(secret.bytes, std::as_bytes(std::span("info", 4)), bytes);
   CHECK(text_of(bytes) ==
         from_hexadecimal("ef1be6da9fde779499afc872e55e6739e74d30bdca39e14a68b4b0c16602ee75869f1f9d"
                          "c364d19f6490d97cf398e043dae8f810ce7003dc6f1a59a9da1c1741ce96e3c305247339"
                          "66a3141ab9654ba3a1ce5ef25bd344f855984ad16dce37e6ce441dc0"));
 }
 
-TEST_CASE("keys follow from the exported secret as nic/seal/README.md says") {
+TEST_CASE("keys follow from the exported secret as nic/crypto/README.md says") {
   TrafficSecret exported, secret;
   fill(exported);
-  seal::derive_traffic_secret(exported, 3, Direction::kToWorker, 0x81020304, secret);
+  crypto::derive_traffic_secret(exported, 3, Direction::kToWorker, 0x81020304, secret);
   CHECK(text_of(secret.bytes) ==
         from_hexadecimal("232e032ed5c44ee9f214bffe6f5b43e884738b967afa47784e4fee2f46bcd49e46992585"
                          "2db67c889d301373c1cc605f"));
@@ -52,7 +52,7 @@ TEST_CASE("keys follow from the exported secret as nic/seal/README.md says") {
   CHECK(keys_of(secret, Suite::kGcm256) ==
         from_hexadecimal("7d2534cf34c05fe8090d1af2765f2471ecff8cfa298a1201b69c645f87ecd1f3c86e5092"
                          "1c2cab766327d3ae"));
-  seal::update(secret);
+  crypto::update(secret);
   CHECK(text_of(secret.bytes) ==
         from_hexadecimal("07f79e0a5c9dcf5cb622e088fc8d4dd4e25862728616e7a326f4d0212e8bb488f1c05780"
                          "53c0f98131c2a48b9019fc81"));
@@ -67,13 +67,13 @@ TEST_CASE("no two pipelines, directions, sessions or updates have the same keys"
     for (const Direction direction : {Direction::kToBox, Direction::kToWorker}) {
       for (const uint32_t spi : {1u, 2u, 0x01000000u}) {
         TrafficSecret secret;
-        seal::derive_traffic_secret(exported, pipeline, direction, spi, secret);
+        crypto::derive_traffic_secret(exported, pipeline, direction, spi, secret);
         for (int update = 0; update < 3; ++update) {
           for (const Suite suite : {Suite::kGmac256, Suite::kGcm256}) {
             keys.insert(keys_of(secret, suite));
             ++count;
           }
-          seal::update(secret);
+          crypto::update(secret);
         }
       }
     }

@@ -1,4 +1,4 @@
-#include "nic/seal/secret_pages.h"
+#include "nic/crypto/secret_pages.h"
 
 #include <openssl/crypto.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 
-namespace pbox::seal {
+namespace pbox::crypto {
 
 void erase(std::span<std::byte> bytes) {
   OPENSSL_cleanse(bytes.data(), bytes.size());
@@ -54,4 +54,4 @@ void SecretPages::give_back(std::byte* slot) {
   --slots_taken_;
 }
 
-}  // namespace pbox::seal
+}  // namespace pbox::crypto

@@ -1,4 +1,4 @@
-#include "tests/unit/nic/seal/gcm_reference.h"
+#include "tests/unit/nic/crypto/gcm_reference.h"
 
 #include <openssl/evp.h>
 

@@ -1,12 +1,12 @@
-#include "nic/seal/packet_cipher.h"
+#include "nic/crypto/cipher.h"
 
 #include <bit>
 #include <cstddef>
 #include <cstring>
 
-#include "nic/seal/ciphers.h"
+#include "nic/crypto/ciphers.h"
 
-namespace pbox::seal {
+namespace pbox::crypto {
 namespace {
 
 constexpr size_t kPacketNumberWord = offsetof(wire::Header, packet_number) / sizeof(uint64_t);
@@ -15,8 +15,8 @@ static_assert(std::endian::native == std::endian::little);
 
 }  // namespace
 
-PacketCipher::Nonce PacketCipher::nonce_of(const std::array<std::byte, kIvBytes>& iv,
-                                           const wire::HeaderWords& header) {
+Cipher::Nonce Cipher::nonce_of(const std::array<std::byte, kIvBytes>& iv,
+                               const wire::HeaderWords& header) {
   constexpr size_t kOffset = kIvBytes - sizeof(uint64_t);
   Nonce nonce = iv;
   uint64_t low = 0;
@@ -26,14 +26,12 @@ PacketCipher::Nonce PacketCipher::nonce_of(const std::array<std::byte, kIvBytes>
   return nonce;
 }
 
-Result<std::unique_ptr<PacketCipher>> make_packet_cipher(Suite suite, const Keys& keys,
-                                                         [[maybe_unused]] SecretPages& pages,
-                                                         [[maybe_unused]] Library library) {
+Result<std::unique_ptr<Cipher>> make_cipher(Suite suite, [[maybe_unused]] SecretPages& pages,
+                                            [[maybe_unused]] Library library) {
 #ifdef PBOX_HAS_IPSEC_MB
-  if (library == Library::kFastest && has_ipsec_mb())
-    return make_ipsec_mb_cipher(suite, keys, pages);
+  if (library == Library::kFastest && has_ipsec_mb()) return make_ipsec_mb_cipher(suite, pages);
 #endif
-  return make_openssl_cipher(suite, keys);
+  return make_openssl_cipher(suite);
 }
 
 const char* fastest_library() {
@@ -43,4 +41,4 @@ const char* fastest_library() {
   return "OpenSSL";
 }
 
-}  // namespace pbox::seal
+}  // namespace pbox::crypto

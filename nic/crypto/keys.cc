@@ -1,4 +1,4 @@
-#include "nic/seal/keys.h"
+#include "nic/crypto/keys.h"
 
 #include <openssl/core_names.h>
 #include <openssl/kdf.h>
@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 
-namespace pbox::seal {
+namespace pbox::crypto {
 namespace {
 
 std::span<const std::byte> bytes_of(std::string_view text) {
@@ -75,4 +75,4 @@ void update(TrafficSecret& secret) {
   secret.bytes = next.bytes;
 }
 
-}  // namespace pbox::seal
+}  // namespace pbox::crypto

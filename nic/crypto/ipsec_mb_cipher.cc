@@ -3,9 +3,9 @@
 #include <new>
 
 #include "base/check.h"
-#include "nic/seal/ciphers.h"
+#include "nic/crypto/ciphers.h"
 
-namespace pbox::seal {
+namespace pbox::crypto {
 namespace {
 
 // The functions for this CPU. The library's manager is not used for anything else, so that all
@@ -21,20 +21,21 @@ const IMB_MGR* functions() {
   return manager;
 }
 
-class IpsecMbCipher final : public PacketCipher {
+class IpsecMbCipher final : public Cipher {
  public:
-  IpsecMbCipher(Suite suite, const Keys& keys, SecretPages& pages, std::byte* slot)
-      : suite_(suite),
-        iv_(keys.iv.bytes),
-        pages_(pages),
-        slot_(slot),
-        key_(new (slot) gcm_key_data) {
+  IpsecMbCipher(Suite suite, SecretPages& pages, std::byte* slot)
+      : suite_(suite), pages_(pages), slot_(slot), key_(new (slot) gcm_key_data) {
     static_assert(sizeof(gcm_key_data) <= SecretPages::kSlotBytes);
-    IMB_AES256_GCM_PRE(functions_, keys.key.bytes.data(), key_);
+    set_keys({});
   }
   ~IpsecMbCipher() override { pages_.give_back(slot_); }
   IpsecMbCipher(const IpsecMbCipher&) = delete;
   IpsecMbCipher& operator=(const IpsecMbCipher&) = delete;
+
+  void set_keys(const Keys& keys) override {
+    iv_ = keys.iv.bytes;
+    IMB_AES256_GCM_PRE(functions_, keys.key.bytes.data(), key_);
+  }
 
   wire::Tag seal(const wire::HeaderWords& header, std::span<const std::byte> payload,
                  std::byte* to) override {
@@ -78,7 +79,7 @@ class IpsecMbCipher final : public PacketCipher {
   }
 
   const Suite suite_;
-  const std::array<std::byte, kIvBytes> iv_;
+  std::array<std::byte, kIvBytes> iv_{};
   SecretPages& pages_;
   std::byte* const slot_;
   gcm_key_data* const key_;
@@ -91,12 +92,11 @@ bool has_ipsec_mb() {
   return functions() != nullptr;
 }
 
-Result<std::unique_ptr<PacketCipher>> make_ipsec_mb_cipher(Suite suite, const Keys& keys,
-                                                           SecretPages& pages) {
+Result<std::unique_ptr<Cipher>> make_ipsec_mb_cipher(Suite suite, SecretPages& pages) {
   PBOX_CHECK(has_ipsec_mb());
   const auto slot = pages.take();
   if (!slot) return slot.error();
-  return std::unique_ptr<PacketCipher>(std::make_unique<IpsecMbCipher>(suite, keys, pages, *slot));
+  return std::unique_ptr<Cipher>(std::make_unique<IpsecMbCipher>(suite, pages, *slot));
 }
 
-}  // namespace pbox::seal
+}  // namespace pbox::crypto

@@ -9,14 +9,12 @@
 #include <cstdint>
 #include <span>
 
-#include "nic/seal/secret_pages.h"
+#include "nic/crypto/secret_pages.h"
+#include "nic/seal/session_keys.h"
 
-namespace pbox::seal {
+namespace pbox::crypto {
 
-enum class Suite : uint8_t {
-  kGmac256 = 1,  // authenticates packets: GMAC with AES-256 (NIST SP 800-38D)
-  kGcm256 = 2,   // also encrypts payloads: GCM with AES-256
-};
+using seal::Suite;
 
 enum class Direction : uint8_t { kToBox = 0, kToWorker = 1 };
 
@@ -54,4 +52,4 @@ void derive_keys(const TrafficSecret& secret, Suite suite, Keys& to);
 // Replaces a traffic secret by its successor, from which the former cannot be computed.
 void update(TrafficSecret& secret);
 
-}  // namespace pbox::seal
+}  // namespace pbox::crypto

@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 
-namespace pbox::seal {
+namespace pbox::crypto {
 
 // Overwrites bytes that held a secret. The compiler does not leave it out.
 void erase(std::span<std::byte> bytes);
@@ -45,4 +45,4 @@ class SecretPages {
   bool is_locked_ = true;
 };
 
-}  // namespace pbox::seal
+}  // namespace pbox::crypto

@@ -9,12 +9,12 @@
 #include <set>
 #include <sstream>
 
-#include "nic/seal/secret_pages.h"
+#include "nic/crypto/secret_pages.h"
 
 namespace pbox::test {
 namespace {
 
-using seal::SecretPages;
+using crypto::SecretPages;
 
 // The flags of the mapping that holds an address, from /proc/self/smaps: "dd" is absent from core
 // dumps, "wf" wiped on fork, "lo" locked.

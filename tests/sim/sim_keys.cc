@@ -1,0 +1,128 @@
+#include "tests/sim/sim_keys.h"
+
+#include <bit>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/rng.h"
+#include "tests/sim/violation.h"
+
+namespace pbox::sim {
+namespace {
+
+using crypto::Direction;
+using crypto::End;
+
+uint64_t mixed(uint64_t a, uint64_t b) {
+  return Rng(a ^ Rng(b).next()).next();
+}
+
+// Stands for what TLS exports: the same at both ends of a connection, and for no other.
+void export_secret(uint64_t seed, ConnectionId connection, const std::string& context,
+                   crypto::TrafficSecret& to) {
+  crypto::TrafficSecret secret;
+  Rng draws(mixed(seed, connection));
+  for (std::byte& byte : secret.bytes) byte = static_cast<std::byte>(draws.next());
+  crypto::hkdf_expand(secret.bytes, std::as_bytes(std::span(context)), to.bytes);
+}
+
+}  // namespace
+
+// A chain of keys that notes what it seals.
+class SimKeys::Witness final : public seal::KeyChain {
+ public:
+  Witness(std::unique_ptr<seal::KeyChain> chain, uint64_t secret,
+          std::unordered_set<uint64_t>& used)
+      : chain_(std::move(chain)), secret_(secret), used_(used), cipher_(*this) {}
+
+  seal::PacketCipher& present() override { return cipher_; }
+  seal::PacketCipher& before() override { return chain_->before(); }
+  seal::PacketCipher& next() override { return chain_->next(); }
+  void advance() override {
+    chain_->advance();
+    ++generation_;
+  }
+  void forget_before() override { chain_->forget_before(); }
+
+ private:
+  class Cipher final : public seal::PacketCipher {
+   public:
+    explicit Cipher(Witness& owner) : owner_(owner) {}
+    wire::Tag seal(const wire::HeaderWords& words, std::span<const std::byte> payload,
+                   std::byte* to) override {
+      owner_.note(std::bit_cast<wire::Header>(words));
+      return owner_.chain_->present().seal(words, payload, to);
+    }
+    bool open(const wire::HeaderWords& words, std::span<const std::byte> payload,
+              const wire::Tag& tag, std::byte* to) override {
+      return owner_.chain_->present().open(words, payload, tag, to);
+    }
+
+   private:
+    Witness& owner_;
+  };
+
+  void note(const wire::Header& header) {
+    const uint64_t key = mixed(secret_, generation_);
+    require(used_.insert(mixed(key, header.packet_number)).second, [&] {
+      return "nonce: packet number " + std::to_string(header.packet_number) +
+             " was used twice with one key, for spi " + std::to_string(header.spi);
+    });
+  }
+
+  std::unique_ptr<seal::KeyChain> chain_;
+  uint64_t secret_;  // the first bytes of the first generation's
+  std::unordered_set<uint64_t>& used_;
+  uint64_t generation_ = 0;
+  Cipher cipher_;
+};
+
+class SimKeys::OfConnection final : public seal::SessionKeys {
+ public:
+  OfConnection(SimKeys& keys, ConnectionId connection, End end)
+      : keys_(keys), connection_(connection), end_(end) {}
+  Result<seal::SessionSeal> make(const seal::SessionName& name,
+                                 const seal::SealSpec& spec) override {
+    return keys_.make(connection_, end_, name, spec, true);
+  }
+
+ private:
+  SimKeys& keys_;
+  ConnectionId connection_;
+  End end_;
+};
+
+std::unique_ptr<seal::SessionKeys> SimKeys::of(ConnectionId connection, End end) {
+  return std::make_unique<OfConnection>(*this, connection, end);
+}
+
+seal::SessionSeal SimKeys::mirror(ConnectionId connection, End end, const seal::SessionName& name,
+                                  const seal::SealSpec& spec) {
+  return make(connection, end, name, spec, false);
+}
+
+seal::SessionSeal SimKeys::make(ConnectionId connection, End end, const seal::SessionName& name,
+                                const seal::SealSpec& spec, bool seals) {
+  crypto::TrafficSecret exported;
+  export_secret(seed_, connection, seal::exporter_context(name), exported);
+  const auto chain = [&](Direction direction, crypto::Side side) {
+    crypto::TrafficSecret first;
+    crypto::derive_traffic_secret(exported, spec.pipeline, direction, spec.spi, first);
+    auto made = crypto::make_key_chain(first, name.suite, side, pages_);
+    require(made.ok(), "no memory for keys");
+    uint64_t secret = 0;
+    std::memcpy(&secret, first.bytes.data(), sizeof(secret));
+    return std::pair(std::move(*made), secret);
+  };
+  const bool is_box = end == End::kBox;
+  auto [sending, secret] =
+      chain(is_box ? Direction::kToWorker : Direction::kToBox, crypto::Side::kSeals);
+  if (seals) sending = std::make_unique<Witness>(std::move(sending), secret, used_);
+  auto receiving =
+      chain(is_box ? Direction::kToBox : Direction::kToWorker, crypto::Side::kOpens).first;
+  return {std::move(sending), std::move(receiving), name.suite == seal::Suite::kGcm256,
+          is_box ? std::optional(spec.updates) : std::nullopt};
+}
+
+}  // namespace pbox::sim
