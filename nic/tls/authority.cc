@@ -89,24 +89,27 @@ KeyPair make_authority(const std::string& cluster, const Validity& validity) {
   return to_pem(authority, key.get());
 }
 
-Result<std::string> cluster_of(const std::string& authority_certificate) {
-  const auto certificates = parse_certificates(authority_certificate);
+Result<AuthorityFacts> authority_facts(const std::string& certificate) {
+  const auto certificates = parse_certificates(certificate);
   if (certificates.empty()) {
     return Error{ErrorCode::kInvalidArgument, "holds no certificate, or a damaged one"};
   }
-  const X509_NAME* name = X509_get_subject_name(certificates[0].get());
+  const X509* authority = certificates[0].get();
+  const X509_NAME* name = X509_get_subject_name(authority);
   const int index = X509_NAME_get_index_by_NID(name, NID_organizationName, -1);
-  std::string cluster;
+  AuthorityFacts facts{.cluster = {},
+                       .expires_unix_s = unix_seconds_of(X509_get0_notAfter(authority)),
+                       .fingerprint = fingerprint_of(authority)};
   if (index >= 0) {
     const ASN1_STRING* text = X509_NAME_ENTRY_get_data(X509_NAME_get_entry(name, index));
-    cluster.assign(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
-                   static_cast<size_t>(ASN1_STRING_length(text)));
+    facts.cluster.assign(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+                         static_cast<size_t>(ASN1_STRING_length(text)));
   }
-  if (!is_identity_name(cluster)) {
+  if (!is_identity_name(facts.cluster)) {
     return Error{ErrorCode::kInvalidArgument,
                  "names no cluster as its organisation; `pboxctl keys init` makes one that does"};
   }
-  return cluster;
+  return facts;
 }
 
 Result<KeyPair> issue(const KeyPair& authority, const CertificateOrder& order) {

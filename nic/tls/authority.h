@@ -25,8 +25,14 @@ struct KeyPair {
 // Makes an authority for a cluster: it signs certificates, but none of other authorities.
 KeyPair make_authority(const std::string& cluster, const Validity& validity);
 
-// Returns the cluster of an authority's certificate. Errors complete the sentence "FILE ...".
-Result<std::string> cluster_of(const std::string& authority_certificate);
+// Facts that an authority's certificate states.
+struct AuthorityFacts {
+  std::string cluster;
+  int64_t expires_unix_s = 0;
+  std::string fingerprint;  // SHA-256 of the certificate, in hexadecimal
+};
+// Errors complete the sentence "FILE ...".
+Result<AuthorityFacts> authority_facts(const std::string& certificate);
 
 // A certificate to be signed. `uris`: the identities that it states; peers accept exactly one.
 struct CertificateOrder {

@@ -15,10 +15,13 @@ using Catch::Matchers::Contains;
 
 TEST_CASE("an authority's certificate states its cluster and can sign certificates") {
   const auto made = authority("rack-7");
-  REQUIRE(tls::cluster_of(made.certificate).ok());
-  CHECK(*tls::cluster_of(made.certificate) == "rack-7");
+  const auto facts = tls::authority_facts(made.certificate);
+  REQUIRE(facts.ok());
+  CHECK(facts->cluster == "rack-7");
   const auto parsed = tls::parse_certificates(made.certificate);
   REQUIRE(parsed.size() == 1);
+  CHECK(facts->fingerprint == tls::fingerprint_of(parsed[0].get()));
+  CHECK(facts->expires_unix_s == tls::unix_seconds_of(X509_get0_notAfter(parsed[0].get())));
   CHECK(X509_check_ca(parsed[0].get()) == 1);
   CHECK(X509_get_pathlen(parsed[0].get()) == 0);  // none of another authority
 }
@@ -65,7 +68,7 @@ TEST_CASE("nothing is signed with a key that is not the authority's") {
   CHECK_FALSE(tls::issue({.certificate = "text", .key = signer.key},
                          KeyFolder::order("pbox://rack/operator"))
                   .ok());
-  CHECK_FALSE(tls::cluster_of("text").ok());
+  CHECK_FALSE(tls::authority_facts("text").ok());
 }
 
 }  // namespace pbox::test
