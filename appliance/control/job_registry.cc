@@ -59,10 +59,11 @@ JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host,
       requests_(context_, host),
       verdicts_(context_, host, parts, *this) {}
 
-void JobRegistry::on_open(ConnectionId connection, const nic::Endpoint& peer, uint64_t now_ns) {
+void JobRegistry::on_open(ConnectionId connection, const nic::Endpoint& peer, uint64_t now_ns,
+                          std::optional<tls::Identity> identity) {
   context_.now_ns = now_ns;
   if (started_ns_ == 0) started_ns_ = now_ns;
-  context_.connections.open(connection, peer, now_ns);
+  context_.connections.open(connection, peer, now_ns, std::move(identity));
 }
 
 void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t now_ns) {
