@@ -3,17 +3,25 @@
 #include <utility>
 
 #include "base/check.h"
+#include "nic/tls/credentials.h"
 
 namespace pbox::control {
 namespace {
 
 // Bytes of TLS's own, such as those that confirm new keys, between two messages to the peer.
 constexpr size_t kSealedBytesMax = 16 * 1024;
+// The header of a TLS record and the type of its message, 1 for a ClientHello. No control message
+// begins so: it would be the first of its connection and have more than 64 KiB.
+constexpr size_t kHelloBytes = 6;
+constexpr char kClientHello = 1;
 
 }  // namespace
 
 Status MessageStream::take(std::string_view bytes) {
   if (tls_ == nullptr) {
+    if (first_bytes_.size() < kHelloBytes) {
+      if (const Status plain = check_first_bytes(bytes); !plain) return plain.error();
+    }
     take_plain(bytes);
     return ok_status();
   }
@@ -26,6 +34,18 @@ Status MessageStream::take(std::string_view bytes) {
   }
   take_plain(plain);
   return ok_status();
+}
+
+// Otherwise the peer would wait for the answer to what this box takes for half of a message.
+Status MessageStream::check_first_bytes(std::string_view bytes) {
+  first_bytes_ += bytes.substr(0, kHelloBytes - first_bytes_.size());
+  if (first_bytes_.size() < kHelloBytes || !tls::may_be_tls(first_bytes_) ||
+      first_bytes_[kHelloBytes - 1] != kClientHello) {
+    return ok_status();
+  }
+  return Error{ErrorCode::kInvalidArgument,
+               "the peer has keys (PBOX_KEYS), but this box has none; give it some ([security] "
+               "keys), or unset PBOX_KEYS there"};
 }
 
 void MessageStream::take_plain(std::string_view bytes) {

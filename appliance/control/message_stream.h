@@ -22,7 +22,8 @@ class MessageStream {
 
   const tls::Connection* tls() const { return tls_.get(); }
 
-  // Takes bytes from the wire. An error ends the connection.
+  // Takes bytes from the wire. An error ends the connection: TLS fails, or the peer speaks TLS and
+  // this box does not.
   Status take(std::string_view bytes);
   // Takes bytes that TLS has decrypted already.
   void take_plain(std::string_view bytes);
@@ -44,13 +45,16 @@ class MessageStream {
   void drop_waiting();
 
  private:
+  Status check_first_bytes(std::string_view bytes);
+
   std::unique_ptr<tls::Connection> tls_;
   wire::FrameReader reader_;
   bool is_reading_ = true;
   std::deque<std::string> outgoing_;
   size_t queued_bytes_ = 0;
-  std::string sealed_;     // encrypted bytes that wait for begin_write()
-  std::string in_flight_;  // encrypted bytes that are being written
+  std::string first_bytes_;  // without TLS: until they show whether the peer speaks it
+  std::string sealed_;       // encrypted bytes that wait for begin_write()
+  std::string in_flight_;    // encrypted bytes that are being written
 };
 
 }  // namespace pbox::control

@@ -220,6 +220,10 @@ void ControlServer::Implementation::read(ConnectionId id, const Pointer& connect
           const Status taken = connection->stream.take({connection->buffer.data(), bytes});
           if (taken) return self->handle(id, connection);
           reason = taken.error().message;
+          if (connection->stream.tls() == nullptr) {
+            const tcp::endpoint peer = connection->socket.remote_endpoint(error);
+            self->on_handshake_refused(to_string(to_endpoint(peer)) + ": " + reason);
+          }
         }
         self->remove(id, reason);
         self->flush();

@@ -40,15 +40,15 @@ int accept_stale_lists(int is_ok, X509_STORE_CTX* context) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Credentials>> Credentials::load(const std::string& folder) {
+Result<std::unique_ptr<const Credentials>> Credentials::load(const std::string& folder) {
   initialise_once();
-  std::shared_ptr<Credentials> credentials(new Credentials(folder));
+  std::unique_ptr<Credentials> credentials(new Credentials(folder));
   credentials->make_context();
   for (const auto step : {&Credentials::read_authorities, &Credentials::read_revocations,
                           &Credentials::read_certificate}) {
     if (const Status done = (*credentials.*step)(); !done) return done.error();
   }
-  return std::shared_ptr<const Credentials>(std::move(credentials));
+  return std::unique_ptr<const Credentials>(std::move(credentials));
 }
 
 // TLS 1.3 has no renegotiation. A resumed session would share its secrets with another one, so

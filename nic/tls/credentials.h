@@ -24,7 +24,7 @@ namespace pbox::tls {
 class Credentials : public Client {
  public:
   // Errors name the file, what is wrong with it, and the remedy.
-  static Result<std::shared_ptr<const Credentials>> load(const std::string& folder);
+  static Result<std::unique_ptr<const Credentials>> load(const std::string& folder);
 
   const Identity& identity() const { return identity_; }
   // When the own certificate expires, in seconds since 1970.

@@ -53,7 +53,7 @@ tls::CertificateOrder KeyFolder::order(const std::string& uri, int64_t seconds) 
 std::shared_ptr<const tls::Credentials> KeyFolder::load() const {
   auto loaded = tls::Credentials::load(path());
   if (!loaded) throw std::runtime_error(loaded.error().message);
-  return *loaded;
+  return std::move(*loaded);
 }
 
 }  // namespace pbox::test

@@ -95,7 +95,9 @@ struct TransportFacts {
 
 struct Action {
   enum class Kind {
-    kConnect,      // connect to `box` by deadline_ns; then on_connected or on_disconnected
+    // Connect to `box`, which has the name `box_name` unless that is empty, by deadline_ns; then
+    // on_connected or on_disconnected.
+    kConnect,
     kDisconnect,   // no event follows
     kSend,         // send `message`; no event follows
     kMeasurePath,  // find the narrowest path to any of `addresses`; then on_path_mtu
@@ -107,6 +109,7 @@ struct Action {
   Kind kind = Kind::kConnect;
   uint64_t deadline_ns = 0;
   std::string box = {};
+  std::string box_name = {};
   proto::WorkerMessage message = {};
   std::vector<nic::Endpoint> addresses = {};
   SessionSpec session = {};

@@ -137,6 +137,7 @@ void Membership::connect(const std::string& box, uint64_t deadline_ns) {
   has_answered_ = false;
   Action& action = act(Action::Kind::kConnect);
   action.box = box;
+  if (box == options_.box) action.box_name = options_.box_name;
   action.deadline_ns = deadline_ns;
 }
 
