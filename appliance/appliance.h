@@ -65,6 +65,7 @@ class Appliance : public admin::AdminSource {
 
  private:
   Status check_host();
+  Status load_keys();
   Status open_recorder();
   void look_for_late_rounds();
   void record_late_rounds(uint64_t now_ns);
@@ -103,8 +104,9 @@ class Appliance : public admin::AdminSource {
   boost::asio::steady_timer second_timer_{context_};
   uint32_t seconds_ = 0;  // calls of on_second()
   admin::History history_;
-  host::HostFacts facts_;        // read at start
-  topology::Topology topology_;  // plan of config_ on facts_
+  host::HostFacts facts_;                         // read at start
+  topology::Topology topology_;                   // plan of config_ on facts_
+  std::shared_ptr<const tls::Credentials> keys_;  // null: control connections have no TLS
   uint64_t started_ns_ = 0;
   bool draining_ = false;
   std::unique_ptr<pipelines::FlightRecorder> recorder_;  // the pipelines write to it

@@ -154,6 +154,7 @@ struct Jobs {
 };
 
 struct Security {
+  std::string keys;                       // folder of this box's keys; empty: none
   OnOffAuto insecure = OnOffAuto::kAuto;  // kAuto: without keys on loopback only
   bool insecure_off_loopback = false;
   bool operator==(const Security&) const = default;

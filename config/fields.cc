@@ -188,6 +188,8 @@ void add_jobs_and_log(std::vector<Field>& list) {
                         limits::kChunksPerJobMax, Reload::kYes, "most chunks of one job"));
   list.push_back(number("jobs.chunk_bytes", PBOX_MEMBER(jobs, chunk_bytes), limits::kChunkBytesMin,
                         limits::kChunkBytesMax, Reload::kYes, "size of a chunk, for new jobs"));
+  list.push_back(file_path("security.keys", PBOX_MEMBER(security, keys),
+                           "folder of this box's keys, as pboxctl keys makes it; empty: none"));
   const Words<OnOffAuto> insecure = {{"auto", OnOffAuto::kAuto},
                                      {"true", OnOffAuto::kOn},
                                      {"false", OnOffAuto::kOff},
@@ -197,7 +199,7 @@ void add_jobs_and_log(std::vector<Field>& list) {
                         Reload::kNo, "run without keys; auto: on loopback only"));
   list.push_back(boolean("security.insecure_off_loopback",
                          PBOX_MEMBER(security, insecure_off_loopback),
-                         "second consent to run without keys off loopback"));
+                         "second consent to run without keys off loopback; with keys, to HTTP"));
   list.push_back(choice("log.level", PBOX_MEMBER(log, level),
                         {{"debug", LogLevel::kDebug},
                          {"info", LogLevel::kInfo},
