@@ -5,7 +5,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
+#include "appliance/cluster/environment.h"
+#include "appliance/preflight/keys.h"
 #include "appliance/preflight/preflight.h"
 #include "base/clock.h"
 #include "base/cpu_set.h"
@@ -120,8 +123,26 @@ Status Appliance::check_host() {
   return preflight::may_start(checks);
 }
 
+Status Appliance::load_keys() {
+  auto keys = preflight::load_keys(config_);
+  if (!keys) return keys.error();
+  keys_ = std::move(*keys);
+  if (keys_ == nullptr) return ok_status();
+  session_keys_ = std::make_unique<control::ExportedKeys>(control::KeyPolicy{
+      .suite = config_.security.encrypt ? seal::Suite::kGcm256 : seal::Suite::kGmac256,
+      .updates = {.packets = config_.security.key_packets}});
+  cluster::Environment::of(context_).set_keys(keys_);
+  log(EventLog::Level::kInfo, "keys",
+      tls::to_uri(keys_->identity()) + ", until " + tls::utc_text(keys_->expires_unix_s()));
+  const std::string warning =
+      preflight::expiry_warning(keys_->expires_unix_s(), std::time(nullptr));
+  if (!warning.empty()) log(EventLog::Level::kWarning, "keys_expire", warning);
+  return ok_status();
+}
+
 Status Appliance::start() {
   if (const Status status = check_host(); !status) return status.error();
+  if (const Status status = load_keys(); !status) return status.error();
   for (const std::string& reason : topology_.reasons) {
     log(EventLog::Level::kInfo, "topology", reason);
   }
@@ -140,10 +161,11 @@ Status Appliance::start() {
     snapshot_store_.emplace(context_, config_.snapshots.directory, [this] { control_->flush(); });
   }
   if (!config_.upstream.box.empty()) {
-    upstream_.emplace(context_, config_.upstream, [this] { control_->flush(); });
+    upstream_.emplace(context_, config_.upstream, config_.security.keys,
+                      [this] { control_->flush(); });
   }
   if (config_.cluster.store == config::StoreKind::kEtcd) {
-    backups_.emplace(context_, [this] { control_->flush(); });
+    backups_.emplace(context_, config_.security.keys, [this] { control_->flush(); });
   }
   registry_ = std::make_unique<control::JobRegistry>(
       registry_options(), *pipelines_, epochs(), parts(),
@@ -154,10 +176,12 @@ Status Appliance::start() {
       {.listen = config_.box.listen,
        .port = config_.control.port,
        .connections_max = config_.control.connections_max,
-       .on_event = [this](const control::RegistryEvent& event) { on_registry_event(event); }},
+       .on_event = [this](const control::RegistryEvent& event) { on_registry_event(event); },
+       .credentials = keys_},
       *registry_);
   if (!control) return control.error();
   control_ = std::move(*control);
+  if (session_keys_) session_keys_->set_source(*control_);
   join_cluster(system_entropy());  // the incarnation, which is published
   if (const Status status = start_admin(); !status) return status.error();
   wait_for_signal();
@@ -225,6 +249,7 @@ control::RegistryOptions Appliance::registry_options() const {
           .payload_crc = config_.data.payload_crc,
           .snapshot_every_ns = config_.snapshots.every_s * kNanosPerSecond,
           .checks_addresses = config_.data.port != config::PortKind::kRdma,
+          .keys = session_keys_.get(),
           .draw = system_entropy};
 }
 
@@ -313,6 +338,7 @@ admin::BoxView Appliance::box() const {
           .ready = !draining_,
           .draining = draining_,
           .insecure = true,  // keyed tags do not exist yet
+          .has_keys = keys_ != nullptr,
           .uptime_s = static_cast<double>(monotonic_ns() - started_ns_) / 1e9,
           .job_memory_bytes = registry_->memory_taken_bytes(),
           .job_memory_limit_bytes = topology_.job_memory_bytes,
@@ -330,6 +356,7 @@ admin::BoxView Appliance::box() const {
           .snapshots_taken = totals.snapshots_taken,
           .snapshots_failed = totals.snapshots_failed,
           .control_connections = static_cast<uint32_t>(registry_->connection_count()),
+          .handshakes_refused = control_->handshakes_refused(),
           .links_down = pipelines_->ports().links_down()};
 }
 

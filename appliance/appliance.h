@@ -19,6 +19,7 @@
 #include "appliance/cluster/box_directory.h"
 #include "appliance/cluster/epoch_pool.h"
 #include "appliance/cluster/part_maps.h"
+#include "appliance/control/exported_keys.h"
 #include "appliance/control/server.h"
 #include "appliance/log.h"
 #include "appliance/pipelines/flight_recorder.h"
@@ -65,6 +66,7 @@ class Appliance : public admin::AdminSource {
 
  private:
   Status check_host();
+  Status load_keys();
   Status open_recorder();
   void look_for_late_rounds();
   void record_late_rounds(uint64_t now_ns);
@@ -103,8 +105,10 @@ class Appliance : public admin::AdminSource {
   boost::asio::steady_timer second_timer_{context_};
   uint32_t seconds_ = 0;  // calls of on_second()
   admin::History history_;
-  host::HostFacts facts_;        // read at start
-  topology::Topology topology_;  // plan of config_ on facts_
+  host::HostFacts facts_;                                // read at start
+  topology::Topology topology_;                          // plan of config_ on facts_
+  std::shared_ptr<const tls::Credentials> keys_;         // null: control connections have no TLS
+  std::unique_ptr<control::ExportedKeys> session_keys_;  // null: packets have no keys
   uint64_t started_ns_ = 0;
   bool draining_ = false;
   std::unique_ptr<pipelines::FlightRecorder> recorder_;  // the pipelines write to it

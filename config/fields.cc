@@ -188,6 +188,13 @@ void add_jobs_and_log(std::vector<Field>& list) {
                         limits::kChunksPerJobMax, Reload::kYes, "most chunks of one job"));
   list.push_back(number("jobs.chunk_bytes", PBOX_MEMBER(jobs, chunk_bytes), limits::kChunkBytesMin,
                         limits::kChunkBytesMax, Reload::kYes, "size of a chunk, for new jobs"));
+  list.push_back(file_path("security.keys", PBOX_MEMBER(security, keys),
+                           "folder of this box's keys, as pboxctl keys makes it; empty: none"));
+  list.push_back(boolean("security.encrypt", PBOX_MEMBER(security, encrypt),
+                         "with keys: encrypt what packets carry; off: authenticate it only"));
+  list.push_back(number("security.key_packets", PBOX_MEMBER(security, key_packets), 1000,
+                        uint64_t{1} << 31, Reload::kNo,
+                        "with keys: packets that one key of a session seals before the next"));
   const Words<OnOffAuto> insecure = {{"auto", OnOffAuto::kAuto},
                                      {"true", OnOffAuto::kOn},
                                      {"false", OnOffAuto::kOff},
@@ -197,7 +204,7 @@ void add_jobs_and_log(std::vector<Field>& list) {
                         Reload::kNo, "run without keys; auto: on loopback only"));
   list.push_back(boolean("security.insecure_off_loopback",
                          PBOX_MEMBER(security, insecure_off_loopback),
-                         "second consent to run without keys off loopback"));
+                         "second consent to run without keys off loopback; with keys, to HTTP"));
   list.push_back(choice("log.level", PBOX_MEMBER(log, level),
                         {{"debug", LogLevel::kDebug},
                          {"info", LogLevel::kInfo},

@@ -83,28 +83,50 @@ void check_sizes(const Config& config, Errors& errors) {
   }
 }
 
+void check_keys(const Security& security, Errors& errors) {
+  if (security.insecure == OnOffAuto::kOff && security.keys.empty()) {
+    errors.push_back(
+        "security.insecure = false needs keys, and security.keys is empty; name the folder that "
+        "pboxctl keys box has made");
+  }
+  if (security.insecure == OnOffAuto::kOn && !security.keys.empty()) {
+    errors.push_back("security.insecure = true contradicts security.keys = " + security.keys +
+                     "; take one of them away");
+  }
+}
+
 // Checks each address by itself, so that the message names the one that is open to the network.
 void check_security(const Config& config, Errors& errors) {
   const auto& security = config.security;
-  if (security.insecure == OnOffAuto::kOff) {
-    errors.push_back(
-        "security.insecure = false needs keys, and this version cannot be given any; "
-        "set it to auto and listen on loopback");
-    return;
-  }
-  const bool is_allowed = security.insecure == OnOffAuto::kOn && security.insecure_off_loopback;
-  const auto check = [&](const std::string& key, const std::string& address) {
-    if (is_allowed || !is_address(address) || is_loopback_address(address)) return;
-    errors.push_back(key + " = " + address +
-                     " is off loopback and no keys are configured: anyone there could read and "
-                     "change gradients; listen on 127.0.0.1, or on a network you trust set both "
-                     "security.insecure = true and security.insecure_off_loopback = true");
+  check_keys(security, errors);
+  const bool has_keys = !security.keys.empty();
+  const bool is_insecure = security.insecure == OnOffAuto::kOn && security.insecure_off_loopback;
+  const auto is_open = [](const std::string& address) {
+    return is_address(address) && !is_loopback_address(address);
   };
-  check("box.listen", config.box.listen);
-  if (config.admin.enabled) check("admin.listen", config.admin.listen);
-  if (is_allowed) return;
-  check_dpdk_stays_on_host(config, errors);
-  check_rdma_is_allowed(config, errors);
+  if (!has_keys && !is_insecure) {
+    const auto check = [&](const std::string& key, const std::string& address) {
+      if (!is_open(address)) return;
+      errors.push_back(key + " = " + address +
+                       " is off loopback and no keys are configured: anyone there could read and "
+                       "change gradients; give keys (security.keys), listen on 127.0.0.1, or on a "
+                       "network you trust set both security.insecure = true and "
+                       "security.insecure_off_loopback = true");
+    };
+    check("box.listen", config.box.listen);
+    if (config.admin.enabled) check("admin.listen", config.admin.listen);
+    check_dpdk_stays_on_host(config, errors);
+    check_rdma_is_allowed(config, errors);
+  }
+  // Keys protect neither HTTP nor the connections to etcd.
+  if (has_keys && !security.insecure_off_loopback && config.admin.enabled &&
+      is_open(config.admin.listen)) {
+    errors.push_back("admin.listen = " + config.admin.listen +
+                     " is off loopback, and HTTP has neither login nor TLS: anyone there could "
+                     "operate the box; listen on 127.0.0.1, or on a network you trust set "
+                     "security.insecure_off_loopback = true");
+  }
+  if (is_insecure || (has_keys && security.insecure_off_loopback)) return;
   check_etcd_is_private(config, errors);
 }
 

@@ -71,8 +71,9 @@ void check_etcd_is_private(const Config& config, Errors& errors) {
     if (host == "localhost" || is_loopback_address(host)) continue;
     errors.push_back("cluster.endpoints: " + endpoint +
                      " is off loopback and cluster.ca_file is empty: anyone there could change "
-                     "what the boxes agree on; give ca_file, or on a network you trust set both "
-                     "security.insecure = true and security.insecure_off_loopback = true");
+                     "what the boxes agree on; give ca_file, or on a network you trust set "
+                     "security.insecure_off_loopback = true, and without keys "
+                     "security.insecure = true too");
   }
 }
 

@@ -80,8 +80,8 @@ void check_dpdk_stays_on_host(const Config& config, Errors& errors) {
   if (open.empty()) return;
   errors.push_back("dpdk.devices: " + open +
                    " carry data off loopback and no keys are configured: anyone there could read "
-                   "and change gradients; on a network you trust set both security.insecure = true "
-                   "and security.insecure_off_loopback = true");
+                   "and change gradients; give keys (security.keys), or on a network you trust set "
+                   "both security.insecure = true and security.insecure_off_loopback = true");
 }
 
 }  // namespace pbox::config

@@ -22,8 +22,8 @@ void check_rdma_is_allowed(const Config& config, std::vector<std::string>& error
   if (config.data.port != PortKind::kRdma) return;
   errors.push_back(
       "data.port = rdma carries data off loopback and no keys are configured: anyone there could "
-      "read and change gradients; on a network you trust set both security.insecure = true and "
-      "security.insecure_off_loopback = true");
+      "read and change gradients; give keys (security.keys), or on a network you trust set both "
+      "security.insecure = true and security.insecure_off_loopback = true");
 }
 
 }  // namespace pbox::config

@@ -29,6 +29,7 @@ namespace pbox::worker {
 struct ClientOptions : MembershipOptions {
   std::string port = "socket";  // as open_transport takes it; several, separated by |
   uint32_t wait_timeout_ms = 60'000;
+  std::string keys = {};  // folder of keys, for boxes that have keys; empty: none
 };
 
 using Callback = void (*)(void* user, uint32_t tensor, int status);
@@ -183,6 +184,7 @@ class Client {
 
   // Used by the I/O thread only.
   BoxAddresses addresses_;
+  std::shared_ptr<const WorkerKeys> keys_;  // read in join(); null: control connections are plain
   std::optional<PartSet> parts_;
   std::vector<std::unique_ptr<PartDriver>> drivers_;  // indexed by part
   uint64_t busy_ns_ = 0;                              // when a packet last arrived or left

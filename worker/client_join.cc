@@ -13,6 +13,7 @@
 #include "nic/wire/control_frame.h"
 #include "worker/client.h"
 #include "worker/fork_guard.h"
+#include "worker/transport/tls_library.h"
 
 namespace pbox::worker {
 namespace {
@@ -79,10 +80,12 @@ Error left_during_join() {
 }
 
 // Asks one box for the job's part map, until end_ns. Sets `is_reachable` if a connection was made.
-Result<proto::PartMap> ask_box(const MembershipOptions& options, BoxAddresses& addresses,
-                               const proto::WorkerMessage& request, uint64_t end_ns,
-                               const std::atomic<bool>& leaving, bool& is_reachable) {
-  auto channel = ControlChannel::connect(options.box, addresses, left_ms(end_ns), &leaving);
+Result<proto::PartMap> ask_box(const MembershipOptions& options, const tls::Client* keys,
+                               BoxAddresses& addresses, const proto::WorkerMessage& request,
+                               uint64_t end_ns, const std::atomic<bool>& leaving,
+                               bool& is_reachable) {
+  auto channel = ControlChannel::connect({.box = options.box, .keys = keys}, addresses,
+                                         left_ms(end_ns), &leaving);
   if (leaving) return left_during_join();
   if (!channel) return channel.error();
   is_reachable = true;
@@ -124,7 +127,7 @@ Result<proto::PartMap> Client::ask_part_map(MembershipOptions& joining, uint64_t
     for (const std::string& box : boxes) {
       joining.box = box;
       bool is_reachable = false;
-      auto map = ask_box(joining, addresses_, request, end_ns, leaving_, is_reachable);
+      auto map = ask_box(joining, keys_.get(), addresses_, request, end_ns, leaving_, is_reachable);
       if (map && is_sane(*map)) {
         if (map->boxes_size() > 0) joining.boxes = boxes;  // a box without a cluster lists none
         return map;
@@ -169,8 +172,8 @@ Status Client::join_parts(const MembershipOptions& joining, const proto::PartMap
 
 Status Client::drive_join() {
   for (size_t part = 0; part < parts_->size(); ++part) {
-    drivers_.push_back(std::make_unique<PartDriver>((*parts_)[part], addresses_,
-                                                    split_list(options_.port, '|'), options_));
+    drivers_.push_back(std::make_unique<PartDriver>(
+        (*parts_)[part], addresses_, split_list(options_.port, '|'), options_, keys_));
     (*parts_)[part].begin(monotonic_ns());
     drivers_.back()->perform_actions();
   }
@@ -203,6 +206,11 @@ Status Client::join() {
     wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (wake_fd_ < 0) return system_error("cannot make an eventfd", errno);
     close_in_child(wake_fd_);
+  }
+  if (!options_.keys.empty()) {
+    auto keys = open_keys(options_.keys);
+    if (!keys) return keys.error();
+    keys_ = std::move(*keys);
   }
   // A copy, because the caller may join again after a failure, with the options as they were given.
   MembershipOptions joining = options_;

@@ -66,7 +66,7 @@ void PartDriver::connect(const Action& action) {
   if (const Status opened = open_port(); !opened) {
     return membership_.on_disconnected(opened.error(), monotonic_ns());
   }
-  box_ = action.box;
+  target_ = {.box = action.box, .keys = keys_.get(), .name = action.box_name};
   connect_by_ns_ = action.deadline_ns;
   advance_connection(monotonic_ns());
 }
@@ -74,7 +74,7 @@ void PartDriver::connect(const Action& action) {
 // The name is resolved again, because it may have another address now. Meanwhile the known ones are
 // tried again.
 void PartDriver::fail_connection(const Error& why, uint64_t now_ns) {
-  addresses_.refresh(box_);
+  addresses_.refresh(target_.box);
   channel_.reset();
   connect_by_ns_ = 0;
   membership_.on_disconnected(why, now_ns);
@@ -83,11 +83,11 @@ void PartDriver::fail_connection(const Error& why, uint64_t now_ns) {
 void PartDriver::advance_connection(uint64_t now_ns) {
   PBOX_CHECK(connect_by_ns_ != 0);
   if (!channel_) {
-    const auto found = addresses_.find(box_);
+    const auto found = addresses_.find(target_.box);
     if (!found && now_ns < connect_by_ns_) return;
-    if (!found) return fail_connection(unresolved(box_), now_ns);
+    if (!found) return fail_connection(unresolved(target_.box), now_ns);
     if (!*found) return fail_connection(found->error(), now_ns);
-    auto channel = ControlChannel::open(box_, **found);
+    auto channel = ControlChannel::open(target_, **found);
     if (!channel) return fail_connection(channel.error(), now_ns);
     channel_.emplace(std::move(*channel));
     sent_ = ok_status();
@@ -96,7 +96,9 @@ void PartDriver::advance_connection(uint64_t now_ns) {
   if (!established) return fail_connection(established.error(), now_ns);
   if (*established) {
     connect_by_ns_ = 0;
-    return membership_.on_connected(channel_->peer(), now_ns);
+    session_keys_.reset();
+    if (keys_ != nullptr) session_keys_ = keys_->session_keys(*channel_->tls());
+    return membership_.on_connected(channel_->peer(), now_ns, session_keys_.get());
   }
   if (now_ns < connect_by_ns_) return;
   fail_connection({ErrorCode::kUnavailable, "the box at " + channel_->box() +
@@ -332,9 +334,7 @@ void PartDriver::add_control_wait(std::vector<pollfd>& waits) const {
   if (membership_.failure()) return;
   if (connect_by_ns_ != 0 && !channel_) waits.push_back({addresses_.fd(), POLLIN, 0});
   if (!channel_) return;
-  short events = channel_->wants_write() ? POLLIN | POLLOUT : POLLIN;
-  if (connect_by_ns_ != 0) events = POLLOUT;
-  waits.push_back({channel_->fd(), events, 0});
+  waits.push_back({channel_->fd(), channel_->events(), 0});
 }
 
 void PartDriver::add_waits(std::vector<pollfd>& waits) const {

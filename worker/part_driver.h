@@ -16,6 +16,7 @@
 #include "worker/transport/box_addresses.h"
 #include "worker/transport/control_channel.h"
 #include "worker/transport/lane_opener.h"
+#include "worker/transport/tls_library.h"
 #include "worker/transport/transport.h"
 
 namespace pbox::worker {
@@ -24,11 +25,12 @@ class PartDriver {
  public:
   // `membership` and `addresses` must outlive the driver. `ports`: at least one, each as
   // open_transport takes it; if one cannot be opened or fails, the next is used. `options`: the
-  // membership's.
+  // membership's. `keys`: null if control connections have no TLS.
   PartDriver(Membership& membership, BoxAddresses& addresses, std::vector<std::string> ports,
-             const MembershipOptions& options)
+             const MembershipOptions& options, std::shared_ptr<const WorkerKeys> keys = nullptr)
       : membership_(membership),
         addresses_(addresses),
+        keys_(std::move(keys)),
         choice_{.ports = std::move(ports)},
         can_resume_(can_resume(options)),
         may_disconnect_(can_resume_ && options.on_worker_lost != LostPolicy::kAbort) {}
@@ -92,13 +94,15 @@ class PartDriver {
 
   Membership& membership_;
   BoxAddresses& addresses_;
+  std::shared_ptr<const WorkerKeys> keys_;
   PortChoice choice_;
   bool can_resume_;
   bool may_disconnect_;  // the job goes on if the box sees this worker disconnect
   std::deque<Action> pending_actions_;
   std::optional<LaneOpener> opener_;  // has the transport while its lanes are being opened
-  std::string box_;                   // the box that is being connected to
+  ControlTarget target_;              // the box that is being connected to
   std::optional<ControlChannel> channel_;
+  std::unique_ptr<seal::SessionKeys> session_keys_;  // the newest connection's; null without TLS
   uint64_t connect_by_ns_ = 0;  // while the control connection is being made, otherwise 0
   Status sent_ = ok_status();   // result of the last write to the channel
   std::unique_ptr<Transport> transport_;

@@ -184,6 +184,7 @@ std::string health_json(const BoxView& box) {
                   {"version", box.version},
                   {"uptime_seconds", box.uptime_s},
                   {"insecure", box.insecure},
+                  {"keys", box.has_keys},
                   {"draining", box.draining}});
 }
 
@@ -200,6 +201,7 @@ std::string box_json(const BoxView& box, const std::vector<PipelineView>& pipeli
                   {"ready", box.ready},
                   {"draining", box.draining},
                   {"insecure", box.insecure},
+                  {"keys", box.has_keys},
                   {"uptime_seconds", box.uptime_s},
                   {"job_memory_bytes", box.job_memory_bytes},
                   {"job_memory_limit_bytes", box.job_memory_limit_bytes},
@@ -217,6 +219,7 @@ std::string box_json(const BoxView& box, const std::vector<PipelineView>& pipeli
                   {"jobs_finished", box.jobs_finished},
                   {"links_down", box.links_down},
                   {"control_connections", box.control_connections},
+                  {"handshakes_refused", box.handshakes_refused},
                   {"pipelines", std::move(pipeline_list)}});
 }
 

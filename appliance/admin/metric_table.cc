@@ -224,6 +224,10 @@ constexpr MetricRow kRows[] = {
            [](const Sample& sample) { return Value(sample.cluster.boxes.size()); }),
     of_box("pbox_control_connections", kGauge, "Open control connections of workers",
            [](const Sample& sample) { return Value(sample.box.control_connections); }),
+    of_box("pbox_handshakes_refused_total", kCounter,
+           "Peers whose TLS handshake was refused, too slow, or gave way to others; the log says "
+           "why",
+           [](const Sample& sample) { return Value(sample.box.handshakes_refused); }),
     of_box("pbox_resident_memory_bytes", kGauge, "Resident memory of the daemon",
            [](const Sample& sample) { return Value(sample.usage.resident_bytes); }),
     of_box("pbox_cpu_seconds_total", kCounter, "CPU time of the daemon, over all threads",

@@ -43,6 +43,7 @@ struct BoxView {
   bool ready = false;     // pipelines run and joins are accepted
   bool draining = false;  // SIGTERM was received
   bool insecure = false;  // packets carry no keyed tag
+  bool has_keys = false;  // control connections have TLS
   double uptime_s = 0;
   uint64_t job_memory_bytes = 0;  // held by all jobs together
   uint64_t job_memory_limit_bytes = 0;
@@ -54,6 +55,7 @@ struct BoxView {
   uint64_t parts_moved = 0;
   uint64_t snapshots_taken = 0, snapshots_failed = 0;
   uint32_t control_connections = 0;
+  uint64_t handshakes_refused = 0;           // peers whose TLS handshake has failed
   std::vector<std::string> links_down = {};  // devices of data.port = dpdk without a link
 };
 

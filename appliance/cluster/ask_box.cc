@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "appliance/cluster/environment.h"
 #include "base/check.h"
@@ -23,10 +24,12 @@ using Answer = Result<proto::BoxMessage>;
 // One connection that asks one question. It ends at the first failing step or the first message.
 class Attempt : public std::enable_shared_from_this<Attempt> {
  public:
-  Attempt(asio::io_context& context, std::string control, std::string question,
-          std::function<void(Answer)> done)
+  // `tls`: not begun; null: the question travels as it is.
+  Attempt(asio::io_context& context, std::unique_ptr<tls::Connection> tls, std::string control,
+          std::string question, std::function<void(Answer)> done)
       : socket_(context),
         timer_(context),
+        tls_(std::move(tls)),
         control_(std::move(control)),
         question_(std::move(question)),
         done_(std::move(done)) {}
@@ -60,8 +63,27 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   void ask() {
     error_code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
-    asio::async_write(socket_, asio::buffer(question_),
+    if (tls_ == nullptr) return write(std::move(question_));
+    shake_hands({});
+  }
+
+  // The question follows the last bytes of the handshake. A box that has answered is not lost, so
+  // the error is another one than that of a silent box.
+  void shake_hands(std::string_view arrived) {
+    std::string to_box;
+    Status done = tls_->receive(arrived, plain_, to_box);
+    if (done && tls_->is_established()) done = tls_->send(question_, to_box);
+    if (!done) {
+      failure_ = Error{done.error().code, control_ + ": TLS: " + done.error().message};
+    }
+    write(std::move(to_box));
+  }
+
+  void write(std::string bytes) {
+    outgoing_ = std::move(bytes);
+    asio::async_write(socket_, asio::buffer(outgoing_),
                       [self = shared_from_this()](const error_code& error, size_t) {
+                        if (self->failure_) return self->end(*self->failure_);
                         if (error) return self->fail(error.message());
                         self->read();
                       });
@@ -70,14 +92,29 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   void read() {
     socket_.async_read_some(asio::buffer(buffer_),
                             [self = shared_from_this()](const error_code& error, size_t bytes) {
-                              if (error) return self->fail(error.message());
+                              if (error) return self->fail(self->while_reading(error));
                               self->received(bytes);
                             });
   }
 
+  std::string while_reading(const error_code& error) const {
+    const bool is_begun = tls_ != nullptr && !tls_->is_established();
+    return error.message() +
+           (is_begun ? " during the TLS handshake; has that box keys ([security] keys)?" : "");
+  }
+
   void received(size_t bytes) {
     PBOX_DCHECK(bytes <= buffer_.size());
-    reader_.append(buffer_.data(), bytes);
+    const std::string_view arrived(buffer_.data(), bytes);
+    if (tls_ == nullptr) {
+      plain_ = arrived;
+    } else if (!tls_->is_established()) {
+      return shake_hands(arrived);
+    } else if (const Status opened = tls_->receive(arrived, plain_, outgoing_); !opened) {
+      return end(Error{opened.error().code, control_ + ": TLS: " + opened.error().message});
+    }
+    reader_.append(plain_.data(), plain_.size());
+    plain_.clear();
     const auto body = reader_.next();
     if (!body) return fail(body.error().message);
     if (!body->has_value()) return read();
@@ -100,6 +137,10 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
 
   tcp::socket socket_;
   asio::steady_timer timer_;
+  std::unique_ptr<tls::Connection> tls_;
+  std::optional<Error> failure_;  // a failed handshake, once the box is told
+  std::string outgoing_;
+  std::string plain_;
   std::string control_;
   std::string question_;
   std::function<void(Answer)> done_;
@@ -113,7 +154,8 @@ void Environment::ask_box(const std::string& control, const proto::WorkerMessage
                           std::chrono::milliseconds timeout, Environment::Answer done) {
   PBOX_CHECK(done != nullptr);
   auto& io_context = static_cast<asio::io_context&>(context());
-  std::make_shared<Attempt>(io_context, control, *wire::frame(question), std::move(done))
+  std::make_shared<Attempt>(io_context, keys_ ? keys_->connect("") : nullptr, control,
+                            *wire::frame(question), std::move(done))
       ->begin(timeout);
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "nic/tls/connection.h"
 #include "nic/wire/control.pb.h"
 
 namespace pbox::cluster {
@@ -33,12 +34,16 @@ class Environment : public boost::asio::execution_context::service {
   virtual void post(std::function<void()> function);
   // Calls `function` after `wait`, unless what is returned is destroyed before.
   virtual std::shared_ptr<void> after(Clock::duration wait, std::function<void()> function);
+  // The box's keys, with which ask_box() proves its identity; null: none.
+  void set_keys(std::shared_ptr<const tls::Client> keys) { keys_ = std::move(keys); }
   // As the function of that name in ask_box.h.
   virtual void ask_box(const std::string& control, const proto::WorkerMessage& question,
                        std::chrono::milliseconds timeout, Answer done);
 
  private:
   void shutdown() override {}
+
+  std::shared_ptr<const tls::Client> keys_;
 };
 
 // Calls a function once, later. Never calls it after the timer was destroyed or set anew.

@@ -16,7 +16,7 @@ class ConnectionKeys {
  public:
   virtual ~ConnectionKeys() = default;
   virtual KeyPolicy policy() const = 0;
-  // Null if the connection is not open any more.
+  // Null if the connection is not open any more. Valid until the next call.
   virtual seal::SessionKeys* of(ConnectionId connection) = 0;
 };
 

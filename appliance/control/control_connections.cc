@@ -12,9 +12,10 @@ proto::BoxMessage failure(const Error& error) {
 
 }  // namespace
 
-void ControlConnections::open(ConnectionId id, const nic::Endpoint& peer, uint64_t now_ns) {
+void ControlConnections::open(ConnectionId id, const nic::Endpoint& peer, uint64_t now_ns,
+                              std::optional<tls::Identity> identity) {
   PBOX_CHECK(id != 0);  // 0 means that a member has no connection
-  connections_[id] = {to_string(peer), peer, now_ns, now_ns, nullptr, 0};
+  connections_[id] = {to_string(peer), peer, now_ns, now_ns, nullptr, 0, std::move(identity)};
 }
 
 Connection* ControlConnections::find(ConnectionId id) {

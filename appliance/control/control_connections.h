@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "appliance/control/job.h"
 #include "base/result.h"
+#include "nic/tls/identity.h"
 #include "nic/wire/control.pb.h"
 
 namespace pbox::control {
@@ -28,11 +30,13 @@ struct Connection {
   uint64_t heard_ns = 0;  // time of the newest message, or of the opening
   Job* job = nullptr;     // null unless the connection speaks for a member
   uint32_t rank = 0;
+  std::optional<tls::Identity> identity;  // absent without TLS
 };
 
 class ControlConnections {
  public:
-  void open(ConnectionId id, const nic::Endpoint& peer, uint64_t now_ns);
+  void open(ConnectionId id, const nic::Endpoint& peer, uint64_t now_ns,
+            std::optional<tls::Identity> identity = {});
   // Returns null if the connection is not open.
   Connection* find(ConnectionId id);
   bool contains(ConnectionId id) const { return connections_.contains(id); }

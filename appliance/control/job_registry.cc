@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "appliance/control/authorise.h"
 #include "appliance/control/version_checks.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -29,13 +30,22 @@ proto::BoxMessage data_addresses(const PipelineHost& host) {
   return message;
 }
 
-void refuse_version(RegistryContext& context, ConnectionId id, const std::string& peer,
+void refuse_message(RegistryContext& context, ConnectionId id, const std::string& peer,
                     const proto::WorkerMessage& message, const Error& why) {
   if (message.has_join() || message.has_ask_part_map()) ++context.totals.joins_refused;
   if (message.has_join()) {
     context.note(Severity::kWarning, "join_refused", peer + ": " + why.message);
   }
   context.connections.refuse(id, why);
+}
+
+// An attempt to do what the peer's keys do not allow is of interest, whatever the message.
+void deny_message(RegistryContext& context, ConnectionId id, const std::string& peer,
+                  const proto::WorkerMessage& message, const Error& why) {
+  if (!message.has_join()) {
+    context.note(Severity::kWarning, "message_denied", peer + ": " + why.message);
+  }
+  refuse_message(context, id, peer, message, why);
 }
 
 }  // namespace
@@ -59,10 +69,11 @@ JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host,
       requests_(context_, host),
       verdicts_(context_, host, parts, *this) {}
 
-void JobRegistry::on_open(ConnectionId connection, const nic::Endpoint& peer, uint64_t now_ns) {
+void JobRegistry::on_open(ConnectionId connection, const nic::Endpoint& peer, uint64_t now_ns,
+                          std::optional<tls::Identity> identity) {
   context_.now_ns = now_ns;
   if (started_ns_ == 0) started_ns_ = now_ns;
-  context_.connections.open(connection, peer, now_ns);
+  context_.connections.open(connection, peer, now_ns, std::move(identity));
 }
 
 void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t now_ns) {
@@ -78,7 +89,11 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
              "intended port"});
   }
   if (const Status speaks = check_versions(message, context_.options.added_fields); !speaks) {
-    return refuse_version(context_, id, connection->peer, message, speaks.error());
+    return refuse_message(context_, id, connection->peer, message, speaks.error());
+  }
+  if (connection->identity) {
+    const Status allowed = authorise(*connection->identity, message, connection->job != nullptr);
+    if (!allowed) return deny_message(context_, id, connection->peer, message, allowed.error());
   }
   if (message.has_join()) return on_join(id, *connection, message);
   if (answer_box(id, message)) return;

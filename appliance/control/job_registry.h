@@ -44,7 +44,9 @@ class JobRegistry : private JobOwner {
               Upstream* upstream = nullptr, BackupBoxes* backups = nullptr);
   ~JobRegistry() override { context_.alive.reset(); }
 
-  void on_open(ConnectionId connection, const nic::Endpoint& peer, uint64_t now_ns);
+  // `identity`: what the peer has proved to be; absent without TLS.
+  void on_open(ConnectionId connection, const nic::Endpoint& peer, uint64_t now_ns,
+               std::optional<tls::Identity> identity = {});
   void on_message(ConnectionId connection, const std::string& body, uint64_t now_ns);
   void on_closed(ConnectionId connection, const std::string& reason, uint64_t now_ns);
   // Also when a pipeline has written to PipelineHost::report_fd().

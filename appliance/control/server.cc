@@ -10,16 +10,17 @@
 #include <boost/asio/write.hpp>
 #include <chrono>
 #include <cstring>
-#include <deque>
 #include <map>
+#include <optional>
+#include <string_view>
 #include <utility>
 
+#include "appliance/control/message_stream.h"
 #include "appliance/control/work_budget.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/standstill.h"
 #include "nic/socket/address.h"
-#include "nic/wire/control_frame.h"
 
 namespace pbox::control {
 
@@ -58,9 +59,11 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
         registry_(registry),
         acceptor_(context),
         timer_(context),
-        accept_timer_(context) {}
+        accept_timer_(context),
+        context_(context) {}
 
   Status listen();
+  void begin_handshakes();
   void accept();
   void tick();
   void flush();
@@ -70,25 +73,29 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   void set_connections_max(uint32_t connections_max) { options_.connections_max = connections_max; }
   uint16_t port() const { return acceptor_.local_endpoint().port(); }
   size_t queued_bytes() const;
+  uint64_t handshakes_refused() const { return handshakes_refused_; }
+  bool export_secret(ConnectionId id, std::span<const std::byte> context,
+                     std::span<std::byte, tls::kExportedSecretBytes> to) const;
 
  private:
   struct Connection {
-    explicit Connection(tcp::socket opened)
-        : socket(std::move(opened)), pause(socket.get_executor()) {}
+    Connection(tcp::socket opened, std::unique_ptr<tls::Connection> tls)
+        : socket(std::move(opened)), stream(std::move(tls)), pause(socket.get_executor()) {}
     tcp::socket socket;
-    wire::FrameReader reader;
     std::array<char, 16 * 1024> buffer;
-    std::deque<std::string> outgoing;
-    size_t outgoing_bytes = 0;
-    bool closing = false;  // close once `outgoing` is empty
+    MessageStream stream;
+    bool closing = false;  // close once everything is written
     uint64_t closing_since_ns = 0;
-    bool waits_for_peer = false;  // read again once the peer has read most of `outgoing`
+    bool waits_for_peer = false;  // read again once the peer has read most of what it was sent
     WorkBudget budget;
     asio::steady_timer pause;
   };
   using Pointer = std::shared_ptr<Connection>;
 
-  void add(tcp::socket socket);
+  void on_accepted(tcp::socket socket);
+  void on_handshake_refused(const std::string& why);
+  void add(tcp::socket socket, const nic::Endpoint& peer, std::unique_ptr<tls::Connection> tls,
+           const std::string& plain);
   void accept_later(const error_code& error);
   void read(ConnectionId id, const Pointer& connection);
   void handle(ConnectionId id, const Pointer& connection);
@@ -109,6 +116,9 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   uint64_t ticked_ns_ = monotonic_ns();
   std::map<ConnectionId, Pointer> connections_;
   ConnectionId next_id_ = 1;
+  asio::io_context& context_;
+  std::optional<Handshakes> handshakes_;  // with credentials
+  uint64_t handshakes_refused_ = 0;
 };
 
 Status ControlServer::Implementation::listen() {
@@ -134,7 +144,7 @@ void ControlServer::Implementation::accept() {
     if (error == asio::error::operation_aborted || !self->acceptor_.is_open()) return;
     if (error) return self->accept_later(error);
     self->is_accept_failing_ = false;
-    if (self->connections_.size() < self->options_.connections_max) self->add(std::move(socket));
+    self->on_accepted(std::move(socket));
     self->accept();
   });
 }
@@ -155,17 +165,48 @@ void ControlServer::Implementation::accept_later(const error_code& error) {
   });
 }
 
-void ControlServer::Implementation::add(tcp::socket socket) {
+void ControlServer::Implementation::on_accepted(tcp::socket socket) {
   error_code error;
   const tcp::endpoint peer = socket.remote_endpoint(error);
   if (error) return;  // the peer has already disconnected
   socket.set_option(tcp::no_delay(true), error);
+  if (handshakes_) return handshakes_->begin(socket, to_endpoint(peer));
+  add(std::move(socket), to_endpoint(peer), nullptr, {});
+}
+
+void ControlServer::Implementation::begin_handshakes() {
+  if (options_.credentials == nullptr) return;
+  const std::weak_ptr<Implementation> weak = shared_from_this();
+  handshakes_.emplace(
+      context_, options_.credentials, options_.handshakes,
+      [weak](AcceptedPeer peer) {
+        const auto self = weak.lock();
+        if (!self || !self->acceptor_.is_open()) return;
+        self->add(std::move(peer.socket), peer.endpoint, std::move(peer.tls), peer.plain);
+      },
+      [weak](const std::string& why) {
+        if (const auto self = weak.lock()) self->on_handshake_refused(why);
+      });
+}
+
+void ControlServer::Implementation::on_handshake_refused(const std::string& why) {
+  ++handshakes_refused_;
+  options_.on_event({RegistryEvent::Severity::kWarning, "handshake_refused", why});
+}
+
+void ControlServer::Implementation::add(tcp::socket socket, const nic::Endpoint& peer,
+                                        std::unique_ptr<tls::Connection> tls,
+                                        const std::string& plain) {
+  if (connections_.size() >= options_.connections_max) return;
   const ConnectionId id = next_id_++;
-  auto connection = std::make_shared<Connection>(std::move(socket));
+  std::optional<tls::Identity> identity;
+  if (tls != nullptr) identity = tls->peer();
+  auto connection = std::make_shared<Connection>(std::move(socket), std::move(tls));
   PBOX_CHECK(!connections_.contains(id));
   connections_[id] = connection;
-  registry_.on_open(id, to_endpoint(peer), monotonic_ns());
-  read(id, connection);
+  registry_.on_open(id, peer, monotonic_ns(), std::move(identity));
+  connection->stream.take_plain(plain);
+  handle(id, connection);
 }
 
 void ControlServer::Implementation::read(ConnectionId id, const Pointer& connection) {
@@ -173,14 +214,19 @@ void ControlServer::Implementation::read(ConnectionId id, const Pointer& connect
       asio::buffer(connection->buffer),
       [self = shared_from_this(), id, connection](error_code error, size_t bytes) {
         if (!self->connections_.contains(id)) return;
-        if (error) {
-          self->remove(id, error == asio::error::eof ? "connection closed" : error.message());
-          self->flush();
-          return;
+        std::string reason = error == asio::error::eof ? "connection closed" : error.message();
+        if (!error) {
+          PBOX_DCHECK(bytes <= connection->buffer.size());
+          const Status taken = connection->stream.take({connection->buffer.data(), bytes});
+          if (taken) return self->handle(id, connection);
+          reason = taken.error().message;
+          if (connection->stream.tls() == nullptr) {
+            const tcp::endpoint peer = connection->socket.remote_endpoint(error);
+            self->on_handshake_refused(to_string(to_endpoint(peer)) + ": " + reason);
+          }
         }
-        PBOX_DCHECK(bytes <= connection->buffer.size());
-        if (!connection->closing) connection->reader.append(connection->buffer.data(), bytes);
-        self->handle(id, connection);
+        self->remove(id, reason);
+        self->flush();
       });
 }
 
@@ -188,18 +234,18 @@ void ControlServer::Implementation::read(ConnectionId id, const Pointer& connect
 void ControlServer::Implementation::handle(ConnectionId id, const Pointer& connection) {
   const uint64_t begun_ns = monotonic_ns();
   uint64_t now_ns = begun_ns;
-  while (!connection->closing && connection->outgoing_bytes <= kUnreadBytesMax &&
+  while (!connection->closing && connection->stream.queued_bytes() <= kUnreadBytesMax &&
          now_ns - begun_ns < WorkBudget::kBurstNs && handle_next(id, connection)) {
     now_ns = monotonic_ns();
   }
   if (!connections_.contains(id)) return;
-  if (connection->closing && connection->outgoing.empty()) {
+  if (connection->closing && connection->stream.is_empty()) {
     remove(id, "closed by the box");
     flush();
     return;
   }
   connection->budget.charge(now_ns, now_ns - begun_ns);
-  if (!connection->closing && connection->outgoing_bytes > kUnreadBytesMax) {
+  if (!connection->closing && connection->stream.queued_bytes() > kUnreadBytesMax) {
     connection->waits_for_peer = true;
   } else if (now_ns - begun_ns >= WorkBudget::kBurstNs || connection->budget.pause_ns() > 0) {
     pause(id, connection);
@@ -210,7 +256,7 @@ void ControlServer::Implementation::handle(ConnectionId id, const Pointer& conne
 
 // Returns false if there is no message to handle next.
 bool ControlServer::Implementation::handle_next(ConnectionId id, const Pointer& connection) {
-  auto body = connection->reader.next();
+  auto body = connection->stream.next();
   if (!body) {
     proto::BoxMessage message;
     message.mutable_failure()->set_code(static_cast<uint32_t>(body.error().code));
@@ -236,6 +282,7 @@ void ControlServer::Implementation::pause(ConnectionId id, const Pointer& connec
 void ControlServer::Implementation::begin_closing(const Pointer& connection) {
   if (connection->closing) return;
   connection->closing = true;
+  connection->stream.stop_reading();
   connection->closing_since_ns = monotonic_ns();
 }
 
@@ -250,7 +297,7 @@ void ControlServer::Implementation::flush() {
       continue;
     }
     begin_closing(connection);
-    if (connection->outgoing.empty()) remove(action.connection, "closed by the box");
+    if (connection->stream.is_empty()) remove(action.connection, "closed by the box");
   }
 }
 
@@ -265,37 +312,33 @@ void ControlServer::Implementation::send(ConnectionId id, const Pointer& connect
     begin_closing(connection);
   }
   // The peer does not read. The message being written stays in the queue.
-  if (connection->outgoing_bytes + framed->size() > kOutgoingBytesMax) {
-    connection->outgoing.resize(1);
-    connection->outgoing_bytes = connection->outgoing.front().size();
+  if (connection->stream.queued_bytes() + framed->size() > kOutgoingBytesMax) {
+    connection->stream.drop_waiting();
     begin_closing(connection);
     return;
   }
-  connection->outgoing_bytes += framed->size();
-  connection->outgoing.push_back(std::move(*framed));
-  if (connection->outgoing.size() == 1) write(id, connection);
+  connection->stream.push(std::move(*framed));
+  if (connection->stream.messages() == 1) write(id, connection);
 }
 
 void ControlServer::Implementation::write(ConnectionId id, const Pointer& connection) {
-  PBOX_CHECK(!connection->outgoing.empty());
-  asio::async_write(
-      connection->socket, asio::buffer(connection->outgoing.front()),
-      [self = shared_from_this(), id, connection](error_code error, size_t) {
-        if (!self->connections_.contains(id)) return;
-        connection->outgoing_bytes -= connection->outgoing.front().size();
-        connection->outgoing.pop_front();
-        if (error || (connection->outgoing.empty() && connection->closing)) {
-          self->remove(id, error ? error.message() : "closed by the box");
-          self->flush();
-          return;
-        }
-        if (!connection->outgoing.empty()) self->write(id, connection);
-        if (!connection->waits_for_peer || connection->outgoing_bytes > kUnreadBytesMax / 2) {
-          return;
-        }
-        connection->waits_for_peer = false;
-        self->handle(id, connection);
-      });
+  asio::async_write(connection->socket, asio::buffer(connection->stream.begin_write()),
+                    [self = shared_from_this(), id, connection](error_code error, size_t) {
+                      if (!self->connections_.contains(id)) return;
+                      connection->stream.end_write();
+                      if (error || (connection->stream.is_empty() && connection->closing)) {
+                        self->remove(id, error ? error.message() : "closed by the box");
+                        self->flush();
+                        return;
+                      }
+                      if (!connection->stream.is_empty()) self->write(id, connection);
+                      if (!connection->waits_for_peer ||
+                          connection->stream.queued_bytes() > kUnreadBytesMax / 2) {
+                        return;
+                      }
+                      connection->waits_for_peer = false;
+                      self->handle(id, connection);
+                    });
 }
 
 void ControlServer::Implementation::remove(ConnectionId id, const std::string& reason) {
@@ -344,14 +387,23 @@ void ControlServer::Implementation::close_slow_readers() {
 
 size_t ControlServer::Implementation::queued_bytes() const {
   size_t bytes = 0;
-  for (const auto& [id, connection] : connections_) bytes += connection->outgoing_bytes;
+  for (const auto& [id, connection] : connections_) bytes += connection->stream.queued_bytes();
   return bytes;
 }
 
 bool ControlServer::Implementation::drained() const {
   for (const auto& [id, connection] : connections_) {
-    if (!connection->outgoing.empty() || connection->closing) return false;
+    if (!connection->stream.is_empty() || connection->closing) return false;
   }
+  return true;
+}
+
+bool ControlServer::Implementation::export_secret(
+    ConnectionId id, std::span<const std::byte> context,
+    std::span<std::byte, tls::kExportedSecretBytes> to) const {
+  const auto found = connections_.find(id);
+  if (found == connections_.end() || found->second->stream.tls() == nullptr) return false;
+  found->second->stream.tls()->export_secret(context, to);
   return true;
 }
 
@@ -363,6 +415,7 @@ void ControlServer::Implementation::stop_accepting() {
 
 void ControlServer::Implementation::stop() {
   stop_accepting();
+  handshakes_.reset();
   timer_.cancel();
   error_code ignored;
   for (auto& [id, connection] : connections_) {
@@ -380,6 +433,7 @@ Result<std::unique_ptr<ControlServer>> ControlServer::start(asio::io_context& co
   google::protobuf::SetLogHandler(nullptr);
   auto implementation = std::make_shared<Implementation>(context, options, registry);
   if (const Status status = implementation->listen(); !status) return status.error();
+  implementation->begin_handshakes();
   implementation->accept();
   implementation->tick();
   return std::unique_ptr<ControlServer>(new ControlServer(std::move(implementation)));
@@ -404,6 +458,13 @@ bool ControlServer::drained() const {
 }
 size_t ControlServer::queued_bytes() const {
   return implementation_->queued_bytes();
+}
+uint64_t ControlServer::handshakes_refused() const {
+  return implementation_->handshakes_refused();
+}
+bool ControlServer::export_secret(ConnectionId connection, std::span<const std::byte> context,
+                                  std::span<std::byte, tls::kExportedSecretBytes> to) const {
+  return implementation_->export_secret(connection, context, to);
 }
 void ControlServer::flush() {
   implementation_->flush();

@@ -1,5 +1,5 @@
 // The TCP side of the control plane: accepts workers, frames messages and carries out the
-// registry's actions. Runs on the io_context's thread.
+// registry's actions. Runs on the io_context's thread; TLS handshakes have one of their own.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -7,7 +7,9 @@
 #include <memory>
 #include <string>
 
+#include "appliance/control/handshakes.h"
 #include "appliance/control/job_registry.h"
+#include "appliance/control/secret_source.h"
 
 namespace pbox::control {
 
@@ -16,15 +18,18 @@ struct ControlOptions {
   uint16_t port = limits::kControlPort;  // 0: any free port
   uint32_t connections_max = limits::kControlConnectionsMax;
   std::function<void(const RegistryEvent&)> on_event;  // called for each event, to log it
+  // The box's keys. Every connection then has TLS, and every peer a certificate. Null: none has.
+  std::shared_ptr<const tls::Credentials> credentials = nullptr;
+  HandshakeLimits handshakes = {};
 };
 
-class ControlServer {
+class ControlServer : public SecretSource {
  public:
   // `registry` and `context` outlive the server.
   static Result<std::unique_ptr<ControlServer>> start(boost::asio::io_context& context,
                                                       const ControlOptions& options,
                                                       JobRegistry& registry);
-  ~ControlServer();
+  ~ControlServer() override;
 
   uint16_t port() const;
   // Accepts no further connections. Open connections stay open.
@@ -35,6 +40,10 @@ class ControlServer {
   bool drained() const;
   // Bytes of messages that wait until their peers read them.
   size_t queued_bytes() const;
+  // Handshakes that ended without a connection: refused, too slow, or displaced by others.
+  uint64_t handshakes_refused() const;
+  bool export_secret(ConnectionId connection, std::span<const std::byte> context,
+                     std::span<std::byte, tls::kExportedSecretBytes> to) const override;
   // Carries out the actions that the registry has queued. Must be called after a call into the
   // registry from outside this class.
   void flush();

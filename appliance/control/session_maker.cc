@@ -16,7 +16,9 @@ Result<seal::SessionSeal> SessionMaker::make(const JobSpec& job, uint32_t epoch,
                                .epoch = epoch,
                                .incarnation = member.incarnation,
                                .suite = policy.suite};
-  return connection->make(name, {pipeline, spi, policy.updates});
+  auto made = connection->make(name, {pipeline, spi, policy.updates});
+  const bool has_ended = !made && made.error().code == ErrorCode::kUnavailable;
+  return has_ended ? Result<seal::SessionSeal>(seal::SessionSeal::closed()) : std::move(made);
 }
 
 }  // namespace pbox::control

@@ -60,7 +60,18 @@ Check check_security(const config::Config& config) {
       config.data.port == config::PortKind::kRdma ||
       std::any_of(devices.begin(), devices.end(),
                   [](const auto& each) { return !config::stays_on_host(each.device); });
-  if (!is_open) return ok("security", "without keys, within this host only");
+  const bool has_keys = !config.security.keys.empty();
+  if (!is_open) {
+    return ok("security", has_keys ? "control connections with keys, within this host only"
+                                   : "without keys, within this host only");
+  }
+  if (has_keys) {
+    return warn("security",
+                "control connections with keys, but packets carry a checksum instead of a keyed "
+                "tag: any host there can change gradients",
+                "keep box.listen, admin.listen and dpdk.devices on a network that only workers "
+                "reach");
+  }
   return warn("security", "without keys off loopback: any host there can read and change gradients",
               "keep box.listen, admin.listen and dpdk.devices on a network that only workers "
               "reach");

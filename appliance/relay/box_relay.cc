@@ -31,9 +31,10 @@ uint32_t left_ms(uint64_t deadline_ns) {
 }  // namespace
 
 BoxRelay::BoxRelay(boost::asio::io_context& context, const config::Upstream& settings,
-                   control::RelaySpec spec, std::function<void(Status)> report)
+                   std::string keys, control::RelaySpec spec, std::function<void(Status)> report)
     : control_context_(context),
       settings_(settings),
+      keys_(std::move(keys)),
       spec_(std::move(spec)),
       report_(std::move(report)),
       wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
@@ -120,6 +121,7 @@ Status BoxRelay::try_join(uint64_t deadline_ns) {
   options.rank = settings_.rank;
   options.world_size = settings_.world_size;
   options.port = settings_.port.c_str();
+  options.keys = keys_.c_str();
   options.numerics = static_cast<pbox_numerics>(spec_.numerics);
   options.backup = spec_.is_backup ? 1 : 0;
   if (spec_.is_backup) {

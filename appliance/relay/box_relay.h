@@ -24,7 +24,7 @@ class BoxRelay : public control::Relay {
  public:
   // `context` is the control thread's. `report` is called on any thread, as Upstream::join says of
   // `on_change`.
-  BoxRelay(boost::asio::io_context& context, const config::Upstream& settings,
+  BoxRelay(boost::asio::io_context& context, const config::Upstream& settings, std::string keys,
            control::RelaySpec spec, std::function<void(Status)> report);
   // Leaves the job at the other box and waits for the library, which ends at once unless it is
   // connecting.
@@ -58,6 +58,7 @@ class BoxRelay : public control::Relay {
 
   boost::asio::io_context& control_context_;
   const config::Upstream settings_;
+  const std::string keys_;  // folder of this box's keys; empty: none
   const control::RelaySpec spec_;
   const std::function<void(Status)> report_;
   int wake_fd_ = -1;

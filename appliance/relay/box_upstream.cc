@@ -23,12 +23,15 @@ std::function<void(const Status&)> posted(boost::asio::io_context& context,
 }  // namespace
 
 BoxUpstream::BoxUpstream(boost::asio::io_context& context, config::Upstream settings,
-                         std::function<void()> on_done)
-    : context_(context), settings_(std::move(settings)), on_done_(std::move(on_done)) {}
+                         std::string keys, std::function<void()> on_done)
+    : context_(context),
+      settings_(std::move(settings)),
+      keys_(std::move(keys)),
+      on_done_(std::move(on_done)) {}
 
 std::unique_ptr<control::Relay> BoxUpstream::join(control::RelaySpec spec,
                                                   std::function<void(Status)> on_change) {
-  return std::make_unique<BoxRelay>(context_, settings_, std::move(spec),
+  return std::make_unique<BoxRelay>(context_, settings_, keys_, std::move(spec),
                                     posted(context_, std::move(on_change), on_done_));
 }
 
@@ -39,7 +42,7 @@ std::unique_ptr<control::Relay> BoxBackups::join(const std::string& address,
   settings.box = address;
   settings.rank = 0;
   settings.world_size = 1;
-  return std::make_unique<BoxRelay>(context_, settings, std::move(spec),
+  return std::make_unique<BoxRelay>(context_, settings, keys_, std::move(spec),
                                     posted(context_, std::move(on_change), on_done_));
 }
 

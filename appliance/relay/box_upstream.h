@@ -6,6 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "appliance/control/upstream.h"
 #include "config/config.h"
@@ -15,9 +16,9 @@ namespace pbox::relay {
 // Created and used on the thread that runs `context`, which outlives it and all relays.
 class BoxUpstream : public control::Upstream {
  public:
-  // `on_done` is called after each change that a relay reports, to carry out what the change has
-  // caused.
-  BoxUpstream(boost::asio::io_context& context, config::Upstream settings,
+  // `keys`: folder of this box's keys; empty: none. `on_done` is called after each change that a
+  // relay reports, to carry out what the change has caused.
+  BoxUpstream(boost::asio::io_context& context, config::Upstream settings, std::string keys,
               std::function<void()> on_done);
   std::unique_ptr<control::Relay> join(control::RelaySpec spec,
                                        std::function<void(Status)> on_change) override;
@@ -25,19 +26,21 @@ class BoxUpstream : public control::Upstream {
  private:
   boost::asio::io_context& context_;
   config::Upstream settings_;
+  std::string keys_;
   std::function<void()> on_done_;
 };
 
 // As BoxUpstream, for backup boxes.
 class BoxBackups : public control::BackupBoxes {
  public:
-  BoxBackups(boost::asio::io_context& context, std::function<void()> on_done)
-      : context_(context), on_done_(std::move(on_done)) {}
+  BoxBackups(boost::asio::io_context& context, std::string keys, std::function<void()> on_done)
+      : context_(context), keys_(std::move(keys)), on_done_(std::move(on_done)) {}
   std::unique_ptr<control::Relay> join(const std::string& address, control::RelaySpec spec,
                                        std::function<void(Status)> on_change) override;
 
  private:
   boost::asio::io_context& context_;
+  std::string keys_;
   std::function<void()> on_done_;
 };
 

@@ -18,6 +18,7 @@ fail() {
 "$cpack" --config "$build/CPackConfig.cmake" -B "$folder/packages" > "$folder/log" 2>&1 ||
   fail "cpack: $(cat "$folder/log")"
 packages=(pboxd pboxctl libpbox python3-pbox pbox-dashboards)
+packages+=(libpbox-tls)
 for kind in dpdk rdma; do
   [ ! -f "$build/lib/libpbox_$kind.so.1" ] || packages+=("libpbox-$kind")
 done
@@ -40,11 +41,12 @@ case $depends in
   *) fail "pboxd depends on: $depends" ;;
 esac
 
-# A training image installs libpbox and python3-pbox, and gets neither DPDK nor rdma-core with them.
+# A training image installs libpbox and python3-pbox, and gets neither DPDK nor rdma-core nor
+# OpenSSL with them.
 for package in libpbox python3-pbox; do
   depends=$(dpkg-deb -f "$folder/packages/${package}_"*.deb Depends)
   case $depends in
-    *librte* | *ibverbs* | *rdma* | *libpbox-*) fail "$package depends on: $depends" ;;
+    *librte* | *ibverbs* | *rdma* | *libssl* | *libpbox-*) fail "$package depends on: $depends" ;;
     *libpbox* | *libc6*) ;;
     *) fail "$package depends on: $depends" ;;
   esac
@@ -53,6 +55,7 @@ for package in "${packages[@]:5}"; do
   depends=$(dpkg-deb -f "$folder/packages/${package}_"*.deb Depends)
   case $package:$depends in
     libpbox-dpdk:*librte*) ;;
+    libpbox-tls:*libssl3*) ;;
     libpbox-rdma:*libibverbs1*) ;;
     *) fail "$package depends on: $depends" ;;
   esac

@@ -15,8 +15,7 @@ constexpr uint32_t kRanges = 4'000;
 
 std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box, uint32_t number,
                                                   const std::string& address,
-                                                  const control::RelaySpec& spec,
-                                                  std::shared_ptr<seal::SessionKeys> keys) {
+                                                  const control::RelaySpec& spec) {
   worker::MembershipOptions options;
   options.job = spec.job;
   options.box = address;
@@ -29,7 +28,6 @@ std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box, 
   options.is_backup = spec.is_backup;
   options.incarnation = uint64_t{box} << 32 | number;
   options.seed = rack.options.seed * 77 + options.incarnation;
-  options.keys = std::move(keys);
   std::vector<worker::TensorSpec> tensors;
   tensors.push_back({.name = "pbox.workers", .elements = 1, .dtype = wire::Dtype::kF32});
   for (const control::RelayedChunk& chunk : spec.chunks) {
@@ -53,7 +51,7 @@ BackupMember::BackupMember(Rack& rack, HostId box, uint32_t number, const std::s
       address_(address),
       tell_(std::move(tell)),
       lane_of_(spec_.chunks.size()) {
-  begin(membership_of(rack, box, number, address, spec_, keys()));
+  begin(membership_of(rack, box, number, address, spec_));
 }
 
 std::string BackupMember::who() const {

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <utility>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 #include "tests/sim/violation.h"
@@ -141,25 +140,25 @@ void Member::connect(const worker::Action& action) {
       });
 }
 
-std::shared_ptr<seal::SessionKeys> Member::keys() {
-  class OfMember final : public seal::SessionKeys {
-   public:
-    explicit OfMember(Member& member) : member_(member) {}
-    Result<seal::SessionSeal> make(const seal::SessionName& name,
-                                   const seal::SealSpec& spec) override {
-      PBOX_CHECK(member_.is_connected_);
-      SimKeys& keys = member_.rack_.keys;
-      member_.mirrors_[spec.spi] =
-          keys.mirror(member_.connection_, crypto::End::kWorker, name, spec);
-      return keys.of(member_.connection_, crypto::End::kWorker)->make(name, spec);
-    }
+// The keys of one connection. The watch over the session's lanes gets the same.
+class Member::KeysOf final : public seal::SessionKeys {
+ public:
+  KeysOf(Member& member, ConnectionId connection)
+      : member_(member),
+        connection_(connection),
+        keys_(member.rack_.keys.of(connection, crypto::End::kWorker)) {}
+  Result<seal::SessionSeal> make(const seal::SessionName& name,
+                                 const seal::SealSpec& spec) override {
+    member_.mirrors_[spec.spi] =
+        member_.rack_.keys.mirror(connection_, crypto::End::kWorker, name, spec);
+    return keys_->make(name, spec);
+  }
 
-   private:
-    Member& member_;
-  };
-  if (rack_.options.suite == seal::Suite::kNone) return nullptr;
-  return std::make_shared<OfMember>(*this);
-}
+ private:
+  Member& member_;
+  ConnectionId connection_;
+  std::unique_ptr<seal::SessionKeys> keys_;
+};
 
 void Member::send(const proto::WorkerMessage& message) {
   rack_.say(who(), [&] { return "says " + describe(message); });
@@ -171,7 +170,9 @@ void Member::send(const proto::WorkerMessage& message) {
 void Member::on_connected(ConnectionId id) {
   if (id != connection_) return;
   is_connected_ = true;
-  membership_->on_connected(endpoint_of(box_, limits::kControlPort), thread_.now_ns());
+  keys_.reset();
+  if (rack_.options.suite != seal::Suite::kNone) keys_ = std::make_unique<KeysOf>(*this, id);
+  membership_->on_connected(endpoint_of(box_, limits::kControlPort), thread_.now_ns(), keys_.get());
   perform();
 }
 

@@ -55,8 +55,6 @@ class Member {
   virtual void end_if_over() = 0;
 
   void begin(std::unique_ptr<worker::Membership> membership);
-  // The keys of whatever connection it has; null in a rack without keys.
-  std::shared_ptr<seal::SessionKeys> keys();
   // Does one round of the client's I/O thread. Returns true if there was anything to do.
   bool exchange_packets(uint64_t now_ns);
   // Carries out the actions that the membership asks for.
@@ -80,6 +78,7 @@ class Member {
     std::unique_ptr<CreditWatch> credit;  // null: not checked
   };
 
+  class KeysOf;
   void turn();
   bool exchange(uint32_t lane, uint64_t now_ns);
   void perform_actions();
@@ -93,6 +92,7 @@ class Member {
   uint32_t path_mtu_;
   HostId box_ = 0;  // destination of the connection
   bool is_connected_ = false;
+  std::unique_ptr<seal::SessionKeys> keys_;        // the connection's; null in a rack without keys
   std::map<uint32_t, seal::SessionSeal> mirrors_;  // by spi, until the session's lanes are open
   std::vector<Lane> lanes_;
   uint64_t transport_ = 0;  // counts the transports that were opened

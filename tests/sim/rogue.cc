@@ -21,7 +21,7 @@ Rogue::Rogue(Rack& rack, JobModel& job)
 }
 
 void Rogue::start() {
-  membership_ = make_membership(rack_, job_, 0, 1, false, {.box = job_.options.box}, keys());
+  membership_ = make_membership(rack_, job_, 0, 1, false, {.box = job_.options.box});
   membership_->begin(rack_.queue.now_ns());
   perform();
 }
@@ -29,22 +29,6 @@ void Rogue::start() {
 void Rogue::stop() {
   stopped_ = true;
   if (connection_ != 0) rack_.control.close(std::exchange(connection_, 0), job_.first_host);
-}
-
-std::shared_ptr<seal::SessionKeys> Rogue::keys() {
-  class OfRogue final : public seal::SessionKeys {
-   public:
-    explicit OfRogue(Rogue& rogue) : rogue_(rogue) {}
-    Result<seal::SessionSeal> make(const seal::SessionName& name,
-                                   const seal::SealSpec& spec) override {
-      return rogue_.rack_.keys.of(rogue_.connection_, crypto::End::kWorker)->make(name, spec);
-    }
-
-   private:
-    Rogue& rogue_;
-  };
-  if (rack_.options.suite == seal::Suite::kNone) return nullptr;
-  return std::make_shared<OfRogue>(*this);
 }
 
 void Rogue::perform() {
@@ -69,8 +53,10 @@ void Rogue::perform() {
 }
 
 void Rogue::on_connected(ConnectionId) {
+  if (rack_.options.suite != seal::Suite::kNone)
+    keys_ = rack_.keys.of(connection_, crypto::End::kWorker);
   membership_->on_connected(endpoint_of(job_.options.box, limits::kControlPort),
-                            rack_.queue.now_ns());
+                            rack_.queue.now_ns(), keys_.get());
   perform();
 }
 

@@ -35,7 +35,6 @@ class Rogue final : public ControlEnd {
     uint32_t fragment = 0;
   };
 
-  std::shared_ptr<seal::SessionKeys> keys();
   void perform();
   void attack();
   void push_round();
@@ -53,6 +52,7 @@ class Rogue final : public ControlEnd {
   Rng rng_;
   std::unique_ptr<worker::Membership> membership_;
   ConnectionId connection_ = 0;
+  std::unique_ptr<seal::SessionKeys> keys_;  // null in a rack without keys
   std::optional<worker::SessionSpec> session_;
   uint32_t round_ = 0;  // the next round that it pushes correctly
   bool stopped_ = false;

@@ -77,10 +77,8 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
 
 std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobModel& job,
                                                     uint32_t rank, uint32_t incarnation,
-                                                    bool rejoins, const JobPlace& place,
-                                                    std::shared_ptr<seal::SessionKeys> keys) {
+                                                    bool rejoins, const JobPlace& place) {
   worker::MembershipOptions options = membership_options(rack, job, rank, incarnation, place);
-  options.keys = std::move(keys);
   options.rejoin = rejoins;
   return std::make_unique<worker::Membership>(options, tensors_of(job.options),
                                               optimizer_message(job.options));
@@ -116,7 +114,7 @@ void Worker::start() {
 }
 
 void Worker::join(const JobPlace& place) {
-  begin(make_membership(rack_, job_, rank_, starts_, has_been_in_, place, keys()));
+  begin(make_membership(rack_, job_, rank_, starts_, has_been_in_, place));
 }
 
 void Worker::ask_map() {

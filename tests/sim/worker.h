@@ -22,8 +22,7 @@ struct JobPlace {
 // incarnation.
 std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobModel& job,
                                                     uint32_t rank, uint32_t incarnation,
-                                                    bool rejoins, const JobPlace& place,
-                                                    std::shared_ptr<seal::SessionKeys> keys);
+                                                    bool rejoins, const JobPlace& place);
 
 class Worker final : public Member, public ControlEnd {
  public:

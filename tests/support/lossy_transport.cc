@@ -135,8 +135,8 @@ class LossyTransport : public pbox::worker::Transport {
 
 }  // namespace
 
-extern "C" PBOX_TRANSPORT_EXPORT pbox::worker::Transport* pbox_transport_open_1(
-    const pbox::worker::TransportRequest& request, char* error, size_t error_bytes) {
+extern "C" PBOX_LIBRARY_EXPORT pbox::worker::Transport* pbox_transport_open_1(
+    const pbox::worker::LibraryRequest& request, char* error, size_t error_bytes) {
   if (pbox::worker::refuse_other_release(request, error, error_bytes)) return nullptr;
   for (const char* kind :
        {"wait", "poll", "closed", "probes", "breaks", "reads", "refuses", "locks"}) {

@@ -33,7 +33,7 @@ pbox_package(pboxctl pboxctl net ""
 pbox_package(worker libpbox libs ""
   "gradient-aggregation appliance: the library of workers"
   "What a training process loads to exchange gradients through a box, with its C header.")
-# Packages of their own: a training image that uses sockets needs neither DPDK nor rdma-core.
+# Packages of their own: a training image needs DPDK, rdma-core or OpenSSL only if it uses them.
 foreach(name IN ITEMS dpdk rdma)
   if(TARGET pbox_${name})
     string(TOUPPER ${name} upper_name)
@@ -42,7 +42,12 @@ foreach(name IN ITEMS dpdk rdma)
       "What libpbox loads when PBOX_PORT names a ${upper_name} device.")
   endif()
 endforeach()
-set(CPACK_DEBIAN_WORKER_PACKAGE_SUGGESTS "libpbox-dpdk, libpbox-rdma")
+pbox_package(worker_tls libpbox-tls libs "libpbox ${same}"
+  "gradient-aggregation appliance: keys for workers"
+  "What libpbox loads when PBOX_KEYS names a folder of keys: TLS of control connections.")
+set(CPACK_DEBIAN_WORKER_PACKAGE_SUGGESTS "libpbox-tls, libpbox-dpdk, libpbox-rdma")
+# A box with keys is a worker of its upstream box, and of boxes that keep replicas.
+set(CPACK_DEBIAN_BOX_PACKAGE_RECOMMENDS "libpbox-tls ${same}")
 pbox_package(python python3-pbox python "libpbox ${same}, python3"
   "gradient-aggregation appliance: the Python package"
   "Exchanges numpy arrays and torch tensors through a box, and plugs into PyTorch.")
@@ -72,7 +77,7 @@ set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
   OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 set(CPACK_DEBIAN_BOX_PACKAGE_CONTROL_EXTRA
   "${packaging}/pboxd/postinst;${packaging}/pboxd/prerm;${packaging}/pboxd/postrm")
-foreach(component IN ITEMS WORKER WORKER_DPDK WORKER_RDMA)
+foreach(component IN ITEMS WORKER WORKER_DPDK WORKER_RDMA WORKER_TLS)
   set(CPACK_DEBIAN_${component}_PACKAGE_CONTROL_EXTRA "${packaging}/libpbox/triggers")
 endforeach()
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)

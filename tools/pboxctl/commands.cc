@@ -9,8 +9,9 @@ namespace options = boost::program_options;
 
 std::span<const Command* const> commands() {
   static constexpr const Command* kCommands[] = {
-      &kBoxes,   &kDoctor,   &kDrain,     &kJobs,       &kMetrics, &kPlan,  &kRecorder, &kReplay,
-      &kRestore, &kSnapshot, &kSnapshots, &kStragglers, &kTop,     &kTrace, &kVersion,  &kWorkers};
+      &kBoxes,      &kDoctor,   &kDrain,  &kJobs,    &kKeys,     &kMetrics,
+      &kPlan,       &kRecorder, &kReplay, &kRestore, &kSnapshot, &kSnapshots,
+      &kStragglers, &kTop,      &kTrace,  &kVersion, &kWorkers};
   return kCommands;
 }
 

@@ -31,7 +31,8 @@ bool is_box(const std::string& host, uint16_t port) {
   const auto endpoint = pbox::nic::parse_endpoint(host, port);
   if (!endpoint || port == 0) return false;
   pbox::worker::BoxAddresses addresses;
-  auto channel = pbox::worker::ControlChannel::connect(to_string(*endpoint), addresses, kTimeoutMs);
+  auto channel =
+      pbox::worker::ControlChannel::connect({.box = to_string(*endpoint)}, addresses, kTimeoutMs);
   if (!channel) return false;
   pbox::proto::WorkerMessage message;
   message.mutable_heartbeat();

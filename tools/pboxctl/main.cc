@@ -42,7 +42,8 @@ int run(const Command& command, const pboxctl::Words& words) {
       return pboxctl::kDone;
     }
     auto more = options::collect_unrecognized(parsed.options, options::include_positional);
-    const size_t most = command.more == Command::More::kNone ? 0 : 1;
+    size_t most = command.more == Command::More::kNone ? 0 : 1;
+    if (command.more == Command::More::kKeys) most = 3;  // kind, folder, name
     if (command.more != Command::More::kSettings) {
       const auto option = std::find_if(more.begin(), more.end(),
                                        [](const auto& word) { return word.starts_with('-'); });

@@ -159,6 +159,7 @@ pbox_status pbox_create(const pbox_options* caller_options, pbox_context** conte
     if (options->job != nullptr) chosen.job = options->job;
     if (options->port != nullptr) chosen.port = options->port;
     if (options->restore != nullptr) chosen.restore = options->restore;
+    if (options->keys != nullptr) chosen.keys = options->keys;
     chosen.rank = options->rank;
     chosen.world_size = options->world_size;
     chosen.optimize = options->mode == PBOX_MODE_OPTIMIZE;

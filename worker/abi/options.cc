@@ -121,6 +121,7 @@ void read_environment(Environment& from, pbox_options* options) {
   from.read_word("PBOX_DELIVERY", {"broadcast", "pull"}, &options->delivery);
   from.read_word("PBOX_NUMERICS", {"fast", "ordered"}, &options->numerics);
   from.read_number("PBOX_REPLICAS", &options->replicas);
+  from.read_text("PBOX_KEYS", &options->keys);
 }
 
 pbox_optimizer_options default_optimizer(pbox_optimizer kind) {

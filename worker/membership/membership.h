@@ -74,8 +74,6 @@ struct MembershipOptions {
   bool is_backup = false;  // the job is such a replica, kept by the very box that is joined
   // Shared by the memberships of all parts; null: this one has its own.
   std::shared_ptr<HeldVerdict> verdict = nullptr;
-  // The keys of sessions, made from the connection at hand; null: boxes are talked to without keys.
-  std::shared_ptr<seal::SessionKeys> keys = nullptr;
   uint64_t incarnation = 1;  // identifies this worker; never used by another one
   uint64_t seed = 1;         // seeds the jitter
   wire::AddedFields added_fields = wire::added_fields();
@@ -94,7 +92,9 @@ struct TransportFacts {
 
 struct Action {
   enum class Kind {
-    kConnect,      // connect to `box` by deadline_ns; then on_connected or on_disconnected
+    // Connect to `box`, which has the name `box_name` unless that is empty, by deadline_ns; then
+    // on_connected or on_disconnected.
+    kConnect,
     kDisconnect,   // no event follows
     kSend,         // send `message`; no event follows
     kMeasurePath,  // find the narrowest path to any of `addresses`; then on_path_mtu
@@ -106,6 +106,7 @@ struct Action {
   Kind kind = Kind::kConnect;
   uint64_t deadline_ns = 0;
   std::string box = {};
+  std::string box_name = {};
   proto::WorkerMessage message = {};
   std::vector<nic::Endpoint> addresses = {};
   SessionSpec session = {};
@@ -137,7 +138,9 @@ class Membership {
 
   // Events. Those that do not fit the phase change nothing: they may have been in flight.
   void begin(uint64_t now_ns);
-  void on_connected(const nic::Endpoint& peer, uint64_t now_ns);
+  // `keys`: of the sessions that the connection brings; null if it has no TLS. Until the next
+  // connection they must stay.
+  void on_connected(const nic::Endpoint& peer, uint64_t now_ns, seal::SessionKeys* keys = nullptr);
   void on_disconnected(const Error& why, uint64_t now_ns);  // also after a failed connect
   void on_message(const proto::BoxMessage& message, uint64_t now_ns);
   void on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns);
@@ -262,6 +265,7 @@ class Membership {
   uint64_t step_deadline_ns_ = UINT64_MAX;
   uint64_t join_ends_ns_ = 0;
   nic::Endpoint peer_;
+  seal::SessionKeys* session_keys_ = nullptr;  // of the present connection
   proto::Session session_;
   SessionSpec spec_;
 

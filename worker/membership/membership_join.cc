@@ -118,9 +118,9 @@ std::vector<proto::WorkerMessage> round_messages(const Exchange& exchange) {
 
 // Gives each pipeline of the session its seal.
 Status give_seals(const proto::Session& session, const MembershipOptions& options,
-                  SessionSpec& spec) {
+                  seal::SessionKeys* keys, SessionSpec& spec) {
   const auto suite = static_cast<seal::Suite>(session.suite());
-  if (options.keys == nullptr) {
+  if (keys == nullptr) {
     if (suite == seal::Suite::kNone) return ok_status();
     return Error{ErrorCode::kVersionMismatch, "box " + options.box +
                                                   " wants keys for packets, and this worker has "
@@ -140,7 +140,7 @@ Status give_seals(const proto::Session& session, const MembershipOptions& option
                                .incarnation = options.incarnation,
                                .suite = suite};
   for (uint32_t index = 0; index < spec.pipelines.size(); ++index) {
-    auto made = options.keys->make(name, {index, spec.pipelines[index].spi});
+    auto made = keys->make(name, {index, spec.pipelines[index].spi});
     if (!made) return made.error();
     *spec.pipelines[index].seal = std::move(*made);
   }
@@ -168,6 +168,7 @@ void Membership::connect(const std::string& box, uint64_t deadline_ns) {
   has_answered_ = false;
   Action& action = act(Action::Kind::kConnect);
   action.box = box;
+  if (box == options_.box) action.box_name = options_.box_name;
   action.deadline_ns = deadline_ns;
 }
 
@@ -185,9 +186,10 @@ void Membership::check_join(uint64_t now_ns) {
                                  std::to_string(options_.join_timeout_ms) + " ms"});
 }
 
-void Membership::on_connected(const nic::Endpoint& peer, uint64_t now_ns) {
+void Membership::on_connected(const nic::Endpoint& peer, uint64_t now_ns, seal::SessionKeys* keys) {
   if (!awaits(Step::kConnection)) return;
   peer_ = peer;
+  session_keys_ = keys;
   heard_ns_ = now_ns;
   priorities_known_ = false;
   if (phase_ == Phase::kRecovering && !options_.boxes.empty()) return ask_part_map(now_ns);
@@ -263,7 +265,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   if (!awaits(Step::kSession)) return;
   auto spec = parse_session(session, tensors_, peer_);
   if (!spec) return fail(spec.error());
-  if (const Status sealed = give_seals(session, options_, *spec); !sealed)
+  if (const Status sealed = give_seals(session, options_, session_keys_, *spec); !sealed)
     return fail(sealed.error());
   if (needs_verdicts(optimizer_) && !session.gives_verdicts()) {
     return fail({ErrorCode::kVersionMismatch,

@@ -5,8 +5,8 @@
 #include "worker/rdma/transport.h"
 #include "worker/transport/transport_library.h"
 
-extern "C" PBOX_TRANSPORT_EXPORT pbox::worker::Transport* pbox_transport_open_1(
-    const pbox::worker::TransportRequest& request, char* error, size_t error_bytes) {
+extern "C" PBOX_LIBRARY_EXPORT pbox::worker::Transport* pbox_transport_open_1(
+    const pbox::worker::LibraryRequest& request, char* error, size_t error_bytes) {
   if (pbox::worker::refuse_other_release(request, error, error_bytes)) return nullptr;
   const auto settings = pbox::worker::parse_rdma_port(request.arguments);
   if (settings) return std::make_unique<pbox::worker::RdmaTransport>(*settings).release();

@@ -43,16 +43,16 @@ Error unresolved(const std::string& box) {
                                        "the box by its IP address to do without"};
 }
 
-Result<ControlChannel> ControlChannel::open(const std::string& box,
+Result<ControlChannel> ControlChannel::open(const ControlTarget& target,
                                             BoxAddresses::Addresses addresses) {
-  ControlChannel channel(box);
+  ControlChannel channel(target);
   channel.addresses_ = std::move(addresses);
   if (const Status begun = channel.try_next(); !begun) return begun.error();
   return channel;
 }
 
 Error ControlChannel::unreachable(int error_number) const {
-  return {ErrorCode::kUnavailable, "cannot reach the box at " + box_ + ": " +
+  return {ErrorCode::kUnavailable, "cannot reach the box at " + target_.box + ": " +
                                        std::strerror(error_number) +
                                        "; is pboxd running there and the port open?"};
 }
@@ -85,18 +85,44 @@ Status ControlChannel::try_next() {
 
 Result<bool> ControlChannel::connected() {
   if (is_connected_) return true;
+  if (is_reached_) return shake_hands();
   PBOX_CHECK(fd_ >= 0 && tried_ <= addresses_.size());
   pollfd wait{fd_, POLLOUT, 0};
   if (poll(&wait, 1, 0) == 0) return false;
   int error = 0;
   socklen_t size = sizeof(error);
   if (getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
-  if (error == 0) return is_connected_ = true;
+  if (error == 0) {
+    is_reached_ = true;
+    if (target_.keys == nullptr) return is_connected_ = true;
+    tls_ = target_.keys->connect(target_.name);
+    take({});
+    return shake_hands();
+  }
   forget_in_child(fd_);
   ::close(std::exchange(fd_, -1));
   if (tried_ == addresses_.size()) return unreachable(error);
   if (const Status begun = try_next(); !begun) return begun.error();
   return false;
+}
+
+// Another address of the box would prove the same identity, so none is tried after a failure.
+Result<bool> ControlChannel::shake_hands() {
+  PBOX_CHECK(tls_ != nullptr && !is_connected_);
+  read_socket();
+  if (const Status sent = flush(); !sent && !broken_) return sent.error();
+  is_connected_ = tls_->is_established();
+  if (is_connected_ || !broken_) return is_connected_;
+  if (broken_->code != ErrorCode::kBoxLost) return *broken_;
+  return Error{ErrorCode::kUnavailable,
+               broken_->message +
+                   " during the TLS handshake; has it keys ([security] keys)? Its "
+                   "log says more"};
+}
+
+short ControlChannel::events() const {
+  if (!is_reached_) return POLLOUT;
+  return outgoing_.empty() ? POLLIN : POLLIN | POLLOUT;
 }
 
 nic::Endpoint ControlChannel::local() const {
@@ -106,13 +132,14 @@ nic::Endpoint ControlChannel::local() const {
   return nic::from_sockaddr(address);
 }
 
-Result<ControlChannel> ControlChannel::connect(const std::string& box, BoxAddresses& addresses,
+Result<ControlChannel> ControlChannel::connect(const ControlTarget& target, BoxAddresses& addresses,
                                                uint32_t timeout_ms,
                                                const std::atomic<bool>* cancelled) {
+  const std::string& box = target.box;
   const uint64_t end_ns = monotonic_ns() + timeout_ms * kNanosPerMilli;
   const auto found = await_addresses(box, addresses, end_ns, cancelled);
   if (!found) return found.error();
-  auto channel = open(box, *found);
+  auto channel = open(target, *found);
   while (channel) {
     const auto established = channel->connected();
     if (!established) {
@@ -126,7 +153,7 @@ Result<ControlChannel> ControlChannel::connect(const std::string& box, BoxAddres
       channel = channel->unreachable(is_cancelled ? ECANCELED : ETIMEDOUT);
       break;
     }
-    pollfd wait{channel->fd(), POLLOUT, 0};
+    pollfd wait{channel->fd(), channel->events(), 0};
     const uint64_t wait_ns = std::min(end_ns - now_ns, kPollNs);
     poll(&wait, 1, static_cast<int>(wait_ns / kNanosPerMilli) + 1);
   }
@@ -137,10 +164,12 @@ Result<ControlChannel> ControlChannel::connect(const std::string& box, BoxAddres
 ControlChannel::ControlChannel(ControlChannel&& other) noexcept
     : addresses_(std::move(other.addresses_)),
       tried_(other.tried_),
+      is_reached_(other.is_reached_),
       is_connected_(other.is_connected_),
       fd_(std::exchange(other.fd_, -1)),
       peer_(other.peer_),
-      box_(std::move(other.box_)),
+      target_(std::move(other.target_)),
+      tls_(std::move(other.tls_)),
       outgoing_(std::move(other.outgoing_)),
       reader_(std::move(other.reader_)),
       broken_(std::move(other.broken_)) {}
@@ -149,9 +178,11 @@ ControlChannel& ControlChannel::operator=(ControlChannel&& other) noexcept {
   std::swap(fd_, other.fd_);
   addresses_ = std::move(other.addresses_);
   tried_ = other.tried_;
+  is_reached_ = other.is_reached_;
   is_connected_ = other.is_connected_;
   peer_ = other.peer_;
-  box_ = std::move(other.box_);
+  target_ = std::move(other.target_);
+  tls_ = std::move(other.tls_);
   outgoing_ = std::move(other.outgoing_);
   reader_ = std::move(other.reader_);
   broken_ = std::move(other.broken_);
@@ -167,7 +198,12 @@ ControlChannel::~ControlChannel() {
 Status ControlChannel::send(const proto::WorkerMessage& message) {
   auto framed = wire::frame(message);
   if (!framed) return framed.error();
-  outgoing_ += *framed;
+  if (tls_ == nullptr) {
+    outgoing_ += *framed;
+  } else if (const Status sealed = tls_->send(*framed, outgoing_); !sealed) {
+    return Error{sealed.error().code,
+                 "TLS with box " + target_.box + ": " + sealed.error().message};
+  }
   return flush();
 }
 
@@ -181,7 +217,7 @@ Status ControlChannel::flush() {
       return ok_status();
     } else if (errno != EINTR) {
       return Error{ErrorCode::kBoxLost,
-                   "the connection to box " + box_ + " broke: " + std::strerror(errno)};
+                   "the connection to box " + target_.box + " broke: " + std::strerror(errno)};
     }
   }
   return ok_status();
@@ -192,38 +228,56 @@ void ControlChannel::end() const {
   shutdown(fd_, SHUT_WR);
 }
 
-Result<std::vector<proto::BoxMessage>> ControlChannel::receive() {
+void ControlChannel::read_socket() {
   PBOX_CHECK(fd_ >= 0);
+  const std::string box = "box " + target_.box;
   char buffer[16 * 1024];
-  while (broken_.empty()) {
+  while (!broken_) {
     const ssize_t bytes = recv(fd_, buffer, sizeof(buffer), 0);
     if (bytes > 0) {
-      reader_.append(buffer, static_cast<size_t>(bytes));
+      take({buffer, static_cast<size_t>(bytes)});
     } else if (bytes == 0) {
-      broken_ = "closed the connection";
+      broken_ = Error{ErrorCode::kBoxLost, box + " closed the connection"};
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       break;
     } else if (errno != EINTR) {
-      broken_ = std::string("broke the connection: ") + std::strerror(errno);
+      broken_ = Error{ErrorCode::kBoxLost, box + " broke the connection: " + std::strerror(errno)};
     }
   }
+}
+
+// With TLS, bytes for the box may result: the handshake's, and alerts.
+void ControlChannel::take(std::string_view bytes) {
+  if (tls_ == nullptr) return reader_.append(bytes.data(), bytes.size());
+  std::string plain;
+  const Status taken = tls_->receive(bytes, plain, outgoing_);
+  reader_.append(plain.data(), plain.size());
+  if (!taken) {
+    broken_ =
+        Error{taken.error().code, "TLS with box " + target_.box + ": " + taken.error().message};
+  }
+}
+
+Result<std::vector<proto::BoxMessage>> ControlChannel::receive() {
+  const std::string box = "box " + target_.box;
+  read_socket();
   std::vector<proto::BoxMessage> messages;
   for (;;) {
     auto body = reader_.next();
     if (!body) {
-      broken_ = "sent data that cannot be decoded: " + body.error().message;
+      broken_ = Error{ErrorCode::kBoxLost,
+                      box + " sent data that cannot be decoded: " + body.error().message};
       break;
     }
     if (!body->has_value()) break;
     if (!messages.emplace_back().ParseFromString(**body)) {
-      broken_ = "sent a message that cannot be parsed; is this address a pboxd?";
+      broken_ = Error{ErrorCode::kBoxLost,
+                      box + " sent a message that cannot be parsed; is this address a pboxd?"};
       messages.pop_back();
       break;
     }
   }
-  if (messages.empty() && !broken_.empty()) {
-    return Error{ErrorCode::kBoxLost, "box " + box_ + " " + broken_};
-  }
+  if (messages.empty() && broken_) return *broken_;
   return messages;
 }
 

@@ -1,13 +1,17 @@
-// The worker's end of the control connection: framed messages over a non-blocking TCP socket. One
-// thread at a time.
+// The worker's end of the control connection: framed messages over a non-blocking TCP socket, with
+// TLS if the worker has keys. One thread at a time.
 #pragma once
 
 #include <atomic>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "nic/endpoint.h"
+#include "nic/tls/connection.h"
 #include "nic/wire/control_frame.h"
 #include "worker/transport/box_addresses.h"
 
@@ -16,19 +20,27 @@ namespace pbox::worker {
 // The error for a box whose name is still being resolved at the deadline.
 Error unresolved(const std::string& box);
 
+// A box to connect to.
+struct ControlTarget {
+  std::string box;                    // HOST:PORT, which errors name
+  const tls::Client* keys = nullptr;  // null: without TLS; outlives the channel
+  std::string name = {};              // with keys: the name that the box must prove; empty: any
+};
+
 class ControlChannel {
  public:
-  // Starts to connect to the box, which errors name, at one of its addresses after another. No
-  // message can be sent or received until connected().
-  static Result<ControlChannel> open(const std::string& box, BoxAddresses::Addresses addresses);
+  // Starts to connect to the box at one of its addresses after another. No message can be sent or
+  // received until connected().
+  static Result<ControlChannel> open(const ControlTarget& target,
+                                     BoxAddresses::Addresses addresses);
   // Connects, and blocks until the connection is established, for at most timeout_ms, or until
   // another thread has set `cancelled`. If no address answers, the name is resolved again.
-  static Result<ControlChannel> connect(const std::string& box, BoxAddresses& addresses,
+  static Result<ControlChannel> connect(const ControlTarget& target, BoxAddresses& addresses,
                                         uint32_t timeout_ms,
                                         const std::atomic<bool>* cancelled = nullptr);
   // Returns true once the connection is established. Returns false while one of the box's addresses
-  // is still being tried; the descriptor becomes writable when that ends. Returns an error if no
-  // address is left.
+  // is still being tried, or the TLS handshake is under way; call again when the descriptor has one
+  // of events(). Returns an error if no address is left, or if the handshake has failed.
   Result<bool> connected();
 
   ControlChannel(ControlChannel&& other) noexcept;
@@ -38,7 +50,8 @@ class ControlChannel {
   int fd() const { return fd_; }
   const nic::Endpoint& peer() const { return peer_; }
   nic::Endpoint local() const;  // this end, once it has begun to connect
-  const std::string& box() const { return box_; }
+  const std::string& box() const { return target_.box; }
+  const tls::Connection* tls() const { return tls_.get(); }  // null without keys
 
   // Queues a message and writes as much as the socket takes now.
   Status send(const proto::WorkerMessage& message);
@@ -46,25 +59,32 @@ class ControlChannel {
   Status flush();
   // Closes this direction of the connection. Call it when everything has been written.
   void end() const;
-  bool wants_write() const { return !outgoing_.empty() || !is_connected_; }
+  bool wants_write() const { return !outgoing_.empty(); }
+  // The events of the descriptor to wait for, as for poll().
+  short events() const;
   // Returns the messages that have arrived. Returns an error once the connection is closed or its
   // data cannot be decoded; messages that arrived before are returned first.
   Result<std::vector<proto::BoxMessage>> receive();
 
  private:
-  explicit ControlChannel(std::string box) : box_(std::move(box)) {}
+  explicit ControlChannel(ControlTarget target) : target_(std::move(target)) {}
   Status try_next();
+  Result<bool> shake_hands();
+  void read_socket();
+  void take(std::string_view bytes);
   Error unreachable(int error_number) const;
 
   BoxAddresses::Addresses addresses_;
-  size_t tried_ = 0;  // number of addresses tried so far
-  bool is_connected_ = false;
+  size_t tried_ = 0;           // number of addresses tried so far
+  bool is_reached_ = false;    // one of them has accepted the connection
+  bool is_connected_ = false;  // and the TLS handshake, if there is one, is done
   int fd_ = -1;
   nic::Endpoint peer_;
-  std::string box_;
+  ControlTarget target_;
+  std::unique_ptr<tls::Connection> tls_;  // null without keys
   std::string outgoing_;
   wire::FrameReader reader_;
-  std::string broken_;  // why the connection is over; empty while it is established
+  std::optional<Error> broken_;  // why the connection is over
 };
 
 }  // namespace pbox::worker

@@ -32,6 +32,31 @@ TEST_CASE("without keys a box off loopback needs both flags") {
   CHECK_FALSE(only_error(config).empty());
 }
 
+TEST_CASE("a box with keys may listen off loopback, but its admin server needs consent") {
+  Config config;
+  config.security.keys = "/etc/pbox/keys";
+  CHECK(only_error(config).empty());
+  config.box.listen = "10.0.0.7";
+  CHECK(only_error(config).empty());
+  config.security.insecure = OnOffAuto::kOff;
+  CHECK(only_error(config).empty());
+  config.admin.listen = "10.0.0.7";
+  CHECK_THAT(only_error(config), Catch::Contains("admin.listen = 10.0.0.7") &&
+                                     Catch::Contains("neither login nor TLS"));
+  config.security.insecure_off_loopback = true;
+  CHECK(only_error(config).empty());
+}
+
+TEST_CASE("a box has keys or is insecure, not both, and not neither") {
+  Config config;
+  config.security.insecure = OnOffAuto::kOff;
+  CHECK_THAT(only_error(config),
+             Catch::Contains("security.keys is empty") && Catch::Contains("pboxctl keys box"));
+  config.security.insecure = OnOffAuto::kOn;
+  config.security.keys = "/etc/pbox/keys";
+  CHECK_THAT(only_error(config), Catch::Contains("contradicts security.keys = /etc/pbox/keys"));
+}
+
 TEST_CASE("the admin server is held to the same rule, unless it is off") {
   Config config;
   config.admin.listen = "0.0.0.0";

@@ -17,7 +17,7 @@ Config with_devices(const std::string& text) {
   Config config;
   config.data.port = PortKind::kDpdk;
   config.dpdk.devices = read_dpdk_devices(text).devices;
-  config.security = {OnOffAuto::kOn, true};
+  config.security = {"", OnOffAuto::kOn, true};
   return config;
 }
 
@@ -48,8 +48,8 @@ TEST_CASE("an address belongs to one group of devices") {
 
 TEST_CASE("devices that reach a wire need both consents, and those within the host none") {
   auto config = with_devices("net_memif0 10.0.0.1/24; 0000:3b:00.0 10.0.1.1/24");
-  for (const Security security :
-       {Security{}, Security{OnOffAuto::kOn, false}, Security{OnOffAuto::kAuto, true}}) {
+  for (const Security& security :
+       {Security{}, Security{"", OnOffAuto::kOn, false}, Security{"", OnOffAuto::kAuto, true}}) {
     config.security = security;
     CHECK_THAT(only_error(config),
                Catch::Contains("dpdk.devices: 0000:3b:00.0 carry data off loopback") &&

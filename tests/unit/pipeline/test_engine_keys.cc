@@ -92,9 +92,9 @@ TEST_CASE("with keys, rounds are summed and results open at their receivers, acr
     }
     const seal::SessionSeal& worker = keyed.ranks[0]->worker;
     const seal::SessionSeal& box = keyed.shard->sessions()[0].seal;
-    CHECK(worker.updates_sent() >= 3);
-    CHECK(box.updates_received() == worker.updates_sent());
-    CHECK(worker.updates_received() == box.updates_sent());
+    CHECK(box.updates_sent() >= 3);
+    CHECK(worker.updates_sent() == box.updates_sent());
+    CHECK(box.updates_received() >= 3);
     CHECK(keyed.box.count(Counter::kRejectTag) == 0);
   }
 }

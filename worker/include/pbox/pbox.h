@@ -226,6 +226,10 @@ typedef struct pbox_options {
    * the last results for a while after the rank has gone. An operation ends when that box has the
    * data, and writes no output. */
   uint32_t backup;
+  /* Folder of keys (`pboxctl keys job`), for boxes with keys: control connections are then TLS, and
+   * both sides prove who they are. Needs the library libpbox_tls.so.1, which is searched as those
+   * of ports. NULL or "": no keys. */
+  const char* keys;
 } pbox_options;
 
 /* Sets every field to its default. */
@@ -239,9 +243,10 @@ PBOX_API void pbox_options_init_sized(pbox_options* options, size_t struct_size)
  * PBOX_PRIORITY_POLICY (explicit, forward-order, fifo), PBOX_DELIVERY (broadcast, pull), PBOX_SYNC
  * (bsp, asp, ssp, essp, pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE
  * (soft, lazy), PBOX_READS (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast,
- * ordered), PBOX_REPLICAS (0, 1). PBOX_RANK wins over RANK, PBOX_WORLD_SIZE over WORLD_SIZE.
- * Strings point into the environment. Returns PBOX_INVALID_ARGUMENT if a variable has a value that
- * is not listed or not a number; pbox_last_error(NULL) then names variable, value and remedy. */
+ * ordered), PBOX_REPLICAS (0, 1), PBOX_KEYS. PBOX_RANK wins over RANK, PBOX_WORLD_SIZE over
+ * WORLD_SIZE. Strings point into the environment. Returns PBOX_INVALID_ARGUMENT if a variable has
+ * a value that is not listed or not a number; pbox_last_error(NULL) then names variable, value and
+ * remedy. */
 PBOX_API pbox_status pbox_options_from_environment_sized(pbox_options* options, size_t struct_size);
 #define pbox_options_from_environment(options) \
   pbox_options_from_environment_sized((options), sizeof(pbox_options))

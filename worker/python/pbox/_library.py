@@ -29,7 +29,7 @@ class Options(Structure):
         ("sync", c_int32), ("staleness", c_uint32),
         ("sync_probability", c_float), ("release", c_int32), ("reads", c_int32),
         ("quorum", c_uint32), ("restore", c_char_p), ("numerics", c_int32),
-        ("replicas", c_uint32), ("backup", c_uint32)]
+        ("replicas", c_uint32), ("backup", c_uint32), ("keys", c_char_p)]
 
 
 class OptimizerOptions(Structure):

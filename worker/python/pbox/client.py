@@ -55,8 +55,8 @@ class Client:
     PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
     PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY,
     PBOX_DELIVERY, PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS,
-    PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS, PBOX_REPLICAS. pbox.h and docs/pytorch.md explain
-    all options. In short:
+    PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS, PBOX_REPLICAS, PBOX_KEYS. pbox.h and docs/pytorch.md
+    explain all options. In short:
 
     `port`: what carries packets. "socket", or "KIND:ARGUMENTS" of the library libpbox_KIND.so.1,
     for example "dpdk:DEVICE".
@@ -84,6 +84,9 @@ class Client:
     `restore`: with mode "optimize", start with a snapshot of the job, "latest" or its number as a
     string. `statistics()["restored_steps"]` is the number of steps that its weights had taken; 0 if
     there was no snapshot.
+
+    `keys`: folder of keys that `pboxctl keys job` has made, for boxes that have keys. The job's
+    name is then TENANT/NAME.
 
     Buffers are contiguous torch tensors in host memory or numpy arrays. The client keeps a
     reference to each until its operation is done. Any thread may call any method. A client lives

@@ -30,15 +30,17 @@ Json get_json(AdminSource& source, std::string_view target) {
   return Json::parse(response.body);
 }
 
-TEST_CASE("healthz names the box and shows whether it is insecure or draining") {
+TEST_CASE("healthz names the box and shows whether it is insecure, has keys or drains") {
   FakeSource source;
   source.box_view.insecure = true;
+  source.box_view.has_keys = true;
   source.box_view.draining = true;
   CHECK(get_json(source, "/healthz") == Json({{"status", "ok"},
                                               {"name", "box<1>"},
                                               {"version", "0.1.0"},
                                               {"uptime_seconds", 12.5},
                                               {"insecure", true},
+                                              {"keys", true},
                                               {"draining", true}}));
 }
 

@@ -192,4 +192,21 @@ TEST_CASE("a peer that asks and does not read its answers is not heard until it 
   peer.end(service);
 }
 
+TEST_CASE("a peer that speaks TLS to a box without keys is not left waiting") {
+  Service service;
+  Peer peer(service);
+  // A ClientHello begins so. As a control message it would have 66 KiB, of which none follow.
+  const std::string hello("\x16\x03\x01\x00\xf0\x01\x00\x00\xec", 9);
+  for (const char byte : hello) asio::write(peer.socket, asio::buffer(&byte, 1));
+  bool is_closed = false;
+  char byte = 0;
+  peer.socket.async_read_some(asio::buffer(&byte, 1),
+                              [&](const auto& error, size_t) { is_closed = bool(error); });
+  service.run_until([&] { return is_closed; });
+  REQUIRE(service.noted("handshake_refused"));
+  CHECK_THAT(service.events.back().text,
+             Contains("127.0.0.1:") && Contains("[security] keys") && Contains("PBOX_KEYS"));
+  peer.end(service);
+}
+
 }  // namespace pbox::control

@@ -73,6 +73,15 @@ TEST_CASE("a port that is taken fails, and the remedy is a command that names th
 
 TEST_CASE("running without keys off loopback is allowed when named, and never silent") {
   CHECK(check_of(config::Config{}, appliance::machine(1, 4), "security").level == CheckLevel::kOk);
+  config::Config keyed;
+  keyed.security.keys = "/etc/pbox/keys";
+  const auto closed = check_of(keyed, appliance::machine(1, 4), "security");
+  CHECK(closed.level == CheckLevel::kOk);
+  CHECK_THAT(closed.finding, Catch::Contains("with keys"));
+  keyed.box.listen = "10.0.0.1";
+  const auto open = check_of(keyed, appliance::machine(1, 4), "security");
+  CHECK(open.level == CheckLevel::kWarn);
+  CHECK_THAT(open.finding, Catch::Contains("with keys") && Catch::Contains("checksum"));
   CHECK(check_of(appliance::open_config(), appliance::machine(1, 4), "security").level ==
         CheckLevel::kWarn);
 }

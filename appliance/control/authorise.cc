@@ -1,0 +1,97 @@
+#include "appliance/control/authorise.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+
+namespace pbox::control {
+namespace {
+
+using Message = proto::WorkerMessage;
+using enum Right;
+
+// clang-format off
+constexpr MessageRights kRights[] = {
+    // message                                            box      tenant   operator viewer
+    {Message::kJoin,            "JOIN",                   kAlways, kOwnJob, kNever,  kNever},
+    {Message::kLeave,           "LEAVE",                  kJoined, kJoined, kNever,  kNever},
+    {Message::kHeartbeat,       "a heartbeat",            kJoined, kJoined, kNever,  kNever},
+    {Message::kBarrier,         "a barrier",              kJoined, kJoined, kNever,  kNever},
+    {Message::kSetLearningRate, "a learning rate",        kJoined, kJoined, kNever,  kNever},
+    {Message::kAskDataAddresses, "AskDataAddresses",      kAlways, kAlways, kAlways, kAlways},
+    {Message::kRounds,          "rounds",                 kJoined, kJoined, kNever,  kNever},
+    {Message::kSetPriorities,   "priorities",             kJoined, kJoined, kNever,  kNever},
+    {Message::kAskPartMap,      "AskPartMap",             kAlways, kOwnJob, kNever,  kNever},
+    {Message::kQueuePairs,      "queue pairs",            kJoined, kJoined, kNever,  kNever},
+    {Message::kAskState,        "AskState",               kAlways, kNever,  kNever,  kNever},
+    {Message::kPortGivenUp,     "a port that is given up", kJoined, kJoined, kNever, kNever},
+    {Message::kAskCut,          "AskCut",                 kAlways, kNever,  kNever,  kNever},
+    {Message::kAskReport,       "AskReport",              kAlways, kNever,  kNever,  kNever},
+    {Message::kStepVerdict,     "a verdict on a round",   kJoined, kJoined, kNever,  kNever},
+    {Message::kAskStep,         "AskStep",                kAlways, kNever,  kNever,  kNever},
+    {Message::KIND_NOT_SET,     "an unknown message",     kJoined, kJoined, kNever,  kNever},
+};
+// clang-format on
+
+Right right_of(const MessageRights& row, tls::Role role) {
+  switch (role) {
+    case tls::Role::kBox: return row.box;
+    case tls::Role::kTenant: return row.tenant;
+    case tls::Role::kOperator: return row.operating;
+    case tls::Role::kViewer: return row.viewing;
+  }
+  PBOX_CHECK(false);
+  return kNever;
+}
+
+Error denied(const tls::Identity& peer, const std::string& why) {
+  return {ErrorCode::kInvalidArgument, "the keys of " + tls::to_uri(peer) + " do not allow " + why};
+}
+
+// A JOIN or a question that comes before it.
+Status check_own_job(const tls::Identity& peer, const Message& message) {
+  const bool is_join = message.has_join();
+  PBOX_CHECK(is_join || message.has_ask_part_map());
+  const std::string& job = is_join ? message.join().job() : message.ask_part_map().job();
+  if (is_join ? message.join().is_backup() : message.ask_part_map().is_backup()) {
+    return denied(peer, "a replica of a box's part; only boxes make replicas");
+  }
+  if (!tls::owns_job(peer, job)) {
+    return denied(peer, "job '" + job + "'; name it " + peer.tenant + "/NAME, where " +
+                            peer.job_glob +
+                            " matches NAME, or use keys of that job (`pboxctl keys "
+                            "job`)");
+  }
+  if (is_join && !peer.ranks.contains(message.join().rank())) {
+    return denied(peer, "rank " + std::to_string(message.join().rank()) + " of job '" + job +
+                            "'; use keys for that rank (`pboxctl keys job --ranks`)");
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+std::span<const MessageRights> message_rights() {
+  return kRights;
+}
+
+Status authorise(const tls::Identity& peer, const Message& message, bool has_joined) {
+  const auto* row =
+      std::find_if(std::begin(kRights), std::end(kRights),
+                   [&](const MessageRights& rights) { return rights.kind == message.kind_case(); });
+  if (row == std::end(kRights)) return denied(peer, "this message");
+  switch (right_of(*row, peer.role)) {
+    case kAlways: return ok_status();
+    case kOwnJob: return check_own_job(peer, message);
+    case kJoined:
+      if (has_joined) return ok_status();
+      return denied(peer, std::string(row->name) + " before JOIN");
+    case kNever: break;
+  }
+  return denied(peer, std::string(row->name) + "; it is for " +
+                          (row->tenant == kNever ? "boxes" : "boxes and workers") +
+                          " (`pboxctl keys`)");
+}
+
+}  // namespace pbox::control

@@ -1,0 +1,240 @@
+#include "appliance/control/handshakes.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <utility>
+
+#include "base/check.h"
+#include "base/cpu_set.h"
+#include "nic/wire/control_frame.h"
+
+namespace pbox::control {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+constexpr size_t kReadBytes = 4096;
+constexpr size_t kDecidingBytes = 3;  // may_be_tls() needs no more
+
+// Returns the host of an IPv4 address, also in its mapped form. For an IPv6 address it returns the
+// network, the first 8 bytes, because a host may have all addresses of it.
+std::string source_of(const nic::Endpoint& peer) {
+  constexpr size_t kNetworkBytes = 8, kIpv4Bytes = 4;
+  constexpr std::array<uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  const auto* bytes = reinterpret_cast<const char*>(peer.address.data());
+  if (!peer.ipv6) return {bytes, kIpv4Bytes};
+  if (std::equal(kMapped.begin(), kMapped.end(), peer.address.begin())) {
+    return {bytes + kMapped.size(), kIpv4Bytes};
+  }
+  return {bytes, kNetworkBytes};
+}
+
+std::string plain_text_answer() {
+  proto::BoxMessage message;
+  message.mutable_failure()->set_code(static_cast<uint32_t>(ErrorCode::kInvalidArgument));
+  message.mutable_failure()->set_message(
+      "this box accepts TLS connections only; set PBOX_KEYS to a folder of keys of its cluster "
+      "(`pboxctl keys`)");
+  auto framed = wire::frame(message);
+  PBOX_CHECK(framed.ok());
+  return std::move(*framed);
+}
+
+}  // namespace
+
+struct Handshakes::Attempt {
+  Attempt(tcp::socket opened, const nic::Endpoint& endpoint)
+      : socket(std::move(opened)), peer(endpoint), timer(socket.get_executor()) {}
+
+  tcp::socket socket;
+  nic::Endpoint peer;
+  asio::steady_timer timer;
+  uint64_t number = 0;
+  bool is_over = false;  // it has no place any more; handlers that still come do nothing
+  std::array<char, kReadBytes> buffer;
+  std::string first_bytes;  // until they show whether they may be TLS
+  std::unique_ptr<tls::Connection> tls;
+  std::string plain;
+  std::string to_peer;
+};
+
+Handshakes::Handshakes(asio::io_context& control,
+                       std::shared_ptr<const tls::Credentials> credentials,
+                       const HandshakeLimits& limits, OnAccepted on_accepted, OnRefused on_refused)
+    : control_(control),
+      credentials_(std::move(credentials)),
+      limits_(limits),
+      on_accepted_(std::move(on_accepted)),
+      on_refused_(std::move(on_refused)),
+      work_(context_.get_executor()) {
+  PBOX_CHECK(credentials_ != nullptr && limits_.most > 0 && limits_.most_per_address > 0);
+  thread_ = std::thread([this] {
+    name_current_thread("handshakes");
+    context_.run();
+  });
+}
+
+Handshakes::~Handshakes() {
+  context_.stop();
+  thread_.join();
+  for (const auto& [number, attempt] : attempts_) {
+    error_code ignored;
+    attempt->socket.close(ignored);
+  }
+}
+
+// Sockets also wait while the thread is behind; as many as there are places.
+void Handshakes::begin(tcp::socket& socket, const nic::Endpoint& peer) {
+  if (count_ >= 2 * limits_.most) {
+    return on_refused_(to_string(peer) + ": too many TLS handshakes are under way");
+  }
+  error_code error;
+  const tcp protocol = peer.ipv6 ? tcp::v6() : tcp::v4();
+  const int fd = socket.release(error);
+  if (error) return;
+  ++count_;
+  auto attempt = std::make_shared<Attempt>(tcp::socket(context_, protocol, fd), peer);
+  asio::post(context_, [this, attempt] { start(attempt); });
+}
+
+void Handshakes::start(const Pointer& attempt) {
+  const std::string source = source_of(attempt->peer);
+  make_room(source);
+  attempt->number = next_number_++;
+  attempts_[attempt->number] = attempt;
+  by_source_[source].insert(attempt->number);
+  attempt->timer.expires_after(limits_.time);
+  attempt->timer.async_wait([this, attempt](const error_code& error) {
+    if (error || attempt->is_over) return;
+    note(attempt,
+         "the TLS handshake did not end within " + std::to_string(limits_.time.count()) + " ms");
+    end(attempt);
+  });
+  read(attempt);
+}
+
+void Handshakes::make_room(const std::string& source) {
+  auto crowded = by_source_.find(source);
+  if (crowded == by_source_.end() || crowded->second.size() < limits_.most_per_address) {
+    if (attempts_.size() < limits_.most) return;
+    crowded = std::max_element(by_source_.begin(), by_source_.end(),
+                               [](const auto& left, const auto& right) {
+                                 return left.second.size() < right.second.size();
+                               });
+  }
+  PBOX_CHECK(crowded != by_source_.end() && !crowded->second.empty());
+  const Pointer oldest = attempts_.at(*crowded->second.begin());
+  note(oldest, "the TLS handshake gave way to newer ones: this address began " +
+                   std::to_string(crowded->second.size()) + " at the same time");
+  end(oldest);
+}
+
+void Handshakes::read(const Pointer& attempt) {
+  attempt->socket.async_read_some(asio::buffer(attempt->buffer),
+                                  [this, attempt](const error_code& error, size_t bytes) {
+                                    if (attempt->is_over) return;
+                                    if (error) return end(attempt);
+                                    take(attempt, bytes);
+                                  });
+}
+
+void Handshakes::take(const Pointer& attempt, size_t bytes) {
+  PBOX_CHECK(bytes <= attempt->buffer.size());
+  std::string_view arrived(attempt->buffer.data(), bytes);
+  if (attempt->tls == nullptr) {
+    attempt->first_bytes += arrived;
+    if (!tls::may_be_tls(attempt->first_bytes)) return refuse_plain_text(attempt);
+    if (attempt->first_bytes.size() < kDecidingBytes) return read(attempt);
+    attempt->tls = credentials_->accept();
+    arrived = attempt->first_bytes;
+  }
+  const Status taken = attempt->tls->receive(arrived, attempt->plain, attempt->to_peer);
+  if (!taken) return refuse(attempt, "TLS: " + taken.error().message);
+  if (attempt->to_peer.empty()) return go_on(attempt);
+  asio::async_write(attempt->socket, asio::buffer(attempt->to_peer),
+                    [this, attempt](const error_code& error, size_t) {
+                      if (attempt->is_over) return;
+                      if (error) return end(attempt);
+                      attempt->to_peer.clear();
+                      go_on(attempt);
+                    });
+}
+
+void Handshakes::go_on(const Pointer& attempt) {
+  if (attempt->tls->is_established()) return hand_over(attempt);
+  read(attempt);
+}
+
+void Handshakes::hand_over(const Pointer& attempt) {
+  error_code error;
+  const tcp protocol = attempt->peer.ipv6 ? tcp::v6() : tcp::v4();
+  const int fd = attempt->socket.release(error);
+  if (error) return end(attempt);
+  AcceptedPeer accepted{.socket = tcp::socket(control_, protocol, fd),
+                        .endpoint = attempt->peer,
+                        .tls = std::move(attempt->tls),
+                        .plain = std::move(attempt->plain)};
+  end(attempt);
+  asio::post(control_, [on_accepted = on_accepted_, accepted = std::move(accepted)]() mutable {
+    on_accepted(std::move(accepted));
+  });
+}
+
+// The answer is a control message, which the peer can read.
+void Handshakes::refuse_plain_text(const Pointer& attempt) {
+  attempt->to_peer = plain_text_answer();
+  refuse(attempt,
+         "it does not speak TLS, which this box requires; give it keys (`pboxctl keys`; PBOX_KEYS "
+         "for workers, [security] keys for boxes)");
+}
+
+// Sends what tells the peer why, and reads on until the peer has closed the connection or its time
+// is over. Closing a socket with unread bytes sends a reset, which may destroy the message.
+void Handshakes::refuse(const Pointer& attempt, const std::string& why) {
+  note(attempt, why);
+  asio::async_write(attempt->socket, asio::buffer(attempt->to_peer),
+                    [this, attempt](const error_code& error, size_t) {
+                      if (attempt->is_over) return;
+                      if (error) return end(attempt);
+                      error_code ignored;
+                      attempt->socket.shutdown(tcp::socket::shutdown_send, ignored);
+                      discard(attempt);
+                    });
+}
+
+void Handshakes::discard(const Pointer& attempt) {
+  attempt->socket.async_read_some(asio::buffer(attempt->buffer),
+                                  [this, attempt](const error_code& error, size_t) {
+                                    if (attempt->is_over) return;
+                                    if (error) return end(attempt);
+                                    discard(attempt);
+                                  });
+}
+
+void Handshakes::note(const Pointer& attempt, const std::string& why) {
+  asio::post(control_, [on_refused = on_refused_, text = to_string(attempt->peer) + ": " + why] {
+    on_refused(text);
+  });
+}
+
+void Handshakes::end(const Pointer& attempt) {
+  PBOX_CHECK(!attempt->is_over && count_ > 0);
+  attempt->is_over = true;
+  attempt->timer.cancel();
+  error_code ignored;
+  attempt->socket.close(ignored);
+  const auto source = by_source_.find(source_of(attempt->peer));
+  PBOX_CHECK(source != by_source_.end());
+  source->second.erase(attempt->number);
+  if (source->second.empty()) by_source_.erase(source);
+  attempts_.erase(attempt->number);
+  --count_;
+}
+
+}  // namespace pbox::control

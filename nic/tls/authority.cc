@@ -1,0 +1,143 @@
+#include "nic/tls/authority.h"
+
+#include <openssl/bn.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+
+#include "base/check.h"
+#include "nic/tls/openssl_types.h"
+#include "nic/tls/pem.h"
+
+namespace pbox::tls {
+namespace {
+
+constexpr int kSerialBits = 127;  // positive, and below the 20 bytes that RFC 5280 allows
+
+// ECDSA with P-256. A box signs once for each handshake that a stranger begins, and this signature
+// is the cheapest of those that every TLS library and FIPS mode has.
+Owned<EVP_PKEY> make_key() {
+  Owned<EVP_PKEY> key(EVP_EC_gen("P-256"));
+  PBOX_CHECK(key != nullptr);
+  return key;
+}
+
+std::string take_text(BIO* bio) {
+  char* bytes = nullptr;
+  const long count = BIO_get_mem_data(bio, &bytes);
+  PBOX_CHECK(count > 0);
+  return {bytes, static_cast<size_t>(count)};
+}
+
+KeyPair to_pem(X509* certificate, EVP_PKEY* key) {
+  const Owned<BIO> first(BIO_new(BIO_s_mem()));
+  PBOX_CHECK(first != nullptr && PEM_write_bio_X509(first.get(), certificate) == 1);
+  // The bytes of a secure memory buffer are erased when it is freed.
+  const Owned<BIO> second(BIO_new(BIO_s_secmem()));
+  PBOX_CHECK(second != nullptr && PEM_write_bio_PrivateKey(second.get(), key, nullptr, nullptr, 0,
+                                                           nullptr, nullptr) == 1);
+  return {.certificate = take_text(first.get()), .key = take_text(second.get())};
+}
+
+void add_name(X509_NAME* name, const char* field, const std::string& value) {
+  PBOX_CHECK(X509_NAME_add_entry_by_txt(name, field, MBSTRING_ASC,
+                                        reinterpret_cast<const unsigned char*>(value.data()),
+                                        static_cast<int>(value.size()), -1, 0) == 1);
+}
+
+void add_extension(X509* certificate, X509* issuer, int kind, const std::string& value) {
+  X509V3_CTX context;
+  X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
+  const Owned<X509_EXTENSION> extension(
+      X509V3_EXT_conf_nid(nullptr, &context, kind, value.c_str()));
+  PBOX_CHECK(extension != nullptr && X509_add_ext(certificate, extension.get(), -1) == 1);
+}
+
+// Returns a certificate without names, extensions and signature.
+Owned<X509> begin_certificate(EVP_PKEY* key, const Validity& validity) {
+  PBOX_CHECK(validity.from_unix_s < validity.to_unix_s);
+  Owned<X509> certificate(X509_new());
+  PBOX_CHECK(certificate != nullptr);
+  struct FreeNumber {
+    void operator()(BIGNUM* number) const { BN_free(number); }
+  };
+  const std::unique_ptr<BIGNUM, FreeNumber> serial(BN_new());
+  PBOX_CHECK(BN_rand(serial.get(), kSerialBits, BN_RAND_TOP_ANY, BN_RAND_BOTTOM_ANY) == 1);
+  PBOX_CHECK(BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(certificate.get())) != nullptr);
+  PBOX_CHECK(X509_set_version(certificate.get(), X509_VERSION_3) == 1);
+  PBOX_CHECK(ASN1_TIME_set(X509_getm_notBefore(certificate.get()), validity.from_unix_s) !=
+             nullptr);
+  PBOX_CHECK(ASN1_TIME_set(X509_getm_notAfter(certificate.get()), validity.to_unix_s) != nullptr);
+  PBOX_CHECK(X509_set_pubkey(certificate.get(), key) == 1);
+  return certificate;
+}
+
+}  // namespace
+
+KeyPair make_authority(const std::string& cluster, const Validity& validity) {
+  PBOX_CHECK(is_identity_name(cluster));
+  const auto key = make_key();
+  const auto certificate = begin_certificate(key.get(), validity);
+  X509* authority = certificate.get();
+  X509_NAME* name = X509_get_subject_name(authority);
+  add_name(name, "O", cluster);
+  add_name(name, "CN", "PBox authority");
+  PBOX_CHECK(X509_set_issuer_name(authority, name) == 1);
+  add_extension(authority, authority, NID_basic_constraints, "critical,CA:TRUE,pathlen:0");
+  add_extension(authority, authority, NID_key_usage, "critical,keyCertSign,cRLSign");
+  add_extension(authority, authority, NID_subject_key_identifier, "hash");
+  PBOX_CHECK(X509_sign(authority, key.get(), EVP_sha256()) > 0);
+  return to_pem(authority, key.get());
+}
+
+Result<AuthorityFacts> authority_facts(const std::string& certificate) {
+  const auto certificates = parse_certificates(certificate);
+  if (certificates.empty()) {
+    return Error{ErrorCode::kInvalidArgument, "holds no certificate, or a damaged one"};
+  }
+  const X509* authority = certificates[0].get();
+  const X509_NAME* name = X509_get_subject_name(authority);
+  const int index = X509_NAME_get_index_by_NID(name, NID_organizationName, -1);
+  AuthorityFacts facts{.cluster = {},
+                       .expires_unix_s = unix_seconds_of(X509_get0_notAfter(authority)),
+                       .fingerprint = fingerprint_of(authority)};
+  if (index >= 0) {
+    const ASN1_STRING* text = X509_NAME_ENTRY_get_data(X509_NAME_get_entry(name, index));
+    facts.cluster.assign(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+                         static_cast<size_t>(ASN1_STRING_length(text)));
+  }
+  if (!is_identity_name(facts.cluster)) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "names no cluster as its organisation; `pboxctl keys init` makes one that does"};
+  }
+  return facts;
+}
+
+Result<KeyPair> issue(const KeyPair& authority, const CertificateOrder& order) {
+  const auto issuers = parse_certificates(authority.certificate);
+  const auto issuer_key = parse_private_key(authority.key);
+  if (issuers.empty() || issuer_key == nullptr ||
+      X509_check_private_key(issuers[0].get(), issuer_key.get()) != 1) {
+    ERR_clear_error();
+    return Error{ErrorCode::kInvalidArgument,
+                 "do not hold a certificate and the private key that belongs to it"};
+  }
+  X509* issuer = issuers[0].get();
+  const auto key = make_key();
+  const auto certificate = begin_certificate(key.get(), order.validity);
+  X509* own = certificate.get();
+  add_name(X509_get_subject_name(own), "CN", order.serves ? "PBox box" : "PBox client");
+  PBOX_CHECK(X509_set_issuer_name(own, X509_get_subject_name(issuer)) == 1);
+  std::string names;
+  for (const std::string& uri : order.uris) names += (names.empty() ? "URI:" : ",URI:") + uri;
+  if (!names.empty()) add_extension(own, issuer, NID_subject_alt_name, names);
+  add_extension(own, issuer, NID_basic_constraints, "critical,CA:FALSE");
+  add_extension(own, issuer, NID_key_usage, "critical,digitalSignature");
+  add_extension(own, issuer, NID_ext_key_usage,
+                order.serves ? "serverAuth,clientAuth" : "clientAuth");
+  add_extension(own, issuer, NID_subject_key_identifier, "hash");
+  add_extension(own, issuer, NID_authority_key_identifier, "keyid");
+  PBOX_CHECK(X509_sign(own, issuer_key.get(), EVP_sha256()) > 0);
+  return to_pem(own, key.get());
+}
+
+}  // namespace pbox::tls

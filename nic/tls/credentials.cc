@@ -1,0 +1,189 @@
+#include "nic/tls/credentials.h"
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <ctime>
+
+#include "base/check.h"
+#include "nic/tls/openssl_connection.h"
+#include "nic/tls/peer_check.h"
+#include "nic/tls/pem.h"
+
+namespace pbox::tls {
+namespace {
+
+// Certificates of one peer, in bytes; bounds what a handshake may make this side hold.
+constexpr long kPeerCertificateBytesMax = 16 * 1024;
+
+Error invalid(const std::string& what) {
+  return {ErrorCode::kInvalidArgument, what};
+}
+
+// The library may be a guest in the process, whose threads may still use it when the process ends.
+void initialise_once() {
+  static const bool is_initialised = OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, nullptr) == 1;
+  PBOX_CHECK(is_initialised);
+}
+
+// Stale lists still count, as in peer_check.cc.
+int accept_stale_lists(int is_ok, X509_STORE_CTX* context) {
+  const int error = X509_STORE_CTX_get_error(context);
+  const bool is_stale =
+      error == X509_V_ERR_UNABLE_TO_GET_CRL || error == X509_V_ERR_CRL_HAS_EXPIRED;
+  if (is_ok == 0 && is_stale) X509_STORE_CTX_set_error(context, X509_V_OK);
+  return is_ok != 0 || is_stale ? 1 : 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<const Credentials>> Credentials::load(const std::string& folder) {
+  initialise_once();
+  std::unique_ptr<Credentials> credentials(new Credentials(folder));
+  credentials->make_context();
+  for (const auto step : {&Credentials::read_authorities, &Credentials::read_revocations,
+                          &Credentials::read_certificate}) {
+    if (const Status done = (*credentials.*step)(); !done) return done.error();
+  }
+  return std::unique_ptr<const Credentials>(std::move(credentials));
+}
+
+// TLS 1.3 has no renegotiation. A resumed session would share its secrets with another one, so
+// there are no tickets; without tickets there is no early data.
+void Credentials::make_context() {
+  context_.reset(SSL_CTX_new(TLS_method()));
+  PBOX_CHECK(context_ != nullptr);
+  SSL_CTX* context = context_.get();
+  PBOX_CHECK(SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1);
+  PBOX_CHECK(SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1);
+  SSL_CTX_set_options(context, SSL_OP_NO_TICKET);
+  PBOX_CHECK(SSL_CTX_set_num_tickets(context, 0) == 1);
+  PBOX_CHECK(SSL_CTX_set_max_early_data(context, 0) == 1);
+  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_max_cert_list(context, kPeerCertificateBytesMax);
+  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);  // an idle connection holds no buffers
+}
+
+Status Credentials::read_authorities() {
+  const auto pem = read_pem_file(path("ca.pem"));
+  if (!pem) return pem.error();
+  const auto authorities = parse_certificates(*pem);
+  if (authorities.empty()) {
+    return invalid(path("ca.pem") +
+                   " holds no certificate, or a damaged one; copy ca.pem of the cluster's keys");
+  }
+  authorities_.reset(X509_STORE_new());
+  PBOX_CHECK(authorities_ != nullptr);
+  for (const auto& authority : authorities) {
+    if (X509_check_ca(authority.get()) == 0) {
+      return invalid(path("ca.pem") + " holds the certificate " + fingerprint_of(authority.get()) +
+                     ", which is no authority's; copy ca.pem of the cluster's keys");
+    }
+    PBOX_CHECK(X509_STORE_add_cert(authorities_.get(), authority.get()) == 1);
+    if (!authority_fingerprints_.empty()) authority_fingerprints_ += ' ';
+    authority_fingerprints_ += fingerprint_of(authority.get());
+  }
+  PBOX_CHECK(SSL_CTX_set1_verify_cert_store(context_.get(), authorities_.get()) == 1);
+  return ok_status();
+}
+
+Status Credentials::read_revocations() {
+  const auto pem = read_pem_file(path("crl.pem"));
+  if (!pem && access(path("crl.pem").c_str(), F_OK) != 0 && errno == ENOENT) return ok_status();
+  if (!pem) return pem.error();
+  const auto lists = parse_revocation_lists(*pem);
+  if (lists.empty()) {
+    return invalid(path("crl.pem") +
+                   " holds no revocation list, or a damaged one; replace or remove it");
+  }
+  for (const auto& list : lists) {
+    PBOX_CHECK(X509_STORE_add_crl(authorities_.get(), list.get()) == 1);
+  }
+  PBOX_CHECK(X509_STORE_set_flags(authorities_.get(), X509_V_FLAG_CRL_CHECK) == 1);
+  return ok_status();
+}
+
+Status Credentials::read_certificate() {
+  const std::string file = path("cert.pem");
+  const auto pem = read_pem_file(file);
+  if (!pem) return pem.error();
+  const auto certificates = parse_certificates(*pem);
+  if (certificates.empty()) {
+    return invalid(file + " holds no certificate, or a damaged one; make one with `pboxctl keys`");
+  }
+  X509* own = certificates[0].get();
+  struct FreeStack {
+    void operator()(STACK_OF(X509) * stack) const { sk_X509_free(stack); }
+  };
+  const std::unique_ptr<STACK_OF(X509), FreeStack> chain(sk_X509_new_null());
+  for (size_t index = 1; index < certificates.size(); ++index) {
+    PBOX_CHECK(sk_X509_push(chain.get(), certificates[index].get()) > 0);
+  }
+  if (const Status valid = check_certificate(own, chain.get()); !valid) return valid.error();
+  auto key_pem = read_private_file(path("key.pem"));
+  if (!key_pem) return key_pem.error();
+  const auto key = parse_private_key(*key_pem);
+  OPENSSL_cleanse(key_pem->data(), key_pem->size());
+  if (key == nullptr) {
+    return invalid(path("key.pem") +
+                   " holds no private key, or one with a password; make one with `pboxctl keys`");
+  }
+  if (X509_check_private_key(own, key.get()) != 1) {
+    return invalid(path("key.pem") + " does not belong to " + file +
+                   "; copy both files of one `pboxctl keys` run");
+  }
+  PBOX_CHECK(SSL_CTX_use_cert_and_key(context_.get(), own, key.get(), chain.get(), 1) == 1);
+  return ok_status();
+}
+
+// So that a mistake is reported here, and not by each peer.
+Status Credentials::check_certificate(X509* certificate, STACK_OF(X509) * chain) {
+  const std::string file = path("cert.pem");
+  expires_unix_s_ = unix_seconds_of(X509_get0_notAfter(certificate));
+  if (expires_unix_s_ <= std::time(nullptr)) {
+    return invalid(file + " expired on " + utc_text(expires_unix_s_) +
+                   "; make a new one with `pboxctl keys`, or set this host's clock");
+  }
+  const auto identity = identity_of(certificate);
+  if (!identity) return invalid(file + ": " + identity.error().message);
+  identity_ = *identity;
+  const Owned<X509_STORE_CTX> verification(X509_STORE_CTX_new());
+  PBOX_CHECK(verification != nullptr);
+  PBOX_CHECK(X509_STORE_CTX_init(verification.get(), authorities_.get(), certificate, chain) == 1);
+  X509_STORE_CTX_set_verify_cb(verification.get(), accept_stale_lists);
+  if (X509_verify_cert(verification.get()) == 1) return ok_status();
+  const int error = X509_STORE_CTX_get_error(verification.get());
+  ERR_clear_error();
+  return invalid(file + " is not valid with " + path("ca.pem") + ": " +
+                 describe_verification_error(error));
+}
+
+std::unique_ptr<Connection> Credentials::connect(const std::string& box) const {
+  return make_connection(context_.get(), End::kClient,
+                         {.cluster = identity_.cluster, .must_be_box = true, .box = box}, folder_);
+}
+
+std::unique_ptr<Connection> Credentials::accept() const {
+  return make_connection(context_.get(), End::kServer, {.cluster = identity_.cluster}, folder_);
+}
+
+// A record begins with its type, 22 for a handshake, and version 3.1 or later.
+bool may_be_tls(std::string_view first_bytes) {
+  const size_t count = first_bytes.size();
+  return (count < 1 || first_bytes[0] == 22) && (count < 2 || first_bytes[1] == 3) &&
+         (count < 3 || (first_bytes[2] >= 1 && first_bytes[2] <= 4));
+}
+
+std::string utc_text(int64_t unix_s) {
+  const std::time_t time = unix_s;
+  tm parts{};
+  PBOX_CHECK(gmtime_r(&time, &parts) != nullptr);
+  std::array<char, 64> text;
+  PBOX_CHECK(std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts) > 0);
+  return text.data();
+}
+
+}  // namespace pbox::tls

@@ -1,0 +1,63 @@
+// A folder of keys, as `pboxctl keys` makes it, and the connections that they serve:
+//
+//   ca.pem    certificates of the cluster's authority; several while it is being replaced
+//   cert.pem  the own certificate, then those between it and the authority, if there are any
+//   key.pem   its private key; nobody but the owner may read the file
+//   crl.pem   optional: certificates that the authority has revoked
+//
+// A peer must present a certificate that one of the authorities has signed, that is valid now, that
+// is not revoked, and that states one identity of the own cluster.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "nic/tls/connection.h"
+#include "nic/tls/identity.h"
+#include "nic/tls/openssl_types.h"
+
+namespace pbox::tls {
+
+// Immutable; any thread. Connections keep what they need of it.
+class Credentials : public Client {
+ public:
+  // Errors name the file, what is wrong with it, and the remedy.
+  static Result<std::unique_ptr<const Credentials>> load(const std::string& folder);
+
+  const Identity& identity() const { return identity_; }
+  // When the own certificate expires, in seconds since 1970.
+  int64_t expires_unix_s() const { return expires_unix_s_; }
+  // SHA-256 of each certificate in ca.pem, in hexadecimal, joined by spaces.
+  const std::string& authority_fingerprints() const { return authority_fingerprints_; }
+
+  std::unique_ptr<Connection> connect(const std::string& box) const override;
+  // Returns the box's end of a connection that a client begins.
+  std::unique_ptr<Connection> accept() const;
+
+ private:
+  explicit Credentials(std::string folder) : folder_(std::move(folder)) {}
+  std::string path(const char* name) const { return folder_ + "/" + name; }
+  Status read_authorities();
+  Status read_revocations();
+  Status read_certificate();
+  Status check_certificate(X509* certificate, STACK_OF(X509) * chain);
+  void make_context();
+
+  std::string folder_;
+  Identity identity_;
+  int64_t expires_unix_s_ = 0;
+  std::string authority_fingerprints_;
+  Owned<X509_STORE> authorities_;
+  Owned<SSL_CTX> context_;
+};
+
+// Returns whether the bytes, the first of a connection, may begin a TLS handshake. Three bytes
+// decide; with fewer it returns true as long as they fit.
+bool may_be_tls(std::string_view first_bytes);
+
+// Returns a time as "2026-11-25 09:30:00 UTC".
+std::string utc_text(int64_t unix_s);
+
+}  // namespace pbox::tls

@@ -1,0 +1,160 @@
+#include "nic/tls/openssl_connection.h"
+
+#include <openssl/err.h>
+#include <openssl/sslerr.h>
+
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+
+namespace pbox::tls {
+namespace {
+
+constexpr std::string_view kExporterLabel = "EXPORTER-pbox-data";
+constexpr size_t kRecordBytes = 16 * 1024;  // the largest plaintext of a TLS record
+
+class OpenSslConnection : public Connection {
+ public:
+  OpenSslConnection(SSL_CTX* context, End end, PeerCheck check, std::string folder)
+      : check_(std::move(check)), folder_(std::move(folder)), ssl_(SSL_new(context)) {
+    PBOX_CHECK(ssl_ != nullptr);
+    from_peer_ = BIO_new(BIO_s_mem());
+    to_peer_ = BIO_new(BIO_s_mem());
+    PBOX_CHECK(from_peer_ != nullptr && to_peer_ != nullptr);
+    SSL_set_bio(ssl_.get(), from_peer_, to_peer_);  // takes both
+    set_peer_check(ssl_.get(), &check_);
+    if (end == End::kClient) {
+      SSL_set_connect_state(ssl_.get());
+    } else {
+      SSL_set_accept_state(ssl_.get());
+    }
+  }
+
+  Status receive(std::string_view bytes, std::string& plain, std::string& to_peer) override {
+    ERR_clear_error();
+    if (!bytes.empty()) {
+      PBOX_CHECK(BIO_write(from_peer_, bytes.data(), static_cast<int>(bytes.size())) ==
+                 static_cast<int>(bytes.size()));
+    }
+    Status result = ok_status();
+    if (!is_established_) {
+      const int done = SSL_do_handshake(ssl_.get());
+      is_established_ = done == 1;
+      if (!is_established_) result = outcome_of(done);
+    }
+    if (is_established_) result = decrypt(plain);
+    take_output(to_peer);
+    return result;
+  }
+
+  Status send(std::string_view plain, std::string& to_peer) override {
+    PBOX_CHECK(is_established_);
+    ERR_clear_error();
+    size_t written = 0;
+    const int done = SSL_write_ex(ssl_.get(), plain.data(), plain.size(), &written);
+    Status result = done == 1 ? ok_status() : outcome_of(done);
+    take_output(to_peer);
+    // The buffer grows, so it takes everything at once, unless the peer has sent half of a message
+    // of TLS itself.
+    if (result && written != plain.size()) {
+      return Error{ErrorCode::kInvalidArgument, "the peer interrupts the connection"};
+    }
+    return result;
+  }
+
+  bool is_established() const override { return is_established_; }
+
+  const Identity& peer() const override {
+    PBOX_CHECK(is_established_ && check_.peer.has_value());
+    return *check_.peer;
+  }
+
+  void export_secret(std::span<const std::byte> context,
+                     std::span<std::byte, kExportedSecretBytes> to) const override {
+    PBOX_CHECK(is_established_);
+    PBOX_CHECK(SSL_export_keying_material(ssl_.get(), reinterpret_cast<unsigned char*>(to.data()),
+                                          to.size(), kExporterLabel.data(), kExporterLabel.size(),
+                                          reinterpret_cast<const unsigned char*>(context.data()),
+                                          context.size(), 1) == 1);
+  }
+
+ private:
+  Status decrypt(std::string& plain) {
+    std::array<char, kRecordBytes> record;
+    for (;;) {
+      size_t bytes = 0;
+      const int done = SSL_read_ex(ssl_.get(), record.data(), record.size(), &bytes);
+      if (done != 1) return outcome_of(done);
+      plain.append(record.data(), bytes);
+    }
+  }
+
+  // The peer closes the TCP connection after its close_notify, and the end of that is noticed.
+  Status outcome_of(int done) {
+    const int error = SSL_get_error(ssl_.get(), done);
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_ZERO_RETURN) return ok_status();
+    if (!check_.failure.empty()) {
+      ERR_clear_error();
+      return Error{ErrorCode::kInvalidArgument, check_.failure};
+    }
+    const int reason = ERR_GET_REASON(ERR_peek_last_error());
+    const std::string text = take_openssl_error();
+    return Error{ErrorCode::kInvalidArgument, describe(reason, text)};
+  }
+
+  std::string describe(int reason, const std::string& text) const {
+    const std::string own = "the certificate " + folder_ + "/cert.pem";
+    switch (reason) {
+      case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+        return "the peer does not accept " + own +
+               ": no authority in its ca.pem has signed it; use keys of one cluster on both sides";
+      case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+        return "the peer does not accept " + own +
+               ": it has expired; make a new one with `pboxctl keys`";
+      case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
+        return "the peer does not accept " + own +
+               ": it is revoked; make a new one with `pboxctl keys`";
+      case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
+      case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
+      case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:
+      case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
+        return "the peer does not accept " + own + " (" + text +
+               "); `pboxctl keys show` prints its identity, and the peer's log says more";
+      case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
+        return "the peer has no certificate; make one with `pboxctl keys` and name its folder "
+               "(PBOX_KEYS for workers)";
+      case SSL_R_UNSUPPORTED_PROTOCOL:
+      case SSL_R_TLSV1_ALERT_PROTOCOL_VERSION:
+        return "one side does not speak TLS 1.3 (" + text + "), which both sides must";
+      case SSL_R_WRONG_VERSION_NUMBER:
+        return "the peer does not speak TLS; is it a pboxd with keys ([security] keys)?";
+      default: return text;
+    }
+  }
+
+  void take_output(std::string& to_peer) {
+    char* bytes = nullptr;
+    const long count = BIO_get_mem_data(to_peer_, &bytes);
+    if (count <= 0) return;
+    to_peer.append(bytes, static_cast<size_t>(count));
+    BIO_reset(to_peer_);
+  }
+
+  PeerCheck check_;  // ssl_ refers to it
+  std::string folder_;
+  Owned<SSL> ssl_;
+  BIO* from_peer_ = nullptr;  // ssl_ owns both
+  BIO* to_peer_ = nullptr;
+  // Not SSL_is_init_finished(): that turns false again while a later message of TLS is incomplete.
+  bool is_established_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Connection> make_connection(SSL_CTX* context, End end, PeerCheck check,
+                                            const std::string& folder) {
+  return std::make_unique<OpenSslConnection>(context, end, std::move(check), folder);
+}
+
+}  // namespace pbox::tls

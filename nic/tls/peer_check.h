@@ -1,0 +1,31 @@
+// Which peer a handshake accepts. OpenSSL verifies the peer's chain of certificates; this adds the
+// rules about identities, and remembers why a peer was refused. Private to nic/tls.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "nic/tls/identity.h"
+#include "nic/tls/openssl_types.h"
+
+namespace pbox::tls {
+
+// Returns the one identity that the certificate states.
+Result<Identity> identity_of(const X509* certificate);
+
+struct PeerCheck {
+  std::string cluster = {};           // the peer must belong to it
+  bool must_be_box = false;           // and be a box
+  std::string box = {};               // its name; empty: any
+  std::optional<Identity> peer = {};  // once the peer's certificate is accepted
+  std::string failure = {};           // why it is not
+};
+
+// Verifies the peer of `ssl` by these rules during its handshake. `check` must outlive `ssl`.
+void set_peer_check(SSL* ssl, PeerCheck* check);
+
+// Returns a sentence about an error of OpenSSL's verification, with a remedy.
+std::string describe_verification_error(int error);
+
+}  // namespace pbox::tls

@@ -1,0 +1,50 @@
+// Folders of keys for tests, with certificates that product code would not make.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nic/tls/authority.h"
+#include "nic/tls/credentials.h"
+
+namespace pbox::test {
+
+// A new folder below the system's temporary one, removed with all its files.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  // Replaces a file of the folder.
+  void write(const std::string& name, const std::string& text, unsigned mode = 0600) const;
+
+ private:
+  std::string path_;
+};
+
+// From an hour ago until `seconds` from now.
+tls::Validity valid_for(int64_t seconds = 3600);
+
+tls::KeyPair authority(const std::string& cluster = "rack");
+
+// The files of one identity that `signer` has signed. The peer must be one that it has signed too,
+// unless `trusted` is given.
+class KeyFolder : public TemporaryFolder {
+ public:
+  KeyFolder(const tls::KeyPair& signer, const std::string& uri)
+      : KeyFolder(signer, order(uri), signer.certificate) {}
+  KeyFolder(const tls::KeyPair& signer, const tls::CertificateOrder& order,
+            const std::string& trusted);
+
+  // The order of a certificate with this identity, for a box if it is a box's.
+  static tls::CertificateOrder order(const std::string& uri, int64_t seconds = 3600);
+  // The loaded credentials; throws with the error if they are refused.
+  std::shared_ptr<const tls::Credentials> load() const;
+};
+
+}  // namespace pbox::test

@@ -1,0 +1,86 @@
+#!/bin/sh
+# keys_test.sh PBOXCTL: pboxctl keys makes keys that only their owner can read, shows what they are
+# for, keeps keys that are there, and answers mistakes with the right status and a remedy.
+set -eu
+pboxctl=$1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+expect() {  # expect STATUS WORDS COMMAND...: the exit status, and words that the output contains
+  status=$1
+  words=$2
+  shift 2
+  actual=0
+  "$@" > "$folder/out" 2>&1 || actual=$?
+  if [ "$actual" != "$status" ] || ! grep -qF -- "$words" "$folder/out"; then
+    echo "$*: status $actual, expected $status and: $words"
+    cat "$folder/out"
+    exit 1
+  fi
+}
+
+mode_is() {  # mode_is MODE FILE
+  if [ "$(stat -c %a "$2")" != "$1" ]; then
+    echo "$2 has mode $(stat -c %a "$2"), expected $1"
+    exit 1
+  fi
+}
+
+ca=$folder/ca
+umask 022
+expect 0 'authority of cluster rack, until 20' "$pboxctl" keys init "$ca" --cluster rack
+mode_is 600 "$ca/ca-key.pem"
+mode_is 644 "$ca/ca.pem"
+authority=$(sed -n 's/^authority //p' "$folder/out")
+
+expect 0 'pbox://rack/box/a, until 20' "$pboxctl" keys box "$ca" a --out "$folder/a"
+mode_is 600 "$folder/a/key.pem"
+cmp "$ca/ca.pem" "$folder/a/ca.pem"
+expect 0 'pbox://rack/tenant/acme/job/resnet-*/rank/0-63' "$pboxctl" keys job "$ca" \
+  'acme/resnet-*' --ranks 0-63 --out "$folder/w"
+expect 0 'pbox://rack/tenant/acme/job/x/rank/*' "$pboxctl" keys job "$ca" acme/x --out "$folder/x"
+expect 0 'pbox://rack/operator' "$pboxctl" keys operator "$ca" --out "$folder/o" --days 1
+expect 0 'pbox://rack/viewer' "$pboxctl" keys viewer "$ca" --out "$folder/v"
+
+expect 0 'identity  pbox://rack/box/a' "$pboxctl" keys show "$folder/a"
+expect 0 "authority $authority" "$pboxctl" keys show "$folder/a"
+expect 0 'in 90 days' "$pboxctl" keys show "$folder/a"
+expect 0 'in 1 days' "$pboxctl" keys show "$folder/o"
+chmod 640 "$folder/v/key.pem"
+expect 1 "chmod 600 $folder/v/key.pem" "$pboxctl" keys show "$folder/v"
+
+# Keys that are there are kept: no file changes, not even one that is missing is written.
+cp "$ca/ca-key.pem" "$folder/kept"
+expect 1 "$ca/ca-key.pem exists already" "$pboxctl" keys init "$ca" --cluster other
+cmp "$folder/kept" "$ca/ca-key.pem"
+cp "$folder/a/key.pem" "$folder/kept"
+rm "$folder/a/cert.pem"
+expect 1 '--force' "$pboxctl" keys box "$ca" a --out "$folder/a"
+cmp "$folder/kept" "$folder/a/key.pem"
+test ! -e "$folder/a/cert.pem"
+expect 0 'pbox://rack/box/a' "$pboxctl" keys box "$ca" a --out "$folder/a" --force
+mode_is 600 "$folder/a/key.pem"
+if cmp -s "$folder/kept" "$folder/a/key.pem"; then
+  echo 'keys --force kept the former key'
+  exit 1
+fi
+
+expect 2 'say what to make' "$pboxctl" keys
+expect 2 "'bax' is unknown" "$pboxctl" keys bax "$ca"
+expect 2 "--cluster is ''" "$pboxctl" keys init "$folder/new"
+expect 2 "--cluster is 'a b'" "$pboxctl" keys init "$folder/new" --cluster 'a b'
+expect 2 'keys box FOLDER NAME' "$pboxctl" keys box "$ca" --out "$folder/new"
+expect 2 'with --out' "$pboxctl" keys box "$ca" a
+expect 2 "'pbox://rack/box/a/b'" "$pboxctl" keys box "$ca" a/b --out "$folder/new"
+expect 2 "the job ''" "$pboxctl" keys job "$ca" acme --out "$folder/new"
+expect 2 "the job 'a b'" "$pboxctl" keys job "$ca" 'acme/a b' --out "$folder/new"
+expect 2 "the ranks '3-2'" "$pboxctl" keys job "$ca" acme/x --ranks 3-2 --out "$folder/new"
+expect 2 '--days is 0' "$pboxctl" keys viewer "$ca" --days 0 --out "$folder/new"
+expect 2 '--days is 3651' "$pboxctl" keys viewer "$ca" --days 3651 --out "$folder/new"
+expect 1 'ca.pem' "$pboxctl" keys viewer "$folder/none" --out "$folder/new"
+test ! -e "$folder/new"
+
+expect 0 'until 20' "$pboxctl" keys init "$folder/short" --cluster rack --days 2
+expect 1 'give fewer days' "$pboxctl" keys box "$folder/short" a --out "$folder/new"
+cp "$folder/short/ca-key.pem" "$ca/ca-key.pem"
+expect 1 'private key that belongs to it' "$pboxctl" keys viewer "$ca" --out "$folder/new"

@@ -1,0 +1,227 @@
+// The control connection with TLS, through libpbox_tls.so.1. The other end is a socket of the test.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+#include "nic/wire/control_frame.h"
+#include "tests/support/key_folder.h"
+#include "worker/transport/control_channel.h"
+#include "worker/transport/tls_library.h"
+
+namespace pbox::worker {
+namespace {
+
+using Catch::Matchers::Contains;
+using test::KeyFolder;
+
+constexpr char kWorker[] = "pbox://rack/tenant/acme/job/*/rank/*";
+
+// Listens on loopback and takes one connection. `tls` is null for a box without keys.
+class FakeBox {
+ public:
+  explicit FakeBox(std::unique_ptr<tls::Connection> tls = nullptr) : tls_(std::move(tls)) {
+    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    REQUIRE(bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0);
+    REQUIRE(listen(listener_, 1) == 0);
+    REQUIRE(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    name_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  }
+  ~FakeBox() {
+    close(listener_);
+    hang_up();
+  }
+
+  const std::string& name() const { return name_; }
+  // Takes what has arrived, and answers what TLS answers.
+  void work() {
+    if (fd_ < 0) fd_ = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    char buffer[4096];
+    const ssize_t bytes = fd_ < 0 ? 0 : recv(fd_, buffer, sizeof(buffer), 0);
+    if (bytes <= 0) return;
+    const std::string_view arrived(buffer, static_cast<size_t>(bytes));
+    heard_anything_ = true;
+    if (tls_ == nullptr) return;
+    std::string to_peer;
+    const Status taken = tls_->receive(arrived, plain_, to_peer);
+    if (!taken) failure_ = taken.error().message;
+    write(to_peer);
+  }
+  void say(const proto::BoxMessage& message) {
+    const std::string framed = *wire::frame(message);
+    std::string sealed;
+    if (tls_) REQUIRE(tls_->send(framed, sealed).ok());
+    write(tls_ ? sealed : framed);
+  }
+  void write(const std::string& bytes) {
+    if (!bytes.empty()) REQUIRE(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0);
+  }
+  void hang_up() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+  bool has_peer() const { return heard_anything_; }
+  const tls::Connection& tls() const { return *tls_; }
+  const std::string& plain() const { return plain_; }
+  const std::string& failure() const { return failure_; }
+
+ private:
+  std::unique_ptr<tls::Connection> tls_;
+  int listener_ = -1, fd_ = -1;
+  std::string name_, plain_, failure_;
+  bool heard_anything_ = false;
+};
+
+BoxAddresses::Addresses addresses_of(const std::string& box) {
+  BoxAddresses addresses;
+  for (;;) {
+    if (auto found = addresses.find(box)) return **found;
+    pollfd wait{addresses.fd(), POLLIN, 0};
+    poll(&wait, 1, 1000);
+  }
+}
+
+ControlChannel open_channel(const FakeBox& box, const tls::Client* keys,
+                            const std::string& name = "") {
+  auto opened = ControlChannel::open({.box = box.name(), .keys = keys, .name = name},
+                                     addresses_of(box.name()));
+  REQUIRE(opened.ok());
+  return std::move(*opened);
+}
+
+// Serves both ends until the channel is connected, or returns why it is not.
+std::string connect(ControlChannel& channel, FakeBox& box) {
+  for (;;) {
+    pollfd wait{channel.fd(), channel.events(), 0};
+    poll(&wait, 1, 1);
+    box.work();
+    const auto connected = channel.connected();
+    if (!connected) return connected.error().message;
+    if (*connected) return "";
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a channel with keys proves and checks identities, and carries messages both ways") {
+  const auto signer = test::authority();
+  const KeyFolder worker(signer, kWorker), keys(signer, "pbox://rack/box/a");
+  const auto client = open_keys(worker.path());
+  REQUIRE(client.ok());
+  FakeBox box(keys.load()->accept());
+  auto channel = open_channel(box, client->get(), "a");
+  REQUIRE(connect(channel, box).empty());
+  // A channel may move, as those of a recovery do.
+  auto moved = std::move(channel);
+  proto::WorkerMessage question;
+  question.mutable_heartbeat()->set_sequence(7);
+  REQUIRE(moved.send(question).ok());
+  while (box.plain().empty()) box.work();
+  CHECK(box.plain() == *wire::frame(question));
+  CHECK(tls::to_uri(box.tls().peer()) == kWorker);
+  proto::BoxMessage answer;
+  answer.mutable_heartbeat()->set_sequence(8);
+  box.say(answer);
+  for (;;) {
+    const auto messages = moved.receive();
+    REQUIRE(messages.ok());
+    if (messages->empty()) continue;
+    CHECK(messages->front().heartbeat().sequence() == 8);
+    break;
+  }
+  box.hang_up();
+  pollfd wait{moved.fd(), POLLIN, 0};
+  poll(&wait, 1, -1);
+  const auto over = moved.receive();
+  REQUIRE_FALSE(over.ok());
+  CHECK(over.error().code == ErrorCode::kBoxLost);
+}
+
+TEST_CASE("a channel waits for reading, not for writing, while the box is silent") {
+  const KeyFolder worker(test::authority(), kWorker);
+  const auto client = open_keys(worker.path());
+  REQUIRE(client.ok());
+  FakeBox box;
+  auto channel = open_channel(box, client->get());
+  pollfd wait{channel.fd(), channel.events(), 0};
+  poll(&wait, 1, -1);
+  const auto connected = channel.connected();
+  REQUIRE(connected.ok());
+  CHECK_FALSE(*connected);
+  CHECK(channel.events() == POLLIN);
+}
+
+TEST_CASE("a channel refuses a box of another authority, and of another name") {
+  const auto ours = test::authority(), theirs = test::authority();
+  const KeyFolder worker(ours, kWorker);
+  const auto client = open_keys(worker.path());
+  REQUIRE(client.ok());
+  {
+    FakeBox box(KeyFolder(theirs, "pbox://rack/box/a").load()->accept());
+    auto channel = open_channel(box, client->get());
+    CHECK_THAT(connect(channel, box), Contains("TLS with box " + box.name()) &&
+                                          Contains("no authority in ca.pem has signed it"));
+  }
+  FakeBox box(KeyFolder(ours, "pbox://rack/box/a").load()->accept());
+  auto channel = open_channel(box, client->get(), "b");
+  CHECK_THAT(connect(channel, box), Contains("the address of box 'b'"));
+  while (box.failure().empty()) box.work();  // the box is told
+}
+
+TEST_CASE("a box that refuses the worker's certificate is believed, with the remedy") {
+  const auto ours = test::authority(), theirs = test::authority();
+  const KeyFolder worker(theirs, KeyFolder::order(kWorker), theirs.certificate + ours.certificate);
+  const auto client = open_keys(worker.path());
+  REQUIRE(client.ok());
+  FakeBox box(KeyFolder(ours, "pbox://rack/box/a").load()->accept());
+  auto channel = open_channel(box, client->get());
+  REQUIRE(connect(channel, box).empty());  // the client's part of the handshake is done
+  while (box.failure().empty()) box.work();
+  box.hang_up();
+  pollfd wait{channel.fd(), POLLIN, 0};
+  poll(&wait, 1, -1);
+  const auto refused = channel.receive();
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ErrorCode::kInvalidArgument);
+  CHECK_THAT(refused.error().message,
+             Contains(worker.path() + "/cert.pem") && Contains("use keys of one cluster"));
+}
+
+TEST_CASE("a box without keys is told apart from a box that is lost") {
+  const KeyFolder worker(test::authority(), kWorker);
+  const auto client = open_keys(worker.path());
+  REQUIRE(client.ok());
+  FakeBox box;
+  auto channel = open_channel(box, client->get());
+  pollfd wait{channel.fd(), channel.events(), 0};
+  poll(&wait, 1, -1);
+  REQUIRE(channel.connected().ok());
+  while (!box.has_peer()) box.work();
+  SECTION("it closes the connection") {
+    box.hang_up();
+    CHECK_THAT(connect(channel, box),
+               Contains("during the TLS handshake") && Contains("[security] keys"));
+  }
+  SECTION("it answers in plain text") {
+    proto::BoxMessage failure;
+    failure.mutable_failure()->set_message("what is this?");
+    box.say(failure);
+    CHECK_THAT(connect(channel, box), Contains("does not speak TLS"));
+  }
+}
+
+TEST_CASE("keys that cannot be read are an error with the folder and the remedy") {
+  const auto client = open_keys("/nonexistent/keys");
+  REQUIRE_FALSE(client.ok());
+  CHECK_THAT(client.error().message,
+             Contains("'/nonexistent/keys' (PBOX_KEYS)") && Contains("pboxctl keys"));
+}
+
+}  // namespace pbox::worker

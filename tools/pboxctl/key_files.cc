@@ -1,0 +1,95 @@
+#include "tools/pboxctl/key_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <vector>
+
+#include "nic/tls/pem.h"
+
+namespace pboxctl {
+namespace {
+
+using pbox::Error;
+using pbox::ErrorCode;
+using pbox::Status;
+
+constexpr mode_t kOwnerOnly = 0600;
+constexpr mode_t kReadableByAll = 0644;
+
+struct File {
+  std::string name;
+  const std::string& text;
+  mode_t mode;
+};
+
+Status write_file(const std::string& path, const File& file) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, file.mode);
+  if (fd < 0) return pbox::system_error("cannot write " + path, errno);
+  size_t written = 0;
+  int error = 0;
+  while (written < file.text.size() && error == 0) {
+    const ssize_t bytes = write(fd, file.text.data() + written, file.text.size() - written);
+    if (bytes >= 0) {
+      written += static_cast<size_t>(bytes);
+    } else if (errno != EINTR) {
+      error = errno;
+    }
+  }
+  if (error == 0 && fsync(fd) != 0) error = errno;
+  close(fd);
+  if (error != 0) return pbox::system_error("cannot write " + path, error);
+  return pbox::ok_status();
+}
+
+// No file is written if one of them exists, so that no folder mixes old keys with new ones.
+Status write_files(const std::string& folder, const std::vector<File>& files, bool force) {
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) return pbox::system_error("cannot make the folder " + folder, failed.value());
+  for (const File& file : files) {
+    const std::string path = folder + "/" + file.name;
+    if (force && unlink(path.c_str()) != 0 && errno != ENOENT) {
+      return pbox::system_error("cannot replace " + path, errno);
+    }
+    if (!force && access(path.c_str(), F_OK) == 0) {
+      return Error{ErrorCode::kAlreadyExists,
+                   path + " exists already; name another folder, or replace its keys with --force"};
+    }
+  }
+  for (const File& file : files) {
+    if (const Status done = write_file(folder + "/" + file.name, file); !done) return done.error();
+  }
+  return pbox::ok_status();
+}
+
+}  // namespace
+
+Status write_authority(const std::string& folder, const pbox::tls::KeyPair& authority, bool force) {
+  return write_files(folder,
+                     {{"ca-key.pem", authority.key, kOwnerOnly},
+                      {"ca.pem", authority.certificate, kReadableByAll}},
+                     force);
+}
+
+pbox::Result<pbox::tls::KeyPair> read_authority(const std::string& folder) {
+  auto certificate = pbox::tls::read_pem_file(folder + "/ca.pem");
+  if (!certificate) return certificate.error();
+  auto key = pbox::tls::read_private_file(folder + "/ca-key.pem");
+  if (!key) return key.error();
+  return pbox::tls::KeyPair{.certificate = std::move(*certificate), .key = std::move(*key)};
+}
+
+Status write_keys(const std::string& folder, const std::string& authority_certificate,
+                  const pbox::tls::KeyPair& keys, bool force) {
+  return write_files(folder,
+                     {{"key.pem", keys.key, kOwnerOnly},
+                      {"cert.pem", keys.certificate, kReadableByAll},
+                      {"ca.pem", authority_certificate, kReadableByAll}},
+                     force);
+}
+
+}  // namespace pboxctl

@@ -1,0 +1,165 @@
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <ctime>
+#include <iostream>
+
+#include "nic/tls/credentials.h"
+#include "tools/pboxctl/commands.h"
+#include "tools/pboxctl/key_files.h"
+
+namespace pboxctl {
+namespace {
+
+namespace options = boost::program_options;
+namespace tls = pbox::tls;
+
+constexpr int64_t kDaySeconds = 24 * 3600;
+constexpr int64_t kClockSkewSeconds = 300;  // a host whose clock is late accepts new keys
+constexpr unsigned kDaysMax = 3650;
+constexpr unsigned kDaysDefault = 90;
+
+options::options_description keys_options() {
+  options::options_description description("Options");
+  description.add_options()("help,h", "print this text");
+  description.add_options()("cluster", options::value<std::string>()->value_name("NAME"),
+                            "init: name of the cluster");
+  description.add_options()("out", options::value<std::string>()->value_name("FOLDER"),
+                            "folder for the new keys; it is made if there is none");
+  description.add_options()(
+      "ranks", options::value<std::string>()->default_value("*")->value_name("FIRST-LAST"),
+      "job: ranks that may use the keys; *: all");
+  description.add_options()("days", options::value<unsigned>()->value_name("N"),
+                            "days until the keys expire, at most 3650; default 90, of an "
+                            "authority 3650");
+  description.add_options()("force", "replace keys that are there");
+  return description;
+}
+
+int fail(const std::string& what) {
+  std::cerr << "pboxctl keys: " << what << '\n';
+  return kFailed;
+}
+
+// Returns 0 after it has complained.
+unsigned days_of(const options::variables_map& given, unsigned fallback) {
+  const unsigned days = given.contains("days") ? given["days"].as<unsigned>() : fallback;
+  if (days >= 1 && days <= kDaysMax) return days;
+  complain("keys", "--days is " + std::to_string(days) + "; give 1 to " + std::to_string(kDaysMax));
+  return 0;
+}
+
+tls::Validity validity_of(unsigned days) {
+  const int64_t now = std::time(nullptr);
+  return {.from_unix_s = now - kClockSkewSeconds, .to_unix_s = now + days * kDaySeconds};
+}
+
+int make_authority(const options::variables_map& given, const Words& more) {
+  if (more.size() != 2) return complain("keys", "init takes one folder: keys init FOLDER");
+  const std::string cluster = given.contains("cluster") ? given["cluster"].as<std::string>() : "";
+  if (!tls::is_identity_name(cluster)) {
+    return complain("keys", "--cluster is '" + cluster +
+                                "'; give a name of 1 to 64 letters, digits, '-', '_' and '.'");
+  }
+  const unsigned days = days_of(given, kDaysMax);
+  if (days == 0) return kUsage;
+  const auto authority = tls::make_authority(cluster, validity_of(days));
+  const auto written = write_authority(more[1], authority, given.contains("force"));
+  if (!written) return fail(written.error().message);
+  const auto facts = tls::authority_facts(authority.certificate);
+  std::cout << more[1] << ": authority of cluster " << cluster << ", until "
+            << tls::utc_text(facts->expires_unix_s) << "\nauthority " << facts->fingerprint
+            << "\nKeep " << more[1] << "/ca-key.pem away from boxes and workers.\n";
+  return kDone;
+}
+
+// Returns the identity to make keys for, as a URI: what the words say, in this cluster.
+std::string uri_of(const options::variables_map& given, const Words& more,
+                   const std::string& cluster) {
+  const std::string root = "pbox://" + cluster + "/" + more[0];
+  if (more[0] == "box") return root + "/" + more[2];
+  if (more[0] != "job") return root;
+  const size_t slash = std::min(more[2].find('/'), more[2].size());
+  const std::string glob = more[2].substr(std::min(slash + 1, more[2].size()));
+  return "pbox://" + cluster + "/tenant/" + more[2].substr(0, slash) + "/job/" + glob + "/rank/" +
+         given["ranks"].as<std::string>();
+}
+
+int issue(const options::variables_map& given, const Words& more) {
+  const unsigned days = days_of(given, kDaysDefault);
+  if (days == 0) return kUsage;
+  if (!given.contains("out")) return complain("keys", "name the folder of the new keys with --out");
+  const auto authority = read_authority(more[1]);
+  if (!authority) return fail(authority.error().message);
+  const auto facts = tls::authority_facts(authority->certificate);
+  if (!facts) return fail(more[1] + "/ca.pem " + facts.error().message);
+  const auto identity = tls::parse_identity(uri_of(given, more, facts->cluster));
+  if (!identity) return complain("keys", identity.error().message);
+  const auto validity = validity_of(days);
+  if (validity.to_unix_s > facts->expires_unix_s) {
+    return fail("--days is " + std::to_string(days) + ", but the authority expires on " +
+                tls::utc_text(facts->expires_unix_s) +
+                "; give fewer days, or make a new authority");
+  }
+  const auto keys = tls::issue(*authority, {.uris = {tls::to_uri(*identity)},
+                                            .serves = identity->role == tls::Role::kBox,
+                                            .validity = validity});
+  if (!keys) return fail("ca.pem and ca-key.pem in " + more[1] + " " + keys.error().message);
+  const std::string& folder = given["out"].as<std::string>();
+  const auto written = write_keys(folder, authority->certificate, *keys, given.contains("force"));
+  if (!written) return fail(written.error().message);
+  std::cout << folder << ": " << tls::to_uri(*identity) << ", until "
+            << tls::utc_text(validity.to_unix_s) << '\n';
+  return kDone;
+}
+
+int show(const Words& more) {
+  if (more.size() != 2) return complain("keys", "show takes one folder: keys show FOLDER");
+  const auto credentials = tls::Credentials::load(more[1]);
+  if (!credentials) return fail(credentials.error().message);
+  const int64_t left_s = (*credentials)->expires_unix_s() - std::time(nullptr);
+  std::cout << "identity  " << tls::to_uri((*credentials)->identity()) << "\nexpires   "
+            << tls::utc_text((*credentials)->expires_unix_s()) << ", in "
+            << (left_s + kDaySeconds - 1) / kDaySeconds << " days\nauthority "
+            << (*credentials)->authority_fingerprints() << '\n';
+  return kDone;
+}
+
+int keys(const options::variables_map& given, const Words& more) {
+  if (more.empty()) return complain("keys", "say what to make: init, box, job, operator or viewer");
+  if (more[0] == "init") return make_authority(given, more);
+  if (more[0] == "show") return show(more);
+  const bool is_named = more[0] == "box" || more[0] == "job";
+  if (!is_named && more[0] != "operator" && more[0] != "viewer") {
+    return complain("keys",
+                    "'" + more[0] + "' is unknown; write init, box, job, operator, viewer or show");
+  }
+  if (more.size() != (is_named ? 3 : 2)) {
+    const std::string name = more[0] == "box" ? " NAME" : is_named ? " TENANT/JOB" : "";
+    return complain(
+        "keys", "write keys " + more[0] + " FOLDER" + name + ", where FOLDER is the authority's");
+  }
+  return issue(given, more);
+}
+
+}  // namespace
+
+const Command kKeys = {
+    "keys",
+    "init|box|job|operator|viewer|show FOLDER [NAME] [options]",
+    "make keys for boxes, workers and people, or show what a folder of keys is for",
+    "Makes the keys with which boxes, workers and people prove who they are on control "
+    "connections.\n\n"
+    "  keys init FOLDER --cluster NAME       an authority, which signs all other keys\n"
+    "  keys box FOLDER NAME --out KEYS       for the box of that name ([security] keys = KEYS)\n"
+    "  keys job FOLDER TENANT/JOB --out KEYS for workers of the tenant's jobs (PBOX_KEYS=KEYS)\n"
+    "  keys operator FOLDER --out KEYS       for a person who operates boxes\n"
+    "  keys viewer FOLDER --out KEYS         for a person or program that only looks\n"
+    "  keys show KEYS                        identity, expiry and the authority's fingerprint\n\n"
+    "FOLDER is the authority's. JOB may contain * and ?; quote it. The workers' job name is then\n"
+    "TENANT/JOB. Private keys can be read by their owner only. Keys that are there are kept, "
+    "unless\n--force is given.",
+    keys_options,
+    keys,
+    Command::More::kKeys};
+
+}  // namespace pboxctl

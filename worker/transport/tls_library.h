@@ -1,0 +1,38 @@
+// TLS of control connections, in a library of its own (loaded_library.h), so that a training image
+// has OpenSSL only if its boxes have keys. libpbox_tls.so.1 defines:
+//
+//   extern "C" PBOX_LIBRARY_EXPORT const pbox::worker::WorkerKeys* pbox_tls_open_1(
+//       const pbox::worker::LibraryRequest& request, char* error, size_t error_bytes);
+//
+// The argument is the folder of keys.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "nic/seal/session_keys.h"
+#include "nic/tls/connection.h"
+#include "worker/transport/loaded_library.h"
+
+namespace pbox::worker {
+
+// A worker's keys: they make control connections, and the keys of the sessions that these bring.
+class WorkerKeys : public tls::Client {
+ public:
+  // `connection` is established, and outlives the object that is returned unless that is not used
+  // any more.
+  virtual std::unique_ptr<seal::SessionKeys> session_keys(
+      const tls::Connection& connection) const = 0;
+};
+
+// Returns the keys, which the caller must delete. Returns null and stores the reason in `error`,
+// zero-terminated and cut to error_bytes, if it cannot.
+using TlsFactory = const WorkerKeys*(const LibraryRequest& request, char* error,
+                                     size_t error_bytes);
+inline constexpr char kTlsFactoryName[] = "pbox_tls_open_1";
+
+// Reads a folder of keys, as `pboxctl keys` makes it. Set-up thread.
+Result<std::shared_ptr<const WorkerKeys>> open_keys(const std::string& folder);
+
+}  // namespace pbox::worker
