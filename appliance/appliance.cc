@@ -337,7 +337,7 @@ admin::BoxView Appliance::box() const {
           .version = kVersion,
           .ready = !draining_,
           .draining = draining_,
-          .insecure = true,  // keyed tags do not exist yet
+          .insecure = keys_ == nullptr,
           .has_keys = keys_ != nullptr,
           .uptime_s = static_cast<double>(monotonic_ns() - started_ns_) / 1e9,
           .job_memory_bytes = registry_->memory_taken_bytes(),

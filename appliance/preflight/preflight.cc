@@ -60,18 +60,16 @@ Check check_security(const config::Config& config) {
       config.data.port == config::PortKind::kRdma ||
       std::any_of(devices.begin(), devices.end(),
                   [](const auto& each) { return !config::stays_on_host(each.device); });
-  const bool has_keys = !config.security.keys.empty();
-  if (!is_open) {
-    return ok("security", has_keys ? "control connections with keys, within this host only"
-                                   : "without keys, within this host only");
-  }
-  if (has_keys) {
+  if (!config.security.keys.empty()) {
+    const bool shows_http =
+        config.admin.enabled && !config::is_loopback_address(config.admin.listen);
+    if (!shows_http) return ok("security", "connections and packets with keys");
     return warn("security",
-                "control connections with keys, but packets carry a checksum instead of a keyed "
-                "tag: any host there can change gradients",
-                "keep box.listen, admin.listen and dpdk.devices on a network that only workers "
-                "reach");
+                "connections and packets with keys, but HTTP is open off loopback: any host there "
+                "can read metrics and drain this box",
+                "set admin.listen to an address of this host only");
   }
+  if (!is_open) return ok("security", "without keys, within this host only");
   return warn("security", "without keys off loopback: any host there can read and change gradients",
               "keep box.listen, admin.listen and dpdk.devices on a network that only workers "
               "reach");

@@ -265,7 +265,7 @@ class Membership {
   uint64_t step_deadline_ns_ = UINT64_MAX;
   uint64_t join_ends_ns_ = 0;
   nic::Endpoint peer_;
-  seal::SessionKeys* session_keys_ = nullptr;  // of the present connection
+  seal::SessionKeys* session_keys_ = nullptr;  // as in on_connected()
   proto::Session session_;
   SessionSpec spec_;
 
