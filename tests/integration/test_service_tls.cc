@@ -161,6 +161,34 @@ TEST_CASE("a box sends its sums on to an upper box with its own keys") {
   CHECK(process.finish() == "");
 }
 
+TEST_CASE(
+    "the doctor checks a box with the keys of a tenant or of the box, and says what it lacks") {
+  const auto signer = authority();
+  const KeyFolder box(signer, "pbox://rack/box/a"), narrow(signer, kWorker);
+  const KeyFolder tenant(signer, "pbox://rack/tenant/acme/job/x?-*-*/rank/0-0");
+  const KeyFolder literal(signer, "pbox://rack/tenant/acme/job/run/rank/*");
+  const Daemon daemon(with_keys(box));
+  const auto diagnose = [&](const std::string& folder) {
+    setenv("PBOX_KEYS", folder.c_str(), 1);
+    const Output output =
+        run(PBOX_CTL_PATH, {"doctor", "--to", daemon.control(), "--seconds", "1"});
+    unsetenv("PBOX_KEYS");
+    return output;
+  };
+  for (const KeyFolder* keys : {&box, &narrow, &tenant}) {
+    const Output output = diagnose(keys->path());
+    INFO(output.text);
+    CHECK(output.status == 0);
+    CHECK_THAT(output.text, Catch::Contains("ok    keys") && Catch::Contains("ok    sums"));
+  }
+  const Output none = diagnose("");
+  CHECK(none.status == 1);
+  CHECK_THAT(none.text, Catch::Contains("PBOX_KEYS"));
+  const Output one_job = diagnose(literal.path());
+  CHECK(one_job.status == 1);
+  CHECK_THAT(one_job.text, Catch::Contains("TENANT/*"));
+}
+
 TEST_CASE("pboxd refuses keys that are not its own, or that others may read") {
   const auto signer = authority();
   const KeyFolder other(signer, "pbox://rack/box/b"), keys(signer, "pbox://rack/box/a");
