@@ -128,7 +128,8 @@ Status Appliance::load_keys() {
   if (!keys) return keys.error();
   keys_ = std::move(*keys);
   if (keys_ == nullptr) return ok_status();
-  cluster::Environment::of(context_).set_keys(keys_);
+  cluster::Environment::of(context_).set_keys(
+      keys_, [this](const std::string& control) { return name_of_box(control); });
   log(EventLog::Level::kInfo, "keys",
       tls::to_uri(keys_->identity()) + ", until " + tls::utc_text(keys_->expires_unix_s()));
   const std::string warning =
