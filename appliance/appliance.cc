@@ -131,7 +131,8 @@ Status Appliance::load_keys() {
   session_keys_ = std::make_unique<control::ExportedKeys>(control::KeyPolicy{
       .suite = config_.security.encrypt ? seal::Suite::kGcm256 : seal::Suite::kGmac256,
       .updates = {.packets = config_.security.key_packets}});
-  cluster::Environment::of(context_).set_keys(keys_);
+  cluster::Environment::of(context_).set_keys(
+      keys_, [this](const std::string& control) { return name_of_box(control); });
   log(EventLog::Level::kInfo, "keys",
       tls::to_uri(keys_->identity()) + ", until " + tls::utc_text(keys_->expires_unix_s()));
   const std::string warning =

@@ -77,6 +77,7 @@ class Appliance : public admin::AdminSource {
   control::PartDirectory& parts();
   void open_part_maps();
   void join_cluster(uint64_t incarnation);
+  std::string name_of_box(const std::string& control) const;
   void log_store(const cluster::Health& health);
   void log_cluster(cluster::BoxDirectory::Severity severity, const char* event,
                    const std::string& text);

@@ -110,6 +110,15 @@ void Appliance::join_cluster(uint64_t incarnation) {
                         const std::string& text) { log_cluster(severity, event, text); }});
 }
 
+// Returns the name of the box that the store lists with this control address; "" if there is none.
+std::string Appliance::name_of_box(const std::string& control) const {
+  if (!box_directory_) return "";
+  for (const cluster::BoxRecord& box : box_directory_->boxes()) {
+    if (box.control == control) return box.name;
+  }
+  return "";
+}
+
 cluster::BalancingView Appliance::balancing() const {
   return balancer_ ? balancer_->view() : cluster::BalancingView{};
 }

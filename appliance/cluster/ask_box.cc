@@ -154,8 +154,9 @@ void Environment::ask_box(const std::string& control, const proto::WorkerMessage
                           std::chrono::milliseconds timeout, Environment::Answer done) {
   PBOX_CHECK(done != nullptr);
   auto& io_context = static_cast<asio::io_context&>(context());
-  std::make_shared<Attempt>(io_context, keys_ ? keys_->connect("") : nullptr, control,
-                            *wire::frame(question), std::move(done))
+  auto tls = keys_ ? keys_->connect(name_of_(control)) : nullptr;
+  std::make_shared<Attempt>(io_context, std::move(tls), control, *wire::frame(question),
+                            std::move(done))
       ->begin(timeout);
 }
 

@@ -34,8 +34,13 @@ class Environment : public boost::asio::execution_context::service {
   virtual void post(std::function<void()> function);
   // Calls `function` after `wait`, unless what is returned is destroyed before.
   virtual std::shared_ptr<void> after(Clock::duration wait, std::function<void()> function);
-  // The box's keys, with which ask_box() proves its identity; null: none.
-  void set_keys(std::shared_ptr<const tls::Client> keys) { keys_ = std::move(keys); }
+  // The box's keys, with which ask_box() proves its identity. `name_of` returns the name that the
+  // box with this control address must prove; "": any box of the cluster.
+  using NameOf = std::function<std::string(const std::string& control)>;
+  void set_keys(std::shared_ptr<const tls::Client> keys, NameOf name_of) {
+    keys_ = std::move(keys);
+    name_of_ = std::move(name_of);
+  }
   // As the function of that name in ask_box.h.
   virtual void ask_box(const std::string& control, const proto::WorkerMessage& question,
                        std::chrono::milliseconds timeout, Answer done);
@@ -43,7 +48,8 @@ class Environment : public boost::asio::execution_context::service {
  private:
   void shutdown() override {}
 
-  std::shared_ptr<const tls::Client> keys_;
+  std::shared_ptr<const tls::Client> keys_;  // null: questions travel as they are
+  NameOf name_of_;
 };
 
 // Calls a function once, later. Never calls it after the timer was destroyed or set anew.

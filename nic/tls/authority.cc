@@ -136,7 +136,13 @@ Result<KeyPair> issue(const KeyPair& authority, const CertificateOrder& order) {
                 order.serves ? "serverAuth,clientAuth" : "clientAuth");
   add_extension(own, issuer, NID_subject_key_identifier, "hash");
   add_extension(own, issuer, NID_authority_key_identifier, "keyid");
-  PBOX_CHECK(X509_sign(own, issuer_key.get(), EVP_sha256()) > 0);
+  // The key of an operator's own authority may be of a kind that hashes by itself.
+  const bool hashes =
+      EVP_PKEY_is_a(issuer_key.get(), "ED25519") || EVP_PKEY_is_a(issuer_key.get(), "ED448");
+  if (X509_sign(own, issuer_key.get(), hashes ? nullptr : EVP_sha256()) <= 0) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "hold a private key that cannot sign: " + take_openssl_error()};
+  }
   return to_pem(own, key.get());
 }
 

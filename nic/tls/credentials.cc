@@ -135,7 +135,10 @@ Status Credentials::read_certificate() {
     return invalid(path("key.pem") + " does not belong to " + file +
                    "; copy both files of one `pboxctl keys` run");
   }
-  PBOX_CHECK(SSL_CTX_use_cert_and_key(context_.get(), own, key.get(), chain.get(), 1) == 1);
+  if (SSL_CTX_use_cert_and_key(context_.get(), own, key.get(), chain.get(), 1) != 1) {
+    return invalid(file + " cannot be used: " + take_openssl_error() +
+                   "; make one with `pboxctl keys`");
+  }
   return ok_status();
 }
 

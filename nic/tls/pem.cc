@@ -106,7 +106,16 @@ Result<std::string> read_private_file(const std::string& path) {
 }
 
 std::vector<Owned<X509>> parse_certificates(const std::string& pem) {
-  return parse_all<X509>(pem, PEM_read_bio_X509);
+  auto certificates = parse_all<X509>(pem, PEM_read_bio_X509);
+  for (const auto& certificate : certificates) {
+    if (ASN1_TIME_check(X509_get0_notBefore(certificate.get())) == 1 &&
+        ASN1_TIME_check(X509_get0_notAfter(certificate.get())) == 1) {
+      continue;
+    }
+    certificates.clear();
+    break;
+  }
+  return certificates;
 }
 
 std::vector<Owned<X509_CRL>> parse_revocation_lists(const std::string& pem) {

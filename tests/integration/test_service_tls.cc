@@ -50,21 +50,26 @@ std::string refusal(const WorkerOptions& options) {
 }  // namespace
 
 TEST_CASE("ranks with keys exchange data through a box with keys") {
+  const bool encrypts = GENERATE(false, true);
   const auto signer = authority();
   const KeyFolder box(signer, "pbox://rack/box/a"), keys(signer, kWorker);
-  Daemon daemon(with_keys(box));
+  Daemon daemon(with_keys(box, {"--security.encrypt=" + std::string(encrypts ? "true" : "false"),
+                                "--security.key_packets=1000"}));
   std::vector<WorkerProcess> ranks;
   for (uint32_t rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank](Line&) {
       const AbiWorker worker(worker_at(daemon.control(), keys.path(), rank, 2));
       worker.tensor("t", 20'000);
       worker.join();
-      for (int round = 0; round < 3; ++round) exchange(worker, 2.0f);
+      // Enough packets for some updates of keys.
+      for (int round = 0; round < 1200; ++round) exchange(worker, 2.0f);
       worker.leave();
     });
   }
   for (WorkerProcess& rank : ranks) CHECK(rank.finish() == "");
-  CHECK(nlohmann::json::parse(daemon.get("/healthz")).at("keys") == true);
+  const auto health = nlohmann::json::parse(daemon.get("/healthz"));
+  CHECK(health.at("keys") == true);
+  CHECK(health.at("insecure") == false);
   CHECK(daemon.metric("pbox_handshakes_refused_total") == 0);
 }
 
@@ -159,6 +164,34 @@ TEST_CASE("a box sends its sums on to an upper box with its own keys") {
     worker.leave();
   });
   CHECK(process.finish() == "");
+}
+
+TEST_CASE(
+    "the doctor checks a box with the keys of a tenant or of the box, and says what it lacks") {
+  const auto signer = authority();
+  const KeyFolder box(signer, "pbox://rack/box/a"), narrow(signer, kWorker);
+  const KeyFolder tenant(signer, "pbox://rack/tenant/acme/job/x?-*-*/rank/0-0");
+  const KeyFolder literal(signer, "pbox://rack/tenant/acme/job/run/rank/*");
+  const Daemon daemon(with_keys(box));
+  const auto diagnose = [&](const std::string& folder) {
+    setenv("PBOX_KEYS", folder.c_str(), 1);
+    const Output output =
+        run(PBOX_CTL_PATH, {"doctor", "--to", daemon.control(), "--seconds", "1"});
+    unsetenv("PBOX_KEYS");
+    return output;
+  };
+  for (const KeyFolder* keys : {&box, &narrow, &tenant}) {
+    const Output output = diagnose(keys->path());
+    INFO(output.text);
+    CHECK(output.status == 0);
+    CHECK_THAT(output.text, Catch::Contains("ok    keys") && Catch::Contains("ok    sums"));
+  }
+  const Output none = diagnose("");
+  CHECK(none.status == 1);
+  CHECK_THAT(none.text, Catch::Contains("PBOX_KEYS"));
+  const Output one_job = diagnose(literal.path());
+  CHECK(one_job.status == 1);
+  CHECK_THAT(one_job.text, Catch::Contains("TENANT/*"));
 }
 
 TEST_CASE("pboxd refuses keys that are not its own, or that others may read") {

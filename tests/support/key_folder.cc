@@ -1,5 +1,6 @@
 #include "tests/support/key_folder.h"
 
+#include <openssl/pem.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -33,6 +34,20 @@ tls::Validity valid_for(int64_t seconds) {
 
 tls::KeyPair authority(const std::string& cluster) {
   return tls::make_authority(cluster, valid_for());
+}
+
+tls::KeyPair pem_of(X509* certificate, EVP_PKEY* key) {
+  const auto text_of = [](auto write) {
+    const tls::Owned<BIO> bio(BIO_new(BIO_s_mem()));
+    if (write(bio.get()) != 1) throw std::runtime_error("cannot write PEM");
+    char* bytes = nullptr;
+    const long count = BIO_get_mem_data(bio.get(), &bytes);
+    return std::string(bytes, static_cast<size_t>(count));
+  };
+  return {.certificate = text_of([&](BIO* bio) { return PEM_write_bio_X509(bio, certificate); }),
+          .key = text_of([&](BIO* bio) {
+            return PEM_write_bio_PrivateKey(bio, key, nullptr, nullptr, 0, nullptr, nullptr);
+          })};
 }
 
 KeyFolder::KeyFolder(const tls::KeyPair& signer, const tls::CertificateOrder& order,

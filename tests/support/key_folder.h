@@ -32,6 +32,9 @@ tls::Validity valid_for(int64_t seconds = 3600);
 
 tls::KeyPair authority(const std::string& cluster = "rack");
 
+// A certificate and a key that a test has made itself, as text.
+tls::KeyPair pem_of(X509* certificate, EVP_PKEY* key);
+
 // The files of one identity that `signer` has signed. The peer must be one that it has signed too,
 // unless `trusted` is given.
 class KeyFolder : public TemporaryFolder {

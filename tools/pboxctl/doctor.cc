@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <charconv>
+#include <cstdlib>
 #include <iostream>
 #include <optional>
 
@@ -91,7 +92,8 @@ int ask_box(const std::string& box, const Words& settings, uint32_t seconds, Rep
   path->seconds = seconds;
   report.say("Checking the box at " + box +
              " with small jobs of one worker, doctor-..., one at a time. Running jobs continue.");
-  check_box(*path, report);
+  const char* keys = std::getenv("PBOX_KEYS");
+  if (use_keys(keys == nullptr ? "" : keys, *path, report)) check_box(*path, report);
   return finish(report);
 }
 

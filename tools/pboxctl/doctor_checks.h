@@ -10,6 +10,7 @@
 
 #include "nic/endpoint.h"
 #include "nic/wire/control_frame.h"
+#include "tools/pboxctl/doctor_job.h"
 #include "tools/pboxctl/doctor_report.h"
 #include "worker/transport/transport_library.h"
 
@@ -21,6 +22,8 @@ struct BoxPath {
   uint16_t port = pbox::limits::kControlPort;
   uint32_t seconds = 2;                                 // duration of check_loss's exchange
   std::string worker_port = pbox::worker::kSocketPort;  // as pbox_options.port
+  std::string keys;                                     // use_keys(): as pbox_options.keys
+  std::string job_pattern = "*";                        // use_keys(): as ProbeOptions::job_pattern
 
   // check_route. With a port other than sockets, the caller sets the interface and its MTU.
   pbox::nic::Endpoint control;  // the address that accepted a control connection
@@ -35,6 +38,8 @@ struct BoxPath {
   // Returns the box's address in the form that the client accepts. A link-local address includes
   // its interface.
   std::string box() const;
+  // Returns the options of a job for this purpose.
+  ProbeOptions probe(const char* purpose, uint32_t path_mtu = 0) const;
   bool uses_sockets() const { return worker_port == pbox::worker::kSocketPort; }
   size_t pipeline_count() const { return static_cast<size_t>(session.pipelines_size()); }
   // Bytes that a packet has besides its payload: IP, UDP and PBox headers, and the tag.
@@ -56,9 +61,11 @@ std::string udp_ports(const BoxPath& path, const std::vector<bool>& chosen);
 // port that bypasses the kernel. 0 if unknown.
 uint32_t kernel_path_mtu(const BoxPath& path);
 
-bool check_route(BoxPath& path, Report& report);  // "name", "control"
-bool check_join(BoxPath& path, Report& report);   // "version", "join", "buffers"
-bool check_data(BoxPath& path, Report& report);   // "data"
+// Takes the keys of a folder, for a box that has keys; none if `folder` is empty. Call it first.
+bool use_keys(const std::string& folder, BoxPath& path, Report& report);  // "keys"
+bool check_route(BoxPath& path, Report& report);                          // "name", "control"
+bool check_join(BoxPath& path, Report& report);  // "version", "join", "buffers"
+bool check_data(BoxPath& path, Report& report);  // "data"
 bool check_mtu(const BoxPath& path, Report& report);
 bool check_loss(const BoxPath& path, Report& report);
 void check_sums(const BoxPath& path, Report& report);  // "sums", "optimizer"

@@ -133,6 +133,7 @@ void exchange(const Config& config, uint16_t control_port, uint32_t seconds, boo
   path.host = reachable(config.box.listen);
   path.port = control_port;
   path.seconds = seconds;
+  if (!use_keys(config.security.keys, path, report)) return;
   const auto facts = pbox::host::read_host_facts();
   if (config.data.port != pbox::config::PortKind::kDpdk ||
       (facts && is_peer_of_devices(config, *facts))) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <climits>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "tools/pboxctl/doctor_report.h"
 
@@ -19,12 +20,15 @@ using pbox::Status;
 namespace {
 
 // Returns a new name each time, because the box may not know yet that the previous job is over.
-std::string job_name(const std::string& purpose) {
+std::string job_name(const std::string& pattern, const std::string& purpose) {
   static std::atomic<uint32_t> jobs = 0;
   char host[HOST_NAME_MAX + 1] = "";
   gethostname(host, sizeof(host) - 1);
-  return "doctor-" + std::string(host) + "-" + std::to_string(getpid()) + "-" +
-         std::to_string(++jobs) + "-" + purpose;
+  const std::string name = "doctor-" + std::string(host) + "-" + std::to_string(getpid()) + "-" +
+                           std::to_string(++jobs) + "-" + purpose;
+  const size_t star = pattern.find('*');
+  PBOX_CHECK(star != std::string::npos);
+  return pattern.substr(0, star) + name + pattern.substr(star + 1);
 }
 
 }  // namespace
@@ -34,7 +38,8 @@ Result<std::unique_ptr<ProbeJob>> ProbeJob::join(const ProbeOptions& options,
   pbox::worker::ClientOptions chosen;
   chosen.box = options.box;
   chosen.port = options.port;
-  chosen.job = job_name(options.purpose);
+  chosen.keys = options.keys;
+  chosen.job = job_name(options.job_pattern, options.purpose);
   chosen.optimize = options.optimizer.kind() != 0;
   chosen.chunk_bytes = options.chunk_bytes;
   chosen.window_bytes = kProbeWindowBytes;

@@ -21,9 +21,11 @@ struct ProbeTensor {
 };
 
 struct ProbeOptions {
-  std::string box;      // "HOST:PORT"
-  std::string port;     // see pbox_options.port
-  std::string purpose;  // suffix of the job's name in the box's journal, such as "mtu"
+  std::string box;          // "HOST:PORT"
+  std::string port;         // see pbox_options.port
+  std::string purpose;      // suffix of the job's name in the box's journal, such as "mtu"
+  std::string keys;         // see pbox_options.keys
+  std::string job_pattern;  // the doctor's name for a job takes the place of its '*'
   uint32_t path_mtu = 0;
   uint32_t chunk_bytes = pbox::limits::kChunkBytesDefault;  // 0: the box's default
   pbox::proto::Optimizer optimizer = {};                    // kind 0: mode aggregate

@@ -153,9 +153,9 @@ void find_data(BoxPath& path) {
 bool check_join(BoxPath& path, Report& report) {
   constexpr uint64_t kSmallElements = 256;
   auto joining = std::async(std::launch::async, [&] {
-    return ProbeJob::join(
-        {.box = path.box(), .port = path.worker_port, .purpose = "join", .chunk_bytes = 0},
-        {ProbeTensor{kSmallElements}});
+    ProbeOptions options = path.probe("join");
+    options.chunk_bytes = 0;
+    return ProbeJob::join(options, {ProbeTensor{kSmallElements}});
   });
   if (joining.wait_for(std::chrono::seconds(1)) == std::future_status::timeout) {
     report.progress("connected, but no answer yet; waiting for 5 s at most");

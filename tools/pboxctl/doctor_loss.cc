@@ -175,8 +175,7 @@ void judge(const Rate& rate, Report& report) {
 
 bool check_loss(const BoxPath& path, Report& report) {
   constexpr size_t kChunksPerPipeline = 16;  // twice the window
-  const auto job = join_on_all({.box = path.box(), .port = path.worker_port, .purpose = "loss"},
-                               path.pipeline_count(), kChunksPerPipeline);
+  const auto job = join_on_all(path.probe("loss"), path.pipeline_count(), kChunksPerPipeline);
   if (!job) {
     report.fail("loss", job.error().message, "see the box's journal: journalctl -u pboxd");
     return false;

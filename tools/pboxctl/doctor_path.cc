@@ -76,9 +76,7 @@ Result<Bracket> climb(const BoxPath& path, const Bracket& bracket, uint32_t stat
   auto sizes = rungs(bracket, kRungs);
   std::vector<ProbeTensor> tensors;
   for (const uint32_t size : sizes) tensors.push_back({size / kRungUnitBytes});
-  const auto job = ProbeJob::join(
-      {.box = path.box(), .port = path.worker_port, .purpose = "mtu", .path_mtu = stated_mtu},
-      tensors);
+  const auto job = ProbeJob::join(path.probe("mtu", stated_mtu), tensors);
   if (!job) return job.error();
   const std::string& owners = (*job)->session().chunk_pipeline();
   std::vector<uint32_t> usable_sizes, usable;
@@ -149,9 +147,7 @@ void explain_wide_path(const BoxPath& path, uint32_t packet_bytes, uint32_t path
 
 bool check_data(BoxPath& path, Report& report) {
   constexpr uint32_t kTimeoutMs = 3'000;
-  const auto job = join_on_all(
-      {.box = path.box(), .port = path.worker_port, .purpose = "data", .path_mtu = kSmallPathMtu},
-      path.pipeline_count(), 1);
+  const auto job = join_on_all(path.probe("data", kSmallPathMtu), path.pipeline_count(), 1);
   if (!job) {
     report.fail("data", job.error().message, "journalctl -u pboxd on the box");
     return false;
@@ -184,9 +180,7 @@ bool check_data(BoxPath& path, Report& report) {
 bool check_mtu(const BoxPath& path, Report& report) {
   constexpr uint32_t kTimeoutMs = 1'500;
   const uint32_t path_mtu = kernel_path_mtu(path);
-  auto job = join_on_all(
-      {.box = path.box(), .port = path.worker_port, .purpose = "mtu", .path_mtu = path_mtu},
-      path.pipeline_count(), 1);
+  auto job = join_on_all(path.probe("mtu", path_mtu), path.pipeline_count(), 1);
   if (!job) {
     report.fail("mtu", job.error().message, "journalctl -u pboxd on the box");
     return false;

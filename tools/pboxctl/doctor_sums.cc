@@ -78,8 +78,7 @@ void check_aggregate(const BoxPath& path, Report& report) {
   constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kF16, Dtype::kBf16};
   std::vector<ProbeTensor> tensors;
   for (const Dtype dtype : kDtypes) tensors.push_back({kElements, dtype});
-  const auto job =
-      ProbeJob::join({.box = path.box(), .port = path.worker_port, .purpose = "sums"}, tensors);
+  const auto job = ProbeJob::join(path.probe("sums"), tensors);
   if (!job) {
     report.fail("sums", job.error().message, "journalctl -u pboxd on the box");
     return;
@@ -127,12 +126,10 @@ void fill_with_weights(std::vector<std::byte>& bytes, pbox::Rng& rng) {
 void check_optimizer(const BoxPath& path, Report& report) {
   constexpr uint64_t kElements = 50'021;
   constexpr float kLearningRate = 0.1f;
-  pbox::proto::Optimizer optimizer;
-  optimizer.set_kind(static_cast<uint32_t>(pbox::optimizer::OptimizerKind::kSgd));
-  optimizer.set_learning_rate(kLearningRate);
-  const auto job = ProbeJob::join(
-      {.box = path.box(), .port = path.worker_port, .purpose = "optimizer", .optimizer = optimizer},
-      {ProbeTensor{kElements}});
+  ProbeOptions options = path.probe("optimizer");
+  options.optimizer.set_kind(static_cast<uint32_t>(pbox::optimizer::OptimizerKind::kSgd));
+  options.optimizer.set_learning_rate(kLearningRate);
+  const auto job = ProbeJob::join(options, {ProbeTensor{kElements}});
   if (!job) {
     report.fail("optimizer", job.error().message, "journalctl -u pboxd on the box");
     return;

@@ -64,6 +64,11 @@ class OtherBox {
   std::string failure_;
 };
 
+// The box with these keys is `name`, as its cluster knows it.
+void use_keys(asio::io_context& context, const KeyFolder& keys, const std::string& name = "") {
+  Environment::of(context).set_keys(keys.load(), [name](const std::string&) { return name; });
+}
+
 Answer ask(asio::io_context& context, const std::string& box) {
   proto::WorkerMessage question;
   question.mutable_ask_report();
@@ -79,7 +84,7 @@ Answer ask(asio::io_context& context, const std::string& box) {
 TEST_CASE("boxes with keys of one cluster answer each other") {
   const auto signer = test::authority();
   asio::io_context context;
-  Environment::of(context).set_keys(KeyFolder(signer, "pbox://rack/box/a").load());
+  use_keys(context, KeyFolder(signer, "pbox://rack/box/a"));
   OtherBox other(context, KeyFolder(signer, "pbox://rack/box/b").load()->accept());
   const Answer answer = ask(context, other.address());
   REQUIRE(answer.ok());
@@ -90,7 +95,7 @@ TEST_CASE("boxes with keys of one cluster answer each other") {
 TEST_CASE("a box that is not of the cluster is refused, but does not count as lost") {
   const auto ours = test::authority(), theirs = test::authority();
   asio::io_context context;
-  Environment::of(context).set_keys(KeyFolder(ours, "pbox://rack/box/a").load());
+  use_keys(context, KeyFolder(ours, "pbox://rack/box/a"));
   OtherBox other(context, KeyFolder(theirs, "pbox://rack/box/b").load()->accept());
   const Answer answer = ask(context, other.address());
   REQUIRE_FALSE(answer.ok());
@@ -100,9 +105,21 @@ TEST_CASE("a box that is not of the cluster is refused, but does not count as lo
   while (other.failure().empty()) context.run_one();  // it is told
 }
 
+TEST_CASE("a box must prove the name that the cluster knows it by") {
+  const auto signer = test::authority();
+  asio::io_context context;
+  use_keys(context, KeyFolder(signer, "pbox://rack/box/a"), "b");
+  OtherBox right(context, KeyFolder(signer, "pbox://rack/box/b").load()->accept());
+  CHECK(ask(context, right.address()).ok());
+  OtherBox wrong(context, KeyFolder(signer, "pbox://rack/box/c").load()->accept());
+  const Answer answer = ask(context, wrong.address());
+  REQUIRE_FALSE(answer.ok());
+  CHECK_THAT(answer.error().message, Contains("the address of box 'b'"));
+}
+
 TEST_CASE("a box without keys is named as such") {
   asio::io_context context;
-  Environment::of(context).set_keys(KeyFolder(test::authority(), "pbox://rack/box/a").load());
+  use_keys(context, KeyFolder(test::authority(), "pbox://rack/box/a"));
   OtherBox other(context, nullptr);
   const Answer answer = ask(context, other.address());
   REQUIRE_FALSE(answer.ok());

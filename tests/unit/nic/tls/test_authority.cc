@@ -59,6 +59,17 @@ TEST_CASE("keys and serial numbers are new for every certificate") {
   CHECK(fingerprints.size() == 8);
 }
 
+TEST_CASE("an operator's own authority may have a key of another kind") {
+  const bool is_rsa = GENERATE(false, true);
+  const tls::Owned<EVP_PKEY> key(is_rsa ? EVP_RSA_gen(2048)
+                                        : EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519"));
+  const auto certificate = std::move(tls::parse_certificates(authority().certificate)[0]);
+  REQUIRE(X509_set_pubkey(certificate.get(), key.get()) == 1);
+  REQUIRE(X509_sign(certificate.get(), key.get(), is_rsa ? EVP_sha256() : nullptr) > 0);
+  const KeyFolder folder(pem_of(certificate.get(), key.get()), "pbox://rack/viewer");
+  CHECK(tls::to_uri(folder.load()->identity()) == "pbox://rack/viewer");
+}
+
 TEST_CASE("nothing is signed with a key that is not the authority's") {
   const auto signer = authority(), other = authority();
   const auto issued = tls::issue({.certificate = signer.certificate, .key = other.key},

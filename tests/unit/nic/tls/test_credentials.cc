@@ -77,6 +77,21 @@ TEST_CASE("a key of another certificate is refused") {
   CHECK_THAT(refusal(folder.path()), Contains("does not belong to"));
 }
 
+TEST_CASE("a key that is too weak for TLS is refused") {
+  const auto signer = authority();
+  const KeyFolder folder(signer, "pbox://rack/box/a");
+  const tls::Owned<EVP_PKEY> weak(EVP_RSA_gen(512));
+  REQUIRE(weak != nullptr);
+  const auto pem = tls::read_pem_file(folder.path() + "/cert.pem");
+  const auto certificate = std::move(tls::parse_certificates(*pem)[0]);
+  REQUIRE(X509_set_pubkey(certificate.get(), weak.get()) == 1);
+  REQUIRE(X509_sign(certificate.get(), tls::parse_private_key(signer.key).get(), EVP_sha256()) > 0);
+  const auto pair = pem_of(certificate.get(), weak.get());
+  folder.write("cert.pem", pair.certificate);
+  folder.write("key.pem", pair.key);
+  CHECK_THAT(refusal(folder.path()), Contains("cert.pem cannot be used"));
+}
+
 TEST_CASE("an expired certificate is refused with the time at which it expired") {
   const auto signer = authority();
   const KeyFolder folder(signer, KeyFolder::order("pbox://rack/box/a", -60), signer.certificate);
