@@ -112,8 +112,6 @@ Status RdmaTransport::open_lane(const SessionSpec& session, size_t index) {
   // for retransmissions.
   const uint32_t window_bytes = std::min(session.pipelines[index].credit_bytes, receivable_bytes_);
   lane.landing_slots_wanted = window_bytes / session.fragment_bytes * 5 / 4 + 1;
-  // The box would check a packet where this worker can still write to it.
-  if (session.pipelines[index].seal->has_keys()) lane.landing_slots_wanted = 0;
   lanes_.push_back(std::move(lane));
   return prepare(lanes_.back());
 }
