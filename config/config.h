@@ -155,10 +155,10 @@ struct Jobs {
 
 struct Security {
   std::string keys;                       // folder of this box's keys; empty: none
-  bool encrypt = false;                   // with keys: packets' payloads too
-  uint64_t key_packets = 1ull << 31;      // packets that a session's key seals
   OnOffAuto insecure = OnOffAuto::kAuto;  // kAuto: without keys on loopback only
   bool insecure_off_loopback = false;
+  bool encrypt = false;               // with keys: packets' payloads too
+  uint64_t key_packets = 1ull << 31;  // packets that a session's key seals
   bool operator==(const Security&) const = default;
 };
 
