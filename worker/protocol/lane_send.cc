@@ -88,16 +88,14 @@ bool Lane::cancel_sending(ExchangeChunk& chunk) {
   return true;
 }
 
+// Payloads and rooms stay where they are. Nobody writes there before all packets have left.
 void Lane::drop_unsent(uint32_t chunk_id) {
   size_t kept = outgoing_begin_;
   for (size_t index = outgoing_begin_; index < outgoing_end_; ++index) {
     if (outgoing_[index].header.chunk == chunk_id) continue;
     if (kept != index) {
       outgoing_[kept] = outgoing_[index];
-      if (outgoing_[kept].header.type() == wire::PacketType::kPull) {
-        outgoing_pull_[kept] = outgoing_pull_[index];
-        outgoing_[kept].payload = reinterpret_cast<const std::byte*>(&outgoing_pull_[kept]);
-      }
+      outgoing_payload_[kept] = outgoing_payload_[index];
     }
     ++kept;
   }

@@ -57,7 +57,7 @@ Config unlike_defaults() {
   config.snapshots = {"/mnt/snapshots", 600};
   config.memory = {0.3, OnOffAuto::kOff};
   config.jobs = {1, 2, 3, 65'536};
-  config.security = {"/etc/pbox/keys", OnOffAuto::kOff, true};
+  config.security = {"/etc/pbox/keys", OnOffAuto::kOff, true, true, 5'000};
   config.log = {LogLevel::kError, LogFormat::kJson};
   return config;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "worker/protocol/exchange.h"
@@ -17,7 +18,8 @@ struct ShimOptions {
   std::vector<uint64_t> tensor_chunks = {1};  // whole chunks of f32 in each tensor
   uint32_t credit_bytes = 64 * 1024;
   uint32_t window_bytes = limits::kCreditBytesMax;
-  uint64_t packets_before = 0;  // sent while the transport was opened
+  uint64_t packets_before = 0;                        // sent while the transport was opened
+  std::shared_ptr<seal::SessionSeal> seal = nullptr;  // null: without keys
   bool has_shadow = false;
   uint32_t shadows = 1;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
