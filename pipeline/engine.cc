@@ -170,7 +170,7 @@ void Engine::take_tick(uint64_t now_ns) {
   context_.counters.add(Counter::kTicks);
   size_t queued = 0;
   for (JobShard* shard : context_.shards) {
-    note_awaited(*shard, now_ns);
+    tick_sessions(*shard, now_ns);
     queued += shard->egress.size();
   }
   context_.counters.set(Counter::kQueuedChunks, queued);
@@ -179,7 +179,7 @@ void Engine::take_tick(uint64_t now_ns) {
   tracing_ = is_any_traced(context_);
 }
 
-void Engine::note_awaited(JobShard& shard, uint64_t now_ns) {
+void Engine::tick_sessions(JobShard& shard, uint64_t now_ns) {
   const uint32_t oldest = shard.stragglers.oldest();
   const bool any = oldest != StragglerLedger::kNone;
   PBOX_DCHECK(!any || oldest < shard.chunk_count());

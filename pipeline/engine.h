@@ -82,8 +82,8 @@ class Engine {
   }
 
   // Phase "housekeeping", every turn. Every kTickNs it counts a sign of life and updates, in each
-  // session, how long the other ranks have waited for it. It looks at the oldest open round of each
-  // job only, so its time does not grow with a job's size.
+  // session, its keys and how long the other ranks have waited for it. It looks at the oldest open
+  // round of each job only, so its time does not grow with a job's size.
   void tick(uint64_t now_ns) {
     if (now_ns < next_tick_ns_) return;
     next_tick_ns_ = now_ns + kTickNs;
@@ -176,7 +176,7 @@ class Engine {
   bool exclude(JobShard& shard, const Command& command);
   size_t change_membership(JobShard& shard, Chunk& chunk, const Command& command);
   void take_tick(uint64_t now_ns);
-  static void note_awaited(JobShard& shard, uint64_t now_ns);
+  static void tick_sessions(JobShard& shard, uint64_t now_ns);
 
   static constexpr uint64_t kTickNs = 50'000'000;
   // A step looks at this many chunks, or finishes rounds of kElementsPerChunk times as many

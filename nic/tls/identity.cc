@@ -26,6 +26,13 @@ Error invalid(const std::string& uri, const std::string& why) {
   return {ErrorCode::kInvalidArgument, "identity '" + uri + "': " + why};
 }
 
+// `what`: "cluster", "box" or "tenant".
+Status check_name(const std::string& uri, const char* what, const std::string& name) {
+  if (is_identity_name(name)) return ok_status();
+  return invalid(uri, std::string("the ") + what + " '" + name +
+                          "' must have 1 to 64 letters, digits, '-', '_' and '.'");
+}
+
 std::vector<std::string> split_path(const std::string& text) {
   std::vector<std::string> segments;
   for (size_t begin = 0; begin <= text.size();) {
@@ -48,10 +55,7 @@ bool read_rank(std::string_view text, uint32_t& rank) {
 Result<Identity> parse_tenant(const std::string& uri, const std::vector<std::string>& path,
                               Identity identity) {
   if (path.size() != 6 || path[2] != "job" || path[4] != "rank") return invalid(uri, kForms);
-  if (!is_identity_name(path[1])) {
-    return invalid(
-        uri, "the tenant '" + path[1] + "' must have 1 to 64 letters, digits, '-', '_' and '.'");
-  }
+  if (const Status named = check_name(uri, "tenant", path[1]); !named) return named.error();
   if (!is_job_glob(path[3])) {
     return invalid(uri, "the job '" + path[3] +
                             "' must have 1 to 64 letters, digits, '-', '_', '.', '*' and '?'");
@@ -107,9 +111,8 @@ Result<Identity> parse_identity(const std::string& uri) {
   const auto segments = split_path(uri.substr(kScheme.size()));
   PBOX_CHECK(!segments.empty());
   Identity identity{.cluster = segments[0]};
-  if (!is_identity_name(identity.cluster)) {
-    return invalid(uri, "the cluster '" + identity.cluster +
-                            "' must have 1 to 64 letters, digits, '-', '_' and '.'");
+  if (const Status named = check_name(uri, "cluster", identity.cluster); !named) {
+    return named.error();
   }
   const std::vector<std::string> path(segments.begin() + 1, segments.end());
   if (path.size() == 1 && (path[0] == "operator" || path[0] == "viewer")) {
@@ -117,10 +120,7 @@ Result<Identity> parse_identity(const std::string& uri) {
     return identity;
   }
   if (path.size() == 2 && path[0] == "box") {
-    if (!is_identity_name(path[1])) {
-      return invalid(
-          uri, "the box '" + path[1] + "' must have 1 to 64 letters, digits, '-', '_' and '.'");
-    }
+    if (const Status named = check_name(uri, "box", path[1]); !named) return named.error();
     identity.role = Role::kBox;
     identity.box = path[1];
     return identity;

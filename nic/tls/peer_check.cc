@@ -54,20 +54,14 @@ int data_index() {
 // OpenSSL calls this for each certificate of the chain, and for each error in it. An error without
 // a message here means that the peer is refused.
 int verify(int is_ok, X509_STORE_CTX* context) {
-  const int error = X509_STORE_CTX_get_error(context);
-  // Revoked certificates stay so after the list's next update is due. An authority without a list
-  // has revoked nothing.
-  if (is_ok == 0 &&
-      (error == X509_V_ERR_UNABLE_TO_GET_CRL || error == X509_V_ERR_CRL_HAS_EXPIRED)) {
-    X509_STORE_CTX_set_error(context, X509_V_OK);
-    return 1;
-  }
+  if (is_ok == 0 && forgive_stale_list(context)) return 1;
   auto* ssl =
       static_cast<SSL*>(X509_STORE_CTX_get_ex_data(context, SSL_get_ex_data_X509_STORE_CTX_idx()));
   auto* check = static_cast<PeerCheck*>(SSL_get_ex_data(ssl, data_index()));
   PBOX_CHECK(check != nullptr);
   if (is_ok == 0) {
-    check->failure = "the peer's certificate is refused: " + describe_verification_error(error);
+    check->failure = "the peer's certificate is refused: " +
+                     describe_verification_error(X509_STORE_CTX_get_error(context));
     return 0;
   }
   if (X509_STORE_CTX_get_error_depth(context) != 0) return 1;
@@ -93,6 +87,13 @@ Result<Identity> identity_of(const X509* certificate) {
                      "make it with `pboxctl keys`"};
   }
   return parse_identity(uris[0]);
+}
+
+bool forgive_stale_list(X509_STORE_CTX* context) {
+  const int error = X509_STORE_CTX_get_error(context);
+  if (error != X509_V_ERR_UNABLE_TO_GET_CRL && error != X509_V_ERR_CRL_HAS_EXPIRED) return false;
+  X509_STORE_CTX_set_error(context, X509_V_OK);
+  return true;
 }
 
 void set_peer_check(SSL* ssl, PeerCheck* check) {

@@ -25,6 +25,11 @@ struct PeerCheck {
 // Verifies the peer of `ssl` by these rules during its handshake. `check` must outlive `ssl`.
 void set_peer_check(SSL* ssl, PeerCheck* check);
 
+// Takes back OpenSSL's error that a revocation list is missing or stale; returns false if the error
+// is another one. Revoked certificates stay so after the list's next update is due, and an
+// authority without a list has revoked nothing.
+bool forgive_stale_list(X509_STORE_CTX* context);
+
 // Returns a sentence about an error of OpenSSL's verification, with a remedy.
 std::string describe_verification_error(int error);
 

@@ -37,6 +37,20 @@ Box::Box(Rack& rack, HostId host)
   rack.control.attach(client_host_, client_);
 }
 
+// The checker opens what either end sends.
+void Box::open_keys(ConnectionId id) {
+  session_keys_[id] =
+      rack_.keys.of(id, crypto::End::kBox, [this, id](const auto& name, const auto& spec) {
+        checker_->sealed(spec.spi, rack_.keys.mirror(id, crypto::End::kBox, name, spec),
+                         rack_.keys.mirror(id, crypto::End::kWorker, name, spec));
+      });
+}
+
+seal::SessionKeys* Box::of(ConnectionId connection) {
+  const auto found = session_keys_.find(connection);
+  return found == session_keys_.end() ? nullptr : found->second.get();
+}
+
 control::RegistryOptions Box::registry_options() {
   control::RegistryOptions options;
   options.box_name = "box" + std::to_string(host_);

@@ -117,8 +117,7 @@ class Box final : public ControlEnd,
     return {rack_.options.suite, {.packets = rack_.options.key_packets}};
   }
   seal::SessionKeys* of(ConnectionId connection) override;
-  class KeysOf;
-  void open_keys(ConnectionId connection);  // box_keys.cc
+  void open_keys(ConnectionId id);
   void close_connection(ConnectionId id, const std::string& reason);
 
   void join_cluster();

@@ -7,6 +7,7 @@
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/crc32c.h"
 #include "tests/sim/violation.h"
+#include "tests/support/packet_bytes.h"
 #include "tests/support/packet_verdicts.h"
 
 namespace pbox::sim {
@@ -124,11 +125,11 @@ void BoxChecker::before_turn(uint32_t index, const pipeline::Engine& engine, boo
   pipeline.before = tally(engine);
   pipeline.damaged = damaged;
   pipeline.replayed = false;
-  forget_keys(pipeline);
+  follow_keys(pipeline);
   if (damaged) pipeline.state_hash = hash(pipeline);
 }
 
-void BoxChecker::sealed(uint32_t spi, seal::SessionSeal from_worker, seal::SessionSeal from_box) {
+void BoxChecker::sealed(uint32_t spi, SealMirror from_worker, SealMirror from_box) {
   mirrors_[spi] = {std::move(from_worker), std::move(from_box)};
 }
 
@@ -146,11 +147,7 @@ bool BoxChecker::opens(uint32_t index, wire::Parsed& parsed) {
 nic::TxPacket BoxChecker::opened(const nic::TxPacket& packet) {
   const auto found = mirrors_.find(packet.header.spi & ~wire::kSpiToWorker);
   if (rack_.options.suite == seal::Suite::kNone || found == mirrors_.end()) return packet;
-  const size_t bytes = packet.header.payload_bytes;
-  packet_.resize(limits::kPacketOverheadBytes + bytes);
-  std::memcpy(packet_.data(), &packet.header, sizeof(packet.header));
-  if (bytes > 0) std::memcpy(packet_.data() + sizeof(packet.header), packet.payload, bytes);
-  std::memcpy(packet_.data() + sizeof(packet.header) + bytes, packet.tag.data(), packet.tag.size());
+  packet_ = test::packet_bytes(packet);
   wire::Parsed parsed;
   const bool is_whole = wire::parse(packet_.data(), static_cast<uint32_t>(packet_.size()),
                                     parsed) == wire::Reject::kNone;
@@ -161,16 +158,11 @@ nic::TxPacket BoxChecker::opened(const nic::TxPacket& packet) {
   return plain;
 }
 
-// Forgets the keys before the present ones where the box has forgotten them.
-void BoxChecker::forget_keys(const Pipeline& pipeline) {
+void BoxChecker::follow_keys(const Pipeline& pipeline) {
   for (const Shard& entry : pipeline.shards) {
     for (const auto& session : entry.shard->sessions()) {
       const auto found = mirrors_.find(session.spi);
-      if (found == mirrors_.end() || session.seal.opens_before()) continue;
-      Mirror& mirror = found->second;
-      while (mirror.from_worker.opens_before()) {
-        mirror.from_worker.tick(mirror.now_ns += kNanosPerSecond);
-      }
+      if (found != mirrors_.end()) found->second.from_worker.follow(session.seal);
     }
   }
 }

@@ -25,8 +25,8 @@ class BoxChecker {
   void check_memory(uint64_t counted_bytes) const;
   // Memory of the shards that a pipeline serves.
   uint64_t bytes_on(uint32_t pipeline) const;
-  // A session with keys begins: seals that open what the worker and the box send.
-  void sealed(uint32_t spi, seal::SessionSeal from_worker, seal::SessionSeal from_box);
+  // A session with keys begins: mirrors that open what the worker and the box send.
+  void sealed(uint32_t spi, SealMirror from_worker, SealMirror from_box);
   // A worker has been told of this session, so the job of its shard is known from now on.
   void named(uint32_t pipeline, uint32_t spi, JobModel& job);
 
@@ -59,18 +59,15 @@ class BoxChecker {
     uint64_t state_hash = 0;
   };
 
-  // The seals of both ends of a session, to open what either sends. `now_ns` is the time of their
-  // ticks.
-  struct Mirror {
-    seal::SessionSeal from_worker, from_box;
-    uint64_t now_ns = 0;
+  struct Mirrors {
+    SealMirror from_worker, from_box;
   };
 
   void replay(uint32_t index, const SimPort& port);
   bool opens(uint32_t index, wire::Parsed& parsed);
   // Returns the packet as it was before the box sealed it.
   nic::TxPacket opened(const nic::TxPacket& packet);
-  void forget_keys(const Pipeline& pipeline);
+  void follow_keys(const Pipeline& pipeline);
   static void check_destination(Pipeline& pipeline, const nic::TxPacket& packet);
   static Tally tally(const pipeline::Engine& engine);
   void check_all(Pipeline& pipeline);
@@ -85,7 +82,7 @@ class BoxChecker {
 
   Rack& rack_;
   std::vector<Pipeline> pipelines_;
-  std::map<uint32_t, Mirror> mirrors_;  // by spi
+  std::map<uint32_t, Mirrors> mirrors_;  // by spi
   std::vector<std::byte> room_ = std::vector<std::byte>(limits::kFragmentBytesMax);
   std::vector<std::byte> packet_;  // at hand in opened()
 };

@@ -15,6 +15,7 @@
 #include "nic/port.h"
 #include "nic/wire/chunk_layout.h"
 #include "tests/sim/job_model.h"
+#include "tests/sim/sim_keys.h"
 #include "tests/sim/violation.h"
 #include "worker/protocol/exchange.h"
 
@@ -28,14 +29,11 @@ class CreditWatch {
   }
 
   // With keys: a second seal of this end, to open what the worker opens.
-  void set_mirror(seal::SessionSeal mirror) { mirror_ = std::move(mirror); }
+  void set_mirror(SealMirror mirror) { mirror_ = std::move(mirror); }
   void set_generation(uint32_t generation) { generation_ = static_cast<uint16_t>(generation); }
 
   void received(std::span<const Packet> packets) {
-    const seal::SessionSeal& worker = *session_.pipelines[lane_].seal;
-    while (mirror_.opens_before() && !worker.opens_before()) {
-      mirror_.tick(mirror_ns_ += kNanosPerSecond);
-    }
+    mirror_.follow(*session_.pipelines[lane_].seal);
     for (const Packet& packet : packets) received(packet);
   }
 
@@ -223,8 +221,7 @@ class CreditWatch {
   }
 
   const worker::SessionSpec session_;
-  seal::SessionSeal mirror_;
-  uint64_t mirror_ns_ = 0;  // time of its ticks
+  SealMirror mirror_;
   std::vector<std::byte> room_ = std::vector<std::byte>(limits::kFragmentBytesMax);
   uint16_t generation_ = session_.generation;
   uint32_t lane_;

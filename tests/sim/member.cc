@@ -140,26 +140,6 @@ void Member::connect(const worker::Action& action) {
       });
 }
 
-// The keys of one connection. The watch over the session's lanes gets the same.
-class Member::KeysOf final : public seal::SessionKeys {
- public:
-  KeysOf(Member& member, ConnectionId connection)
-      : member_(member),
-        connection_(connection),
-        keys_(member.rack_.keys.of(connection, crypto::End::kWorker)) {}
-  Result<seal::SessionSeal> make(const seal::SessionName& name,
-                                 const seal::SealSpec& spec) override {
-    member_.mirrors_[spec.spi] =
-        member_.rack_.keys.mirror(connection_, crypto::End::kWorker, name, spec);
-    return keys_->make(name, spec);
-  }
-
- private:
-  Member& member_;
-  ConnectionId connection_;
-  std::unique_ptr<seal::SessionKeys> keys_;
-};
-
 void Member::send(const proto::WorkerMessage& message) {
   rack_.say(who(), [&] { return "says " + describe(message); });
   const auto framed = wire::frame(message);
@@ -171,7 +151,11 @@ void Member::on_connected(ConnectionId id) {
   if (id != connection_) return;
   is_connected_ = true;
   keys_.reset();
-  if (rack_.options.suite != seal::Suite::kNone) keys_ = std::make_unique<KeysOf>(*this, id);
+  if (rack_.options.suite != seal::Suite::kNone) {
+    keys_ = rack_.keys.of(id, crypto::End::kWorker, [this, id](const auto& name, const auto& spec) {
+      mirrors_[spec.spi] = rack_.keys.mirror(id, crypto::End::kWorker, name, spec);
+    });
+  }
   membership_->on_connected(endpoint_of(box_, limits::kControlPort), thread_.now_ns(), keys_.get());
   perform();
 }

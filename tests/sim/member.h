@@ -78,7 +78,6 @@ class Member {
     std::unique_ptr<CreditWatch> credit;  // null: not checked
   };
 
-  class KeysOf;
   void turn();
   bool exchange(uint32_t lane, uint64_t now_ns);
   void perform_actions();
@@ -92,8 +91,8 @@ class Member {
   uint32_t path_mtu_;
   HostId box_ = 0;  // destination of the connection
   bool is_connected_ = false;
-  std::unique_ptr<seal::SessionKeys> keys_;        // the connection's; null in a rack without keys
-  std::map<uint32_t, seal::SessionSeal> mirrors_;  // by spi, until the session's lanes are open
+  std::unique_ptr<seal::SessionKeys> keys_;  // the connection's; null in a rack without keys
+  std::map<uint32_t, SealMirror> mirrors_;   // by spi, until the session's lanes are open
   std::vector<Lane> lanes_;
   uint64_t transport_ = 0;  // counts the transports that were opened
 };

@@ -6,6 +6,7 @@
 
 #include "nic/wire/crc32c.h"
 #include "tests/sim/violation.h"
+#include "tests/support/packet_bytes.h"
 
 namespace pbox::sim {
 namespace {
@@ -84,14 +85,7 @@ void Network::check_packet_number(const nic::Endpoint& from, const nic::TxPacket
 
 void Network::send(const nic::Endpoint& from, const nic::TxPacket& packet) {
   check_packet_number(from, packet);
-  const size_t payload_bytes = packet.header.payload_bytes;
-  std::vector<std::byte> bytes(limits::kPacketOverheadBytes + payload_bytes);
-  std::memcpy(bytes.data(), &packet.header, sizeof(packet.header));
-  if (payload_bytes > 0) {
-    std::memcpy(bytes.data() + limits::kHeaderBytes, packet.payload, payload_bytes);
-  }
-  std::memcpy(bytes.data() + limits::kHeaderBytes + payload_bytes, packet.tag.data(),
-              packet.tag.size());
+  std::vector<std::byte> bytes = test::packet_bytes(packet);
   overheard_[sent_ % overheard_.size()] = {bytes, from, *packet.to};
   inject(from, *packet.to, std::move(bytes));
 }

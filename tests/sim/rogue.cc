@@ -6,6 +6,7 @@
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/control_frame.h"
 #include "tests/sim/worker.h"
+#include "tests/support/packet_bytes.h"
 
 namespace pbox::sim {
 namespace {
@@ -109,26 +110,21 @@ wire::Header Rogue::header(const Place& place, wire::PacketType type) {
 
 void Rogue::send(const Place& place, wire::Header header, bool no_numbers) {
   rack_.counts.add(Fault::kRogue);
-  std::vector<std::byte> bytes(limits::kPacketOverheadBytes + header.payload_bytes,
-                               no_numbers ? std::byte{0xff} : std::byte{0x3c});
-  std::memcpy(bytes.data(), &header, sizeof(header));
+  std::vector<std::byte> payload(header.payload_bytes,
+                                 no_numbers ? std::byte{0xff} : std::byte{0x3c});
   // With keys of its own, it seals most of what it sends.
   seal::SessionSeal& seal = *session_->pipelines[place.lane].seal;
   const bool forges = seal.has_keys() && rng_.below(4) == 0;
-  std::byte* payload = bytes.data() + sizeof(header);
   nic::TxPacket packet;
   packet.header = header;
-  packet.payload = payload;
+  packet.payload = payload.data();
   if (forges || header.payload_bytes > limits::kFragmentBytesMax) {
-    packet.tag = wire::make_tag(session_->tag, header, payload);
+    packet.tag = wire::make_tag(session_->tag, header, payload.data());
   } else {
-    seal.seal(session_->tag, packet, payload);
+    seal.seal(session_->tag, packet, payload.data());
   }
-  std::memcpy(bytes.data(), &packet.header, sizeof(packet.header));
-  std::memcpy(bytes.data() + bytes.size() - sizeof(packet.tag), packet.tag.data(),
-              sizeof(packet.tag));
   rack_.network.inject(endpoint_of(job_.first_host, kPort), session_->pipelines[place.lane].box,
-                       std::move(bytes));
+                       test::packet_bytes(packet));
 }
 
 // Sets one field to a wrong value.

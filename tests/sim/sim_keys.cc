@@ -80,10 +80,11 @@ class SimKeys::Witness final : public seal::KeyChain {
 
 class SimKeys::OfConnection final : public seal::SessionKeys {
  public:
-  OfConnection(SimKeys& keys, ConnectionId connection, End end)
-      : keys_(keys), connection_(connection), end_(end) {}
+  OfConnection(SimKeys& keys, ConnectionId connection, End end, Watch watch)
+      : keys_(keys), connection_(connection), end_(end), watch_(std::move(watch)) {}
   Result<seal::SessionSeal> make(const seal::SessionName& name,
                                  const seal::SealSpec& spec) override {
+    if (watch_) watch_(name, spec);
     return keys_.make(connection_, end_, name, spec, true);
   }
 
@@ -91,15 +92,16 @@ class SimKeys::OfConnection final : public seal::SessionKeys {
   SimKeys& keys_;
   ConnectionId connection_;
   End end_;
+  Watch watch_;
 };
 
-std::unique_ptr<seal::SessionKeys> SimKeys::of(ConnectionId connection, End end) {
-  return std::make_unique<OfConnection>(*this, connection, end);
+std::unique_ptr<seal::SessionKeys> SimKeys::of(ConnectionId connection, End end, Watch watch) {
+  return std::make_unique<OfConnection>(*this, connection, end, std::move(watch));
 }
 
-seal::SessionSeal SimKeys::mirror(ConnectionId connection, End end, const seal::SessionName& name,
-                                  const seal::SealSpec& spec) {
-  return make(connection, end, name, spec, false);
+SealMirror SimKeys::mirror(ConnectionId connection, End end, const seal::SessionName& name,
+                           const seal::SealSpec& spec) {
+  return SealMirror(make(connection, end, name, spec, false));
 }
 
 seal::SessionSeal SimKeys::make(ConnectionId connection, End end, const seal::SessionName& name,

@@ -4,26 +4,49 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <unordered_set>
+#include <utility>
 
 #include "nic/crypto/session_keys.h"
 #include "tests/sim/control_link.h"
 
 namespace pbox::sim {
 
+// A second seal of one end of a session, for somebody who watches: it opens what that end opens.
+class SealMirror {
+ public:
+  SealMirror() = default;  // without keys
+  explicit SealMirror(seal::SessionSeal seal) : seal_(std::move(seal)) {}
+
+  bool open(const wire::TagPolicy& policy, wire::Parsed& parsed, std::byte* room) {
+    return seal_.open(policy, parsed, room);
+  }
+  // Forgets the keys before the present ones if `watched` has forgotten them.
+  void follow(const seal::SessionSeal& watched) {
+    while (seal_.opens_before() && !watched.opens_before()) seal_.tick(now_ns_ += kNanosPerSecond);
+  }
+
+ private:
+  seal::SessionSeal seal_;
+  uint64_t now_ns_ = 0;  // time of its ticks
+};
+
 class SimKeys {
  public:
+  // Told of each session before its seals are made.
+  using Watch = std::function<void(const seal::SessionName& name, const seal::SealSpec& spec)>;
+
   explicit SimKeys(uint64_t seed) : seed_(seed) {}
   SimKeys(const SimKeys&) = delete;
   SimKeys& operator=(const SimKeys&) = delete;
 
   // The keys of a connection, at one of its ends.
-  std::unique_ptr<seal::SessionKeys> of(ConnectionId connection, crypto::End end);
-  // The same keys for somebody who only opens packets, as the end would.
-  seal::SessionSeal mirror(ConnectionId connection, crypto::End end, const seal::SessionName& name,
-                           const seal::SealSpec& spec);
+  std::unique_ptr<seal::SessionKeys> of(ConnectionId connection, crypto::End end, Watch watch = {});
+  SealMirror mirror(ConnectionId connection, crypto::End end, const seal::SessionName& name,
+                    const seal::SealSpec& spec);
 
  private:
   class OfConnection;

@@ -57,14 +57,9 @@ struct KeyedJob {
     return sent;
   }
   Sent opened(const nic::TxPacket& packet) {
-    const size_t bytes = packet.header.payload_bytes;
-    Bytes wire(limits::kPacketOverheadBytes + bytes);
-    std::memcpy(wire.data(), &packet.header, sizeof(packet.header));
-    if (bytes > 0) std::memcpy(wire.data() + sizeof(packet.header), packet.payload, bytes);
-    std::memcpy(wire.data() + sizeof(packet.header) + bytes, packet.tag.data(), packet.tag.size());
     Sent sent{*packet.to, packet.header, {}};
     const uint32_t rank = packet.header.spi & 63;
-    REQUIRE(opens(ranks[rank]->worker, wire, &sent.payload));
+    REQUIRE(opens(ranks[rank]->worker, packet_bytes(packet), &sent.payload));
     return sent;
   }
 

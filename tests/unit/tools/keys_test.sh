@@ -3,21 +3,7 @@
 # for, keeps keys that are there, and answers mistakes with the right status and a remedy.
 set -eu
 pboxctl=$1
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-
-expect() {  # expect STATUS WORDS COMMAND...: the exit status, and words that the output contains
-  status=$1
-  words=$2
-  shift 2
-  actual=0
-  "$@" > "$folder/out" 2>&1 || actual=$?
-  if [ "$actual" != "$status" ] || ! grep -qF -- "$words" "$folder/out"; then
-    echo "$*: status $actual, expected $status and: $words"
-    cat "$folder/out"
-    exit 1
-  fi
-}
+. "$(dirname "$0")/expect.sh"
 
 mode_is() {  # mode_is MODE FILE
   if [ "$(stat -c %a "$2")" != "$1" ]; then

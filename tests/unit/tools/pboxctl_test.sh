@@ -4,21 +4,7 @@
 set -eu
 pboxctl=$1
 golden=$2/pbox-2x14-10nic
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-
-expect() {  # expect STATUS WORDS COMMAND...: the exit status, and words that the output contains
-  status=$1
-  words=$2
-  shift 2
-  actual=0
-  "$@" > "$folder/out" 2>&1 || actual=$?
-  if [ "$actual" != "$status" ] || ! grep -qF -- "$words" "$folder/out"; then
-    echo "$*: status $actual, expected $status and: $words"
-    cat "$folder/out"
-    exit 1
-  fi
-}
+. "$(dirname "$0")/expect.sh"
 
 "$pboxctl" plan --config "$golden.conf" --topology "$golden.xml" > "$folder/plan"
 diff "$golden.plan" "$folder/plan"

@@ -1,6 +1,5 @@
 // Parts of one worker whose boxes do not answer, beside a part whose box does. Everything runs on
 // one thread, as on the I/O thread: a part that waits on it would hold up the other.
-#include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include "base/clock.h"
 #include "nic/socket/port.h"
 #include "nic/wire/control_frame.h"
+#include "tests/support/loopback_listener.h"
 #include "worker/part_driver.h"
 
 namespace pbox::worker {
@@ -29,28 +29,18 @@ class ControlBox {
     auto port = nic::SocketPort::open({.local = *nic::parse_endpoint("127.0.0.1", 0)});
     REQUIRE(port.ok());
     data_.emplace(std::move(*port));
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    REQUIRE(bind(listener_, reinterpret_cast<sockaddr*>(&address), length) == 0);
-    REQUIRE(listen(listener_, 4) == 0);
-    REQUIRE(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length) == 0);
-    port_ = ntohs(address.sin_port);
   }
   ~ControlBox() {
     if (connection_ >= 0) close(connection_);
-    close(listener_);
   }
   ControlBox(const ControlBox&) = delete;
   ControlBox& operator=(const ControlBox&) = delete;
 
-  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  std::string address() const { return "127.0.0.1:" + std::to_string(listener_.port()); }
   uint32_t heartbeats = 0;
 
   void serve() {
-    if (connection_ < 0) connection_ = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK);
+    if (connection_ < 0) connection_ = listener_.accept();
     if (connection_ < 0) return;
     char bytes[4096];
     const ssize_t count = recv(connection_, bytes, sizeof(bytes), 0);
@@ -96,8 +86,8 @@ class ControlBox {
 
   nic::QueueAffinity affinity_;
   std::optional<nic::SocketPort> data_;
-  int listener_ = -1, connection_ = -1;
-  uint16_t port_ = 0;
+  test::LoopbackListener listener_;
+  int connection_ = -1;
   wire::FrameReader reader_;
 };
 

@@ -6,9 +6,8 @@
 #include <boost/asio/write.hpp>
 #include <catch2/catch.hpp>
 
-#include "appliance/control/server.h"
 #include "nic/wire/control_frame.h"
-#include "tests/unit/appliance/control/registry_desk.h"
+#include "tests/unit/appliance/control/service.h"
 
 namespace pbox::control {
 namespace {
@@ -16,51 +15,6 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using Catch::Matchers::Contains;
-
-class Service {
- public:
-  Service() {
-    disk_ = std::move(*storage::open_state_folder(""));
-    epochs_.emplace(*disk_);
-    registry_.emplace(RegistryOptions{}, host_, *epochs_, parts_);
-    const auto note = [this](const RegistryEvent& event) { events.push_back(event); };
-    server_ = std::move(*ControlServer::start(
-        context, {.listen = "127.0.0.1", .port = 0, .on_event = note}, *registry_));
-  }
-  ~Service() {
-    server_.reset();
-    context.restart();
-    context.poll();  // handlers of closed connections
-  }
-
-  // Runs handlers until `done` is true.
-  template <typename Done>
-  void run_until(Done done) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!done()) {
-      REQUIRE(std::chrono::steady_clock::now() < end);
-      context.run_one_for(std::chrono::milliseconds(10));
-    }
-  }
-  ControlServer& server() { return *server_; }
-  JobRegistry& registry() { return *registry_; }
-  bool noted(const std::string& name) const {
-    return std::any_of(events.begin(), events.end(),
-                       [&](const RegistryEvent& event) { return event.name == name; });
-  }
-  tcp::endpoint endpoint() const { return {asio::ip::make_address("127.0.0.1"), server_->port()}; }
-
-  asio::io_context context;
-  std::vector<RegistryEvent> events;
-
- private:
-  SynchronousHost host_{1};
-  std::unique_ptr<storage::Disk> disk_;
-  std::optional<FickleEpochs> epochs_;
-  MovableParts parts_;
-  std::optional<JobRegistry> registry_;
-  std::unique_ptr<ControlServer> server_;
-};
 
 // A worker's end of a control connection.
 struct Peer {

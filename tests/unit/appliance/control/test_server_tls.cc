@@ -6,11 +6,10 @@
 #include <catch2/catch.hpp>
 #include <list>
 
-#include "appliance/control/server.h"
 #include "nic/tls/pem.h"
 #include "nic/wire/control_frame.h"
 #include "tests/support/key_folder.h"
-#include "tests/unit/appliance/control/registry_desk.h"
+#include "tests/unit/appliance/control/service.h"
 
 namespace pbox::control {
 namespace {
@@ -22,37 +21,11 @@ using test::KeyFolder;
 
 constexpr char kWorker[] = "pbox://rack/tenant/acme/job/*/rank/*";
 
-class Service {
+class KeyedService : public Service {
  public:
-  explicit Service(const tls::KeyPair& signer, const HandshakeLimits& limits = {})
-      : keys_(signer, "pbox://rack/box/a") {
-    disk_ = std::move(*storage::open_state_folder(""));
-    epochs_.emplace(*disk_);
-    registry_.emplace(RegistryOptions{}, host_, *epochs_, parts_);
-    server_ = std::move(*ControlServer::start(
-        context,
-        {.listen = "127.0.0.1",
-         .port = 0,
-         .on_event = [this](const RegistryEvent& event) { events.push_back(event); },
-         .credentials = keys_.load(),
-         .handshakes = limits},
-        *registry_));
-  }
-  ~Service() {
-    server_.reset();
-    context.restart();
-    context.poll();  // handlers of closed connections
-  }
+  explicit KeyedService(const tls::KeyPair& signer, const HandshakeLimits& limits = {})
+      : Service(options(signer, limits)) {}
 
-  // Runs handlers until `done` is true.
-  template <typename Done>
-  void run_until(Done done) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!done()) {
-      REQUIRE(std::chrono::steady_clock::now() < end);
-      context.run_one_for(std::chrono::milliseconds(10));
-    }
-  }
   // The texts of the refusals so far.
   std::vector<std::string> refusals() const {
     std::vector<std::string> texts;
@@ -61,21 +34,14 @@ class Service {
     }
     return texts;
   }
-  ControlServer& server() { return *server_; }
-  JobRegistry& registry() { return *registry_; }
-  tcp::endpoint endpoint() const { return {asio::ip::make_address("127.0.0.1"), server_->port()}; }
-
-  asio::io_context context;
-  std::vector<RegistryEvent> events;
 
  private:
-  KeyFolder keys_;
-  SynchronousHost host_{1};
-  std::unique_ptr<storage::Disk> disk_;
-  std::optional<FickleEpochs> epochs_;
-  MovableParts parts_;
-  std::optional<JobRegistry> registry_;
-  std::unique_ptr<ControlServer> server_;
+  static ControlOptions options(const tls::KeyPair& signer, const HandshakeLimits& limits) {
+    ControlOptions options;
+    options.credentials = KeyFolder(signer, "pbox://rack/box/a").load();
+    options.handshakes = limits;
+    return options;
+  }
 };
 
 // A peer's end. Reads until the box closes the connection; `tls` is null for plain text.
@@ -152,7 +118,7 @@ proto::WorkerMessage question() {
 
 TEST_CASE("a peer with keys is answered, and both ends derive the same secrets") {
   const auto signer = test::authority();
-  Service service(signer);
+  KeyedService service(signer);
   const KeyFolder keys(signer, kWorker);
   Peer peer(service, keys.load()->connect("a"));
   service.run_until([&] { return peer.is_established(); });
@@ -172,7 +138,7 @@ TEST_CASE("a peer with keys is answered, and both ends derive the same secrets")
 
 TEST_CASE("messages that come with the end of the handshake are not lost") {
   const auto signer = test::authority();
-  Service service(signer);
+  KeyedService service(signer);
   const auto credentials = KeyFolder(signer, kWorker).load();
   // The client's end, whose last flight is held back until there is a message behind it.
   auto tls = credentials->connect("");
@@ -196,7 +162,7 @@ TEST_CASE("messages that come with the end of the handshake are not lost") {
 }
 
 TEST_CASE("a peer without TLS gets an answer that it can read, and the operator the remedy") {
-  Service service(test::authority());
+  KeyedService service(test::authority());
   Peer peer(service, nullptr);
   peer.say(question());
   service.run_until([&] { return peer.is_closed() && !service.refusals().empty(); });
@@ -210,7 +176,7 @@ TEST_CASE("a peer without TLS gets an answer that it can read, and the operator 
 
 TEST_CASE("peers with wrong certificates are refused and told why") {
   const auto signer = test::authority(), other = test::authority();
-  Service service(signer);
+  KeyedService service(signer);
   struct Row {
     std::string ours, theirs;  // text of the peer's error, and of the box's log
     std::shared_ptr<const tls::Credentials> keys;
@@ -237,7 +203,7 @@ TEST_CASE("peers with wrong certificates are refused and told why") {
 
 TEST_CASE("the control connections' bounds and time-outs hold with TLS as without") {
   const auto signer = test::authority();
-  Service service(signer);
+  KeyedService service(signer);
   service.server().set_connections_max(1);
   const KeyFolder keys(signer, kWorker);
   Peer first(service, keys.load()->connect(""));
@@ -249,7 +215,7 @@ TEST_CASE("the control connections' bounds and time-outs hold with TLS as withou
 
 TEST_CASE("a large message to the box arrives whole") {
   const auto signer = test::authority();
-  Service service(signer);
+  KeyedService service(signer);
   const KeyFolder keys(signer, kWorker);
   Peer peer(service, keys.load()->connect(""));
   service.run_until([&] { return peer.is_established(); });
@@ -262,7 +228,7 @@ TEST_CASE("a large message to the box arrives whole") {
 
 TEST_CASE("a silent peer loses its place when its time is over") {
   const auto signer = test::authority();
-  Service service(signer, {.time = std::chrono::milliseconds(20)});
+  KeyedService service(signer, {.time = std::chrono::milliseconds(20)});
   Peer silent(service, nullptr);
   service.run_until([&] { return silent.is_closed() && !service.refusals().empty(); });
   CHECK_THAT(service.refusals()[0], Contains("did not end within 20 ms"));
@@ -272,7 +238,7 @@ TEST_CASE("a flood of half-open handshakes takes places from itself, not from an
   const auto signer = test::authority();
   const KeyFolder keys(signer, kWorker);
   const auto credentials = keys.load();
-  Service service(signer, {.most = 8, .most_per_address = 4, .time = std::chrono::hours(1)});
+  KeyedService service(signer, {.most = 8, .most_per_address = 4, .time = std::chrono::hours(1)});
   std::list<Peer> flood;
   const auto has_lost = [&](size_t count) { return service.refusals().size() >= count; };
   SECTION("from one address") {
@@ -310,7 +276,7 @@ TEST_CASE("a flood of half-open handshakes takes places from itself, not from an
 TEST_CASE("the server ends while handshakes are under way") {
   const auto signer = test::authority();
   std::list<Peer> peers;
-  Service service(signer);
+  KeyedService service(signer);
   for (int index = 0; index < 8; ++index) peers.emplace_back(service, nullptr);
   peers.emplace_back(service, KeyFolder(signer, kWorker).load()->connect(""));
   service.run_until([&] { return service.registry().connection_count() == 1; });

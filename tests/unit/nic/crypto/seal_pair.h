@@ -2,10 +2,10 @@
 #pragma once
 
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <vector>
 
 #include "nic/crypto/session_keys.h"
+#include "tests/support/packet_bytes.h"
 
 namespace pbox::test {
 
@@ -52,11 +52,7 @@ inline std::vector<std::byte> sealed_bytes(seal::SessionSeal& seal, wire::Header
   packet.header = header;
   packet.payload = payload.data();
   seal.seal({}, packet, room.data());
-  std::vector<std::byte> bytes(limits::kPacketOverheadBytes + payload.size());
-  std::memcpy(bytes.data(), &packet.header, sizeof(header));
-  if (!payload.empty()) std::memcpy(bytes.data() + sizeof(header), packet.payload, payload.size());
-  std::memcpy(bytes.data() + sizeof(header) + payload.size(), packet.tag.data(), packet.tag.size());
-  return bytes;
+  return packet_bytes(packet);
 }
 
 // Returns whether the packet opens. `payload` gets what it carries.

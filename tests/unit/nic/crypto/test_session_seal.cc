@@ -273,4 +273,13 @@ TEST_CASE("without keys a packet has a checksum, and none of the flags of keys")
   CHECK_FALSE(opens(box, make(pair, 1).packet));
 }
 
+TEST_CASE("a closed seal opens nothing, with or without keys") {
+  seal::SessionSeal closed = seal::SessionSeal::closed();
+  CHECK(closed.has_keys());
+  seal::SessionSeal plain;
+  SealPair pair;
+  CHECK_FALSE(opens(closed, sealed_bytes(plain, push_header(), Bytes(8))));
+  CHECK_FALSE(opens(closed, make(pair, 1).packet));
+}
+
 }  // namespace pbox::test

@@ -10,15 +10,6 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-Bytes bytes_of(const nic::TxPacket& packet) {
-  const size_t bytes = packet.header.payload_bytes;
-  Bytes wire(limits::kPacketOverheadBytes + bytes);
-  std::memcpy(wire.data(), &packet.header, sizeof(packet.header));
-  std::memcpy(wire.data() + sizeof(packet.header), packet.payload, bytes);
-  std::memcpy(wire.data() + sizeof(packet.header) + bytes, packet.tag.data(), packet.tag.size());
-  return wire;
-}
-
 struct KeyedShim {
   explicit KeyedShim(crypto::Suite suite)
       : pair({.suite = suite, .spi = kSpi}),
@@ -32,7 +23,7 @@ struct KeyedShim {
   }
   float first_value(const nic::TxPacket& packet) {
     Bytes payload;
-    REQUIRE(opens(pair.box, bytes_of(packet), &payload));
+    REQUIRE(opens(pair.box, packet_bytes(packet), &payload));
     float value = 0;
     std::memcpy(&value, payload.data(), sizeof(value));
     return value;

@@ -1,5 +1,4 @@
 // The control connection with TLS, through libpbox_tls.so.1. The other end is a socket of the test.
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -9,6 +8,7 @@
 
 #include "nic/wire/control_frame.h"
 #include "tests/support/key_folder.h"
+#include "tests/support/loopback_listener.h"
 #include "worker/transport/control_channel.h"
 #include "worker/transport/tls_library.h"
 
@@ -24,25 +24,14 @@ constexpr char kWorker[] = "pbox://rack/tenant/acme/job/*/rank/*";
 class FakeBox {
  public:
   explicit FakeBox(std::unique_ptr<tls::Connection> tls = nullptr) : tls_(std::move(tls)) {
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    REQUIRE(bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0);
-    REQUIRE(listen(listener_, 1) == 0);
-    REQUIRE(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-    name_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+    name_ = "127.0.0.1:" + std::to_string(listener_.port());
   }
-  ~FakeBox() {
-    close(listener_);
-    hang_up();
-  }
+  ~FakeBox() { hang_up(); }
 
   const std::string& name() const { return name_; }
   // Takes what has arrived, and answers what TLS answers.
   void work() {
-    if (fd_ < 0) fd_ = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd_ < 0) fd_ = listener_.accept();
     char buffer[4096];
     const ssize_t bytes = fd_ < 0 ? 0 : recv(fd_, buffer, sizeof(buffer), 0);
     if (bytes <= 0) return;
@@ -74,7 +63,8 @@ class FakeBox {
 
  private:
   std::unique_ptr<tls::Connection> tls_;
-  int listener_ = -1, fd_ = -1;
+  test::LoopbackListener listener_;
+  int fd_ = -1;
   std::string name_, plain_, failure_;
   bool heard_anything_ = false;
 };
@@ -88,12 +78,23 @@ BoxAddresses::Addresses addresses_of(const std::string& box) {
   }
 }
 
+std::shared_ptr<const WorkerKeys> keys_of(const KeyFolder& folder) {
+  auto keys = open_keys(folder.path());
+  REQUIRE(keys.ok());
+  return *keys;
+}
+
 ControlChannel open_channel(const FakeBox& box, const tls::Client* keys,
                             const std::string& name = "") {
   auto opened = ControlChannel::open({.box = box.name(), .keys = keys, .name = name},
                                      addresses_of(box.name()));
   REQUIRE(opened.ok());
   return std::move(*opened);
+}
+
+void await_events(const ControlChannel& channel) {
+  pollfd wait{channel.fd(), channel.events(), 0};
+  REQUIRE(poll(&wait, 1, -1) == 1);
 }
 
 // Serves both ends until the channel is connected, or returns why it is not.
@@ -113,10 +114,9 @@ std::string connect(ControlChannel& channel, FakeBox& box) {
 TEST_CASE("a channel with keys proves and checks identities, and carries messages both ways") {
   const auto signer = test::authority();
   const KeyFolder worker(signer, kWorker), keys(signer, "pbox://rack/box/a");
-  const auto client = open_keys(worker.path());
-  REQUIRE(client.ok());
+  const auto client = keys_of(worker);
   FakeBox box(keys.load()->accept());
-  auto channel = open_channel(box, client->get(), "a");
+  auto channel = open_channel(box, client.get(), "a");
   REQUIRE(connect(channel, box).empty());
   // A channel may move, as those of a recovery do.
   auto moved = std::move(channel);
@@ -146,12 +146,10 @@ TEST_CASE("a channel with keys proves and checks identities, and carries message
 
 TEST_CASE("a channel waits for reading, not for writing, while the box is silent") {
   const KeyFolder worker(test::authority(), kWorker);
-  const auto client = open_keys(worker.path());
-  REQUIRE(client.ok());
+  const auto client = keys_of(worker);
   FakeBox box;
-  auto channel = open_channel(box, client->get());
-  pollfd wait{channel.fd(), channel.events(), 0};
-  poll(&wait, 1, -1);
+  auto channel = open_channel(box, client.get());
+  await_events(channel);
   const auto connected = channel.connected();
   REQUIRE(connected.ok());
   CHECK_FALSE(*connected);
@@ -161,16 +159,15 @@ TEST_CASE("a channel waits for reading, not for writing, while the box is silent
 TEST_CASE("a channel refuses a box of another authority, and of another name") {
   const auto ours = test::authority(), theirs = test::authority();
   const KeyFolder worker(ours, kWorker);
-  const auto client = open_keys(worker.path());
-  REQUIRE(client.ok());
+  const auto client = keys_of(worker);
   {
     FakeBox box(KeyFolder(theirs, "pbox://rack/box/a").load()->accept());
-    auto channel = open_channel(box, client->get());
+    auto channel = open_channel(box, client.get());
     CHECK_THAT(connect(channel, box), Contains("TLS with box " + box.name()) &&
                                           Contains("no authority in ca.pem has signed it"));
   }
   FakeBox box(KeyFolder(ours, "pbox://rack/box/a").load()->accept());
-  auto channel = open_channel(box, client->get(), "b");
+  auto channel = open_channel(box, client.get(), "b");
   CHECK_THAT(connect(channel, box), Contains("the address of box 'b'"));
   while (box.failure().empty()) box.work();  // the box is told
 }
@@ -178,10 +175,9 @@ TEST_CASE("a channel refuses a box of another authority, and of another name") {
 TEST_CASE("a box that refuses the worker's certificate is believed, with the remedy") {
   const auto ours = test::authority(), theirs = test::authority();
   const KeyFolder worker(theirs, KeyFolder::order(kWorker), theirs.certificate + ours.certificate);
-  const auto client = open_keys(worker.path());
-  REQUIRE(client.ok());
+  const auto client = keys_of(worker);
   FakeBox box(KeyFolder(ours, "pbox://rack/box/a").load()->accept());
-  auto channel = open_channel(box, client->get());
+  auto channel = open_channel(box, client.get());
   REQUIRE(connect(channel, box).empty());  // the client's part of the handshake is done
   while (box.failure().empty()) box.work();
   box.hang_up();
@@ -196,12 +192,10 @@ TEST_CASE("a box that refuses the worker's certificate is believed, with the rem
 
 TEST_CASE("a box without keys is told apart from a box that is lost") {
   const KeyFolder worker(test::authority(), kWorker);
-  const auto client = open_keys(worker.path());
-  REQUIRE(client.ok());
+  const auto client = keys_of(worker);
   FakeBox box;
-  auto channel = open_channel(box, client->get());
-  pollfd wait{channel.fd(), channel.events(), 0};
-  poll(&wait, 1, -1);
+  auto channel = open_channel(box, client.get());
+  await_events(channel);
   REQUIRE(channel.connected().ok());
   while (!box.has_peer()) box.work();
   SECTION("it closes the connection") {
