@@ -144,6 +144,8 @@ class CreditWatch {
         wire::full_mask(wire::fragment_count(chunk.bytes, session_.fragment_bytes));
     if (header.type() == wire::PacketType::kResult && answers(chunk, header)) {
       chunk.result_mask |= uint64_t{1} << header.fragment;
+      // Its label says that the box has applied this fragment of the push.
+      if (reads_cached(chunk)) chunk.received_mask |= uint64_t{1} << header.fragment;
       if (chunk.result_mask == all) finish(header.chunk);
     } else if (header.type() == wire::PacketType::kStatus && header.round == chunk.round) {
       const wire::StatusPayload status = status_of(parsed);
