@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "appliance/cluster/environment.h"
+#include "appliance/host/core_dumps.h"
 #include "appliance/preflight/keys.h"
 #include "appliance/preflight/preflight.h"
 #include "base/clock.h"
@@ -143,6 +144,9 @@ Status Appliance::load_keys() {
 
 Status Appliance::start() {
   if (const Status status = check_host(); !status) return status.error();
+  if (!config_.security.keys.empty()) {
+    if (const Status status = host::keep_memory_out_of_dumps(); !status) return status.error();
+  }
   if (const Status status = load_keys(); !status) return status.error();
   for (const std::string& reason : topology_.reasons) {
     log(EventLog::Level::kInfo, "topology", reason);

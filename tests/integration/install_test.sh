@@ -17,7 +17,8 @@ dpdk=
 [ -f "$build/lib/libpbox_dpdk.so.1" ] && dpdk=lib/libpbox_dpdk.so.1
 for file in bin/pboxd bin/pboxctl lib/libpbox.so lib/libpbox.so.1 include/pbox/pbox.h \
   lib/python3/dist-packages/pbox/torch/hook.py lib/systemd/system/pboxd.service \
-  lib/sysusers.d/pbox.conf lib/tmpfiles.d/pbox.conf libexec/pbox/reserve-hugepages \
+  lib/sysusers.d/pbox.conf lib/sysctl.d/10-pbox.conf lib/tmpfiles.d/pbox.conf \
+  libexec/pbox/reserve-hugepages \
   share/doc/pbox/pboxd.conf.example share/doc/pbox/README.md $dpdk; do
   [ -f "$prefix/$file" ] || fail "$file was not installed"
 done

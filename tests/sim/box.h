@@ -11,6 +11,7 @@
 #include "tests/sim/backup_relay.h"
 #include "tests/sim/box_checker.h"
 #include "tests/sim/box_cluster.h"
+#include "tests/sim/forger.h"
 #include "tests/sim/host.h"
 #include "tests/sim/sim_disk.h"
 
@@ -64,6 +65,9 @@ class Box final : public ControlEnd,
   void pause_pipeline(uint32_t pipeline, uint64_t length_ns);
   void jump(uint64_t ahead_ns);
   void set_small_ring(uint32_t pipeline, bool small);
+
+  // Hands forged packets to one pipeline, which must refuse them all. Returns how many.
+  uint64_t attack(uint64_t draw, Forger& forger, uint32_t bursts);
 
   void check_all() { checker_->check_all(); }
   // Since the last start.

@@ -6,6 +6,7 @@
 
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/crc32c.h"
+#include "nic/wire/path_probe.h"
 #include "tests/sim/violation.h"
 #include "tests/support/packet_bytes.h"
 #include "tests/support/packet_verdicts.h"
@@ -120,6 +121,27 @@ uint64_t BoxChecker::hash(const Pipeline& pipeline) {
   return hash;
 }
 
+uint64_t BoxChecker::state_of(uint32_t index) const {
+  const Pipeline& pipeline = pipelines_[index];
+  uint64_t state = hash(pipeline);
+  const auto add = [&state](uint64_t value) { state = crc_of(state, &value, sizeof(value)); };
+  for (const Shard& entry : pipeline.shards) {
+    for (const auto& session : entry.shard->sessions()) {
+      add(session.reachable);
+      add(session.is_settled);
+      add(session.seal.opens_before());
+      add(session.last_packet_ns.get());
+      add(session.seal.next_number());
+      add(session.seal.updates_sent());
+      add(session.seal.updates_received());
+      add(session.duplicates.get());
+      add(session.bytes_received.get());
+      add(static_cast<uint64_t>(session.resend_budget_bytes));
+    }
+  }
+  return state;
+}
+
 void BoxChecker::before_turn(uint32_t index, const pipeline::Engine& engine, bool damaged) {
   Pipeline& pipeline = pipelines_[index];
   pipeline.before = tally(engine);
@@ -176,14 +198,15 @@ void BoxChecker::replay(uint32_t index, const SimPort& port) {
     const auto reject =
         wire::parse(packet.bytes.data(), static_cast<uint32_t>(packet.bytes.size()), parsed);
     if (reject != wire::Reject::kNone || !opens(index, parsed)) continue;
+    const bool is_pull = parsed.header.type() == wire::PacketType::kPull;
+    if (is_pull && wire::is_path_probe(parsed.header)) continue;
     for (Shard& entry : pipeline.shards) {
       if (!entry.replay) continue;
       for (const auto& session : entry.shard->sessions()) {
         const bool is_its =
             session.spi == parsed.header.spi && entry.replay->is_present(session.rank);
         // A PULL from an address that is not proved is answered with a challenge, and no more.
-        const bool is_challenged = parsed.header.type() == wire::PacketType::kPull &&
-                                   session.known_host && !session.is_at(packet.from);
+        const bool is_challenged = is_pull && session.known_host && !session.is_at(packet.from);
         if (is_its && !is_challenged) entry.replay->received(session.rank, parsed);
       }
     }

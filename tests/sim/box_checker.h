@@ -36,6 +36,8 @@ class BoxChecker {
   void sent(uint32_t pipeline, const SimPort& port, const nic::TxPacket& packet);
   void after_turn(uint32_t pipeline, const pipeline::Engine& engine, const SimPort& port,
                   bool commanded);
+  // Returns a hash of all that an accepted packet can change on a pipeline.
+  uint64_t state_of(uint32_t pipeline) const;
   // Checks all chunks, whether they were touched or not.
   void check_all();
 

@@ -37,6 +37,7 @@ namespace pbox::sim {
   X(kPartMove, "part_move")             \
   X(kStaleMap, "stale_map")             \
   X(kRebind, "rebind")                  \
+  X(kPortFallback, "port_fallback")     \
   X(kCopyUsed, "copy_used")             \
   X(kNoRoom, "no_room")                 \
   X(kRogue, "rogue_packet")             \

@@ -6,6 +6,7 @@
 #include <array>
 #include <boost/program_options.hpp>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <iostream>
@@ -38,7 +39,24 @@ void announce(uint64_t seed) {
 struct Totals {
   uint64_t seeds = 0, events = 0, simulated_ns = 0, rounds = 0, jobs_failed = 0, violations = 0;
   FaultCounts faults;
+
+  void add(const Outcome& outcome) {
+    ++seeds;
+    events += outcome.events;
+    simulated_ns += outcome.simulated_ns;
+    rounds += outcome.rounds;
+    jobs_failed += outcome.jobs_failed;
+    violations += !outcome.violation.empty();
+    faults.add(outcome.faults);
+  }
 };
+
+// `how`: options of the call that shows it again.
+void report_violation(const std::string& violation, const Options& options,
+                      const std::string& how = "") {
+  std::cerr << "violation: " << violation << "\n  " << to_string(options) << "\n  again: pbox-sim "
+            << how << "--from " << options.seed << (how.empty() ? " --seeds 1" : "") << std::endl;
+}
 
 void run_seed(uint64_t seed, bool verbose, bool trace, Totals& totals) {
   announce(seed);
@@ -49,16 +67,8 @@ void run_seed(uint64_t seed, bool verbose, bool trace, Totals& totals) {
     const uint64_t again = World(options).run().trace_hash;
     if (again != outcome.trace_hash) outcome.violation = "the same seed ran differently";
   }
-  ++totals.seeds;
-  totals.events += outcome.events;
-  totals.simulated_ns += outcome.simulated_ns;
-  totals.rounds += outcome.rounds;
-  totals.jobs_failed += outcome.jobs_failed;
-  totals.faults.add(outcome.faults);
-  if (outcome.violation.empty()) return;
-  ++totals.violations;
-  std::cerr << "violation: " << outcome.violation << "\n  " << to_string(options)
-            << "\n  again: pbox-sim --from " << seed << " --seeds 1" << std::endl;
+  totals.add(outcome);
+  if (!outcome.violation.empty()) report_violation(outcome.violation, options);
 }
 
 // With enough seeds every kind of fault must occur, because a fault that never happens tests
@@ -123,6 +133,38 @@ int run_waiting(bool json) {
   return holds ? 0 : 1;
 }
 
+// Runs seeds until this many packets were forged.
+int run_forgeries(uint64_t forgeries, uint64_t first, bool json) {
+  const auto begin = std::chrono::steady_clock::now();
+  Totals totals;
+  Outcome all;
+  for (uint64_t forged = 0, seed = first; forged < forgeries; ++seed) {
+    announce(seed);
+    const Options options = draw_attacked(seed);
+    const Outcome outcome = World(options).run();
+    totals.add(outcome);
+    if (!outcome.violation.empty()) report_violation(outcome.violation, options, "--forgeries 1 ");
+    for (size_t kind = 0; kind < all.forgeries.size(); ++kind) {
+      all.forgeries[kind] += outcome.forgeries[kind];
+    }
+    all.forged_for_boxes += outcome.forged_for_boxes;
+    all.forged_for_workers += outcome.forged_for_workers;
+    all.key_updates += outcome.key_updates;
+    forged = all.forged_for_boxes + all.forged_for_workers;
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  nlohmann::json figures = report(totals);
+  for (size_t kind = 0; kind < all.forgeries.size(); ++kind) {
+    figures["forgeries"][kForgeryNames[kind]] = all.forgeries[kind];
+  }
+  figures["forged_for_boxes"] = all.forged_for_boxes;
+  figures["forged_for_workers"] = all.forged_for_workers;
+  figures["key_updates"] = all.key_updates;
+  figures["seconds"] = seconds.count();
+  std::cout << (json ? figures.dump() : figures.dump(2)) << std::endl;
+  return totals.violations == 0 && has_every_fault(totals) ? 0 : 1;
+}
+
 // Planted bugs are in a separate program in the same folder.
 int run_mutants(std::vector<std::string> arguments) {
   std::array<char, 4096> path{};
@@ -146,6 +188,8 @@ int run(int argc, char** argv) {
       "from", po::value<uint64_t>()->default_value(1), "the first seed")(
       "goodput", "measure the cost of packet loss instead")(
       "waiting", "measure how often workers ask while one rank is silent instead")(
+      "forgeries", po::value<uint64_t>(),
+      "forge this many packets instead, from the first seed on")(
       "mutants", "count the seeds until each planted bug is seen instead")(
       "canary", "plant one bug instead; fails if it is seen")(
       "verbose", "print the options of each seed")("trace", "print all events");
@@ -163,6 +207,9 @@ int run(int argc, char** argv) {
   const bool json = options.count("json") != 0;
   if (options.count("goodput") != 0) return run_goodput(json);
   if (options.count("waiting") != 0) return run_waiting(json);
+  if (options.count("forgeries") != 0) {
+    return run_forgeries(options["forgeries"].as<uint64_t>(), options["from"].as<uint64_t>(), json);
+  }
   if (options.count("mutants") != 0 || options.count("canary") != 0) {
     std::vector<std::string> arguments;
     if (json) arguments.emplace_back("--json");

@@ -8,7 +8,9 @@
 
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
+#include "nic/wire/path_probe.h"
 #include "tests/sim/violation.h"
+#include "worker/transport/source_trial.h"
 
 namespace pbox::sim {
 namespace {
@@ -177,8 +179,24 @@ void Member::on_closed(ConnectionId id, const std::string& reason) {
   perform();
 }
 
+// The first port does not work, which its probes have shown. The session goes on by the next one.
+void Member::fall_back(const worker::SessionSpec& session) {
+  constexpr uint16_t kFirstPorts = 0x2000;
+  rack_.counts.add(Fault::kPortFallback);
+  const std::vector<std::byte> payload(wire::kPathProbeBytesMin);
+  std::vector<std::byte> room(limits::kFragmentBytesMax);
+  for (uint32_t index = 0; index < session.pipelines.size(); ++index) {
+    if (!worker::first_chunk_of(session, index)) continue;
+    const nic::Endpoint from =
+        endpoint_of(host_, static_cast<uint16_t>((first_port_ + index) ^ kFirstPorts));
+    rack_.network.send(from,
+                       worker::make_probe(session, index, thread_.now_ns(), payload, room.data()));
+  }
+}
+
 void Member::open_lanes(const worker::SessionSpec& session) {
   ++transport_;
+  if (rack_.options.ports_fall_back) fall_back(session);
   for (uint32_t index = 0; index < session.pipelines.size(); ++index) {
     Lane& lane = lanes_.emplace_back();
     open_port(lane, static_cast<uint16_t>(first_port_ + index));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/sim/credit_watch.h"
+#include "tests/sim/forger.h"
 #include "tests/sim/host.h"
 #include "tests/sim/rack.h"
 #include "worker/membership/membership.h"
@@ -31,6 +32,8 @@ class Member {
   void jump(uint64_t ahead_ns) { thread_.jump(ahead_ns); }
   // From now on its packets come from other ports, and those to the former ports are lost.
   void rebind();
+  // Hands forged packets to one lane, which must refuse them all. Returns how many.
+  uint64_t attack(uint64_t draw, Forger& forger, uint32_t bursts);
 
  protected:
   struct Place {
@@ -84,6 +87,7 @@ class Member {
   void perform(worker::Action& action);
   void connect(const worker::Action& action);
   void send(const proto::WorkerMessage& message);
+  void fall_back(const worker::SessionSpec& session);
   void open_lanes(const worker::SessionSpec& session);
   void open_port(Lane& lane, uint16_t port);
 

@@ -239,6 +239,7 @@ Packet Network::take(ReceiveRing& ring) {
   ring.bytes -= packet.bytes.size();
   --waiting_;
   ++taken_;
+  if (tap_) tap_(packet);
   return packet;
 }
 

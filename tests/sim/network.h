@@ -60,6 +60,8 @@ class Network {
   const Packet& overheard(uint64_t draw) const { return overheard_[draw % overheard_.size()]; }
   // Takes one packet from a ring for the port that polls it.
   Packet take(ReceiveRing& ring);
+  // `tap` sees each packet that a port takes.
+  void set_tap(std::function<void(const Packet&)> tap) { tap_ = std::move(tap); }
 
   // Faults with a begin and an end. heal() ends all faults, including those drawn per packet.
   void set_blocked(HostId from, HostId to, bool blocked) { link(from, to).blocked = blocked; }
@@ -121,6 +123,7 @@ class Network {
   std::unordered_set<uint64_t> used_numbers_;
   std::unordered_set<uint64_t> arrived_;  // with keys: packets that have arrived whole at a port
   std::vector<Packet> overheard_ = std::vector<Packet>(32);
+  std::function<void(const Packet&)> tap_;
   uint64_t trace_hash_ = 0;
   uint64_t sent_ = 0, copied_ = 0, dropped_count_ = 0, taken_ = 0;
   uint64_t in_flight_ = 0, waiting_ = 0;
@@ -147,6 +150,8 @@ class SimPort {
   // The packets of the last burst.
   const std::vector<Packet>& held() const { return held_; }
   uint64_t packets_given() const { return packets_given_; }
+  // The port's user has been given further packets, which did not come over this network.
+  void count_given(uint64_t packets) { packets_given_ += packets; }
   // True if the port took all packets that it was last offered.
   bool took_all() const { return took_all_; }
   void set_burst_packets(uint32_t burst_packets) { burst_packets_ = burst_packets; }

@@ -248,6 +248,7 @@ void draw_keys(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0xe7037ed1a0b428dbull);
   options.suite = draw.one_of(kSuites);
   if (draw.chance(0.7)) options.key_packets = draw.scaled(3, 3000);
+  options.ports_fall_back = options.suite != seal::Suite::kNone && draw.chance(0.2);
 }
 
 // Draws numerics in the same way, for jobs whose rounds wait for all ranks.
@@ -398,6 +399,15 @@ Options draw(uint64_t seed) {
   draw_room(seed, options);
   draw_addresses(seed, options);
   draw_parts(seed, options);
+  return options;
+}
+
+Options draw_attacked(uint64_t seed) {
+  constexpr uint32_t kBursts = 32;
+  constexpr seal::Suite kSuites[] = {seal::Suite::kGmac256, seal::Suite::kGcm256};
+  Options options = draw(seed);
+  if (options.suite == seal::Suite::kNone) options.suite = Draw(seed).one_of(kSuites);
+  options.attack_bursts = kBursts;
   return options;
 }
 

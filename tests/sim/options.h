@@ -145,6 +145,9 @@ struct Options {
     return is_tight ? memory_bytes * (box + 1) : memory_bytes;
   }
   uint64_t arena_of(uint32_t box) const { return is_tight ? arena_bytes * (box + 1) : arena_bytes; }
+  // Members whose first port turns out not to work use the next one, in the same session.
+  bool ports_fall_back = false;
+  uint32_t attack_bursts = 0;  // bursts of forged packets in each attack; 0: there are none
   // Workers' control connections come from another host than their packets.
   bool has_control_network = false;
   std::vector<JobOptions> jobs;  // an entry per part; a job's further parts come after all jobs
@@ -158,6 +161,8 @@ struct Options {
 const char* name_of(EpisodeKind kind);
 
 Options draw(uint64_t seed);
+// The same rack, but with keys in any case, and with attacks.
+Options draw_attacked(uint64_t seed);
 
 // Returns one line with all options.
 std::string to_string(const Options& options);

@@ -32,9 +32,8 @@ void export_secret(uint64_t seed, ConnectionId connection, const std::string& co
 // A chain of keys that notes what it seals.
 class SimKeys::Witness final : public seal::KeyChain {
  public:
-  Witness(std::unique_ptr<seal::KeyChain> chain, uint64_t secret,
-          std::unordered_set<uint64_t>& used)
-      : chain_(std::move(chain)), secret_(secret), used_(used), cipher_(*this) {}
+  Witness(std::unique_ptr<seal::KeyChain> chain, uint64_t secret, SimKeys& keys)
+      : chain_(std::move(chain)), secret_(secret), keys_(keys), cipher_(*this) {}
 
   seal::PacketCipher& present() override { return cipher_; }
   seal::PacketCipher& before() override { return chain_->before(); }
@@ -42,6 +41,7 @@ class SimKeys::Witness final : public seal::KeyChain {
   void advance() override {
     chain_->advance();
     ++generation_;
+    ++keys_.updates_;
   }
   void forget_before() override { chain_->forget_before(); }
 
@@ -65,7 +65,7 @@ class SimKeys::Witness final : public seal::KeyChain {
 
   void note(const wire::Header& header) {
     const uint64_t key = mixed(secret_, generation_);
-    require(used_.insert(mixed(key, header.packet_number)).second, [&] {
+    require(keys_.used_.insert(mixed(key, header.packet_number)).second, [&] {
       return "nonce: packet number " + std::to_string(header.packet_number) +
              " was used twice with one key, for spi " + std::to_string(header.spi);
     });
@@ -73,7 +73,7 @@ class SimKeys::Witness final : public seal::KeyChain {
 
   std::unique_ptr<seal::KeyChain> chain_;
   uint64_t secret_;  // the first bytes of the first generation's
-  std::unordered_set<uint64_t>& used_;
+  SimKeys& keys_;
   uint64_t generation_ = 0;
   Cipher cipher_;
 };
@@ -120,7 +120,7 @@ seal::SessionSeal SimKeys::make(ConnectionId connection, End end, const seal::Se
   const bool is_box = end == End::kBox;
   auto [sending, secret] =
       chain(is_box ? Direction::kToWorker : Direction::kToBox, crypto::Side::kSeals);
-  if (seals) sending = std::make_unique<Witness>(std::move(sending), secret, used_);
+  if (seals) sending = std::make_unique<Witness>(std::move(sending), secret, *this);
   auto receiving =
       chain(is_box ? Direction::kToBox : Direction::kToWorker, crypto::Side::kOpens).first;
   return {std::move(sending), std::move(receiving), name.suite == seal::Suite::kGcm256,

@@ -45,6 +45,8 @@ class SimKeys {
 
   // The keys of a connection, at one of its ends.
   std::unique_ptr<seal::SessionKeys> of(ConnectionId connection, crypto::End end, Watch watch = {});
+  // Updates of sending keys so far, of all sessions.
+  uint64_t updates() const { return updates_; }
   SealMirror mirror(ConnectionId connection, crypto::End end, const seal::SessionName& name,
                     const seal::SealSpec& spec);
 
@@ -58,6 +60,7 @@ class SimKeys {
   uint64_t seed_;
   std::shared_ptr<crypto::SecretPages> pages_ = std::make_shared<crypto::SecretPages>();
   std::unordered_set<uint64_t> used_;  // keys with numbers that have sealed a packet
+  uint64_t updates_ = 0;
 };
 
 }  // namespace pbox::sim

@@ -12,6 +12,7 @@ namespace {
 constexpr uint64_t kEventsMax = 20'000'000;
 // As often as is cheap compared with the rest.
 constexpr uint64_t kEventsPerFullCheck = 2'000;
+constexpr uint64_t kEventsPerAttack = 100;
 // Less than the time for which a box waits for another box's answer.
 constexpr uint64_t kStateAsksForNs = 1'500 * kNanosPerMilli;
 
@@ -24,7 +25,11 @@ World::World(const Options& options, std::ostream* trace)
       cluster_(queue_, options_),
       keys_(options.seed),
       rack_{queue_, network_, control_, options_, counts_, jobs_, cluster_, keys_, trace},
-      rng_(options.seed ^ 0x776f726c64ull) {
+      rng_(options.seed ^ 0x776f726c64ull),
+      forger_(options.seed) {
+  if (options_.attack_bursts > 0) {
+    network_.set_tap([this](const Packet& packet) { overhear(packet); });
+  }
   HostId host = options_.boxes;
   for (uint32_t index = 0; index < options_.jobs.size(); ++index) {
     jobs_.push_back(std::make_unique<JobModel>(options_.seed, index, options_.jobs[index], host));
@@ -63,6 +68,7 @@ Outcome World::run() {
     while (!over() && queue_.step()) {
       require(queue_.count() < kEventsMax, "the run did not end after 20 million events");
       if (queue_.count() % events_per_full_check_ == 0) check_everything();
+      if (options_.attack_bursts > 0 && queue_.count() % kEventsPerAttack == 0) attack();
     }
     check_end();
   } catch (const Violation& violation) {
@@ -78,6 +84,10 @@ Outcome World::run() {
   }
   for (const auto& box : boxes_) outcome.pulls += box->pulls_received();
   outcome.trace_hash = network_.trace_hash() ^ queue_.count();
+  outcome.forgeries = forger_.counts();
+  outcome.forged_for_boxes = forged_for_boxes_;
+  outcome.forged_for_workers = forged_for_workers_;
+  outcome.key_updates = keys_.updates();
   return outcome;
 }
 

@@ -22,6 +22,10 @@ struct Outcome {
   uint64_t pulls = 0;        // PULL packets that boxes received
   uint64_t jobs_failed = 0;  // jobs that failed for a valid reason
   uint64_t trace_hash = 0;
+  // Forged packets by kind and by receiver, and updates of keys. Only with Options::attack_bursts.
+  ForgeryCounts forgeries{};
+  uint64_t forged_for_boxes = 0, forged_for_workers = 0;
+  uint64_t key_updates = 0;
 };
 
 class World {
@@ -39,6 +43,8 @@ class World {
   void drop_fragment(const Episode& episode);
   void send_from_outside(const Episode& episode, uint32_t left);
   void forge(const nic::Endpoint& from);
+  void overhear(const Packet& packet);
+  void attack();
   void heal();
   void watch();
   bool over() const;
@@ -79,6 +85,8 @@ class World {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Rogue>> rogues_;
   Rng rng_;
+  Forger forger_;
+  uint64_t forged_for_boxes_ = 0, forged_for_workers_ = 0;
   uint64_t begin_ns_ = 0;
   uint64_t events_per_full_check_ = 0;
   uint64_t silence_ns_ = 0;  // sum over all silent episodes so far

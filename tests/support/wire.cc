@@ -121,6 +121,13 @@ Wire::Wire(const std::string& box_side, const std::string& worker_side, const Wi
       process_([&, counts = counts_](Line&) { forward(box_side, worker_side, options, *counts); }) {
 }
 
+std::string raw_sockets_are_impossible() {
+  const int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
+  if (fd < 0) return "raw sockets need CAP_NET_RAW";
+  close(fd);
+  return "";
+}
+
 FrameSocket::FrameSocket(const std::string& interface)
     : fd_(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, htons(ETH_P_ALL))) {
   require(fd_ >= 0, "no raw socket; it needs CAP_NET_RAW");

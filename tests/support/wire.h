@@ -38,6 +38,9 @@ class Wire {
   WorkerProcess process_;
 };
 
+// Returns why this process may not open raw sockets; empty if it may.
+std::string raw_sockets_are_impossible();
+
 // A raw socket on an interface of this network namespace. It receives whole frames of every kind,
 // except those that this host sends.
 class FrameSocket {

@@ -37,7 +37,7 @@ MAY_USE_ABI = ("appliance/relay/",)
 CODE = (".h", ".cc")
 TEXT = CODE + (".c", ".py", ".sh", ".cmake", ".txt", ".md", ".proto", ".json", ".yaml", ".yml",
                ".conf", ".service", ".html", ".js", ".css", ".toml", ".cfg", ".in",
-               ".rules", ".sysusers", ".tmpfiles", ".default", "/changelog")
+               ".rules", ".sysctl", ".sysusers", ".tmpfiles", ".default", "/changelog")
 LINE_LENGTH_FREE = (".conf", ".md", ".json", ".yaml", ".yml", ".html", ".txt", ".css", ".svg")
 SKIPPED = re.compile(r"^(build|\.git|\.cache)(/|$)|__pycache__|^tests/fuzz/corpus/|\.egg-info/")
 

@@ -14,7 +14,7 @@ from source import LITERALS, language, line_of
 REMEDY = "begin with the subject: 'A rank that ...', 'The memory of ...', 'Returns ...'"
 SLASHES = CODE + (".c", ".proto", ".js", ".css")
 HASHES = (".cmake", ".txt", ".conf", ".service", ".yml", ".yaml", ".toml", ".in", ".default",
-          ".rules", ".sysusers", ".tmpfiles")
+          ".rules", ".sysctl", ".sysusers", ".tmpfiles")
 
 OPENING = re.compile(r"\(?((?:of|who|whoever|whose|whom|what|that"
                      r"|such (?:as|is|are|was|were|has|have|that))\b(?!['-]))", re.I)

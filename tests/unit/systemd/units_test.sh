@@ -22,11 +22,11 @@ if [ -n "$output" ]; then
   echo "systemd-analyze verify: $output"
   exit 1
 fi
-# 20 means 2.0. The network and the capability for large buffers remain open.
-systemd-analyze security --offline=true --threshold=20 "$folder/pboxd.service" \
+# 15 means 1.5. The network and the placement of threads and memory remain open.
+systemd-analyze security --offline=true --threshold=15 "$folder/pboxd.service" \
   > "$folder/security" || { cat "$folder/security"; exit 1; }
 
-# With the drop-in for DPDK, only VFIO, verbs and raw packets are open in addition.
+# With the drop-in for DPDK, only VFIO, verbs, raw packets and interfaces are open in addition.
 mkdir -p "$folder/pboxd.service.d"
 cp "$units/pboxd-dpdk.conf" "$folder/pboxd.service.d/dpdk.conf"
 output=$(systemd-analyze verify --man=no "$folder/pboxd.service" 2>&1) \
@@ -35,7 +35,7 @@ if [ -n "$output" ]; then
   echo "systemd-analyze verify with pboxd-dpdk.conf: $output"
   exit 1
 fi
-systemd-analyze security --offline=true --threshold=25 "$folder/pboxd.service" \
+systemd-analyze security --offline=true --threshold=21 "$folder/pboxd.service" \
   > "$folder/security" || { cat "$folder/security"; exit 1; }
 grep -q 'char-vfio:rw' "$folder/security" || { echo "pboxd-dpdk.conf opens no VFIO"; exit 1; }
 
@@ -48,11 +48,17 @@ if [ -n "$output" ]; then
   echo "systemd-analyze verify with pboxd-rdma.conf: $output"
   exit 1
 fi
-systemd-analyze security --offline=true --threshold=22 "$folder/pboxd.service" \
+systemd-analyze security --offline=true --threshold=16 "$folder/pboxd.service" \
   > "$folder/security" || { cat "$folder/security"; exit 1; }
 grep -q 'char-infiniband_verbs:rw' "$folder/security" \
   || { echo "pboxd-rdma.conf opens no verbs"; exit 1; }
 ! grep -q 'char-vfio' "$folder/security" || { echo "pboxd-rdma.conf opens VFIO"; exit 1; }
+
+# The buffers that the daemon asks for by default must be within the limits that the package sets.
+for limit in net.core.rmem_max net.core.wmem_max; do
+  grep -q "^$limit = 8388608\$" "$units/pbox.sysctl" \
+    || { echo "pbox.sysctl does not set $limit to 8 MiB"; exit 1; }
+done
 
 mkdir -p "$folder/root/etc"
 systemd-sysusers --root="$folder/root" "$units/pbox.sysusers"

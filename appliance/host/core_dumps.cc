@@ -1,0 +1,25 @@
+#include "appliance/host/core_dumps.h"
+
+#include <sys/prctl.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "base/check.h"
+
+namespace pbox::host {
+
+Status keep_memory_out_of_dumps() {
+  constexpr char kFilter[] = "/proc/self/coredump_filter";
+  // Bits of core(5): no mappings at all. Before prctl(), which gives the file to root.
+  if (std::ofstream filter(kFilter); !(filter << "0" << std::flush) && errno != ENOENT) {
+    return Error{ErrorCode::kUnavailable, std::string("cannot keep keys out of core dumps: ") +
+                                              kFilter + ": " + std::strerror(errno) +
+                                              "; let pboxd write to its own files below /proc"};
+  }
+  PBOX_CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);
+  return ok_status();
+}
+
+}  // namespace pbox::host

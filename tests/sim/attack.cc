@@ -1,0 +1,102 @@
+// Bursts of forged packets for one port of a box or worker. They do not pass the simulated network:
+// a burst goes to the product as if it had just been polled. So ten million take a few seconds.
+#include <cstring>
+
+#include "pipeline/observe/counters.h"
+#include "tests/sim/violation.h"
+#include "tests/sim/world.h"
+
+namespace pbox::sim {
+namespace {
+
+using pipeline::Counter;
+
+// Reasons for which a packet is dropped before anything but its session's keys is looked at.
+constexpr Counter kRefusals[] = {Counter::kRejectShort,  Counter::kRejectVersion,
+                                 Counter::kRejectType,   Counter::kRejectReserved,
+                                 Counter::kRejectLength, Counter::kRejectTag,
+                                 Counter::kRejectQueue,  Counter::kRejectSession};
+
+uint64_t refused_by(const pipeline::Engine& engine) {
+  uint64_t refused = 0;
+  for (const Counter counter : kRefusals) refused += engine.counters().get(counter);
+  return refused;
+}
+
+}  // namespace
+
+uint64_t Box::attack(uint64_t draw, Forger& forger, uint32_t bursts) {
+  if (!up()) return 0;
+  const auto index = static_cast<uint32_t>(draw % pipelines_.size());
+  Pipeline& target = pipelines_[index];
+  pipeline::Engine& engine = *target.engine;
+  // These are made here already so that an answer to a forgery would come on top.
+  const size_t unsent = engine.to_send().size();
+  const uint64_t state = checker_->state_of(index);
+  const uint64_t refused = refused_by(engine);
+  uint64_t forged = 0;
+  for (uint32_t burst = 0; burst < bursts; ++burst) {
+    const auto packets = forger.burst(target.local);
+    engine.on_burst(packets, target.thread->now_ns());
+    forged += packets.size();
+  }
+  target.port->count_given(forged);
+  require(refused_by(engine) - refused == forged,
+          "forgery: a box has not refused each forged packet");
+  require(checker_->state_of(index) == state,
+          "forgery: a packet that is not authentic changed what a box holds");
+  require(engine.to_send().size() == unsent, "forgery: a box answers a forged packet");
+  return forged;
+}
+
+uint64_t Member::attack(uint64_t draw, Forger& forger, uint32_t bursts) {
+  using Phase = worker::Membership::Phase;
+  if (membership_ == nullptr || over_ || lanes_.empty()) return 0;
+  if (membership_->phase() != Phase::kRunning) return 0;
+  const auto index = static_cast<uint32_t>(draw % lanes_.size());
+  const uint64_t now_ns = thread_.now_ns();
+  worker::Exchange& exchange = *membership_->exchange();
+  const size_t unsent = exchange.to_send(index, now_ns).size();
+  const worker::Statistics before = exchange.statistics();
+  const uint64_t deadline_ns = exchange.next_deadline_ns();
+  uint64_t forged = 0;
+  for (uint32_t burst = 0; burst < bursts; ++burst) {
+    const auto packets = forger.burst(lanes_[index].local);
+    exchange.on_burst(index, packets, now_ns);
+    forged += packets.size();
+  }
+  const worker::Statistics after = exchange.statistics();
+  require(after.rejected_packets - before.rejected_packets == forged,
+          "forgery: a worker has not refused each forged packet");
+  require(after.stale_packets == before.stale_packets &&
+              after.bytes_pulled == before.bytes_pulled &&
+              exchange.next_deadline_ns() == deadline_ns,
+          "forgery: a packet that is not authentic changed what a worker holds");
+  require(exchange.to_send(index, now_ns).size() == unsent,
+          "forgery: a worker answers a forged packet");
+  return forged;
+}
+
+// A packet that the network led to another pipeline has not reached its session.
+void World::overhear(const Packet& packet) {
+  wire::Header header;
+  if (packet.damaged || packet.bytes.size() < sizeof(header)) return;
+  std::memcpy(&header, packet.bytes.data(), sizeof(header));
+  const bool to_box = host_of(packet.to) < options_.boxes;
+  const uint32_t pipeline = packet.to.port - uint32_t{limits::kDataPortFirst};
+  if (to_box && pipeline::spi_pipeline(header.spi) != pipeline) return;
+  forger_.overhear(packet);
+}
+
+void World::attack() {
+  const uint64_t draw = rng_.next();
+  const uint64_t victim = (draw >> 32) % (boxes_.size() + workers_.size());
+  if (victim < boxes_.size()) {
+    forged_for_boxes_ += boxes_[victim]->attack(draw, forger_, options_.attack_bursts);
+  } else {
+    forged_for_workers_ +=
+        workers_[victim - boxes_.size()]->attack(draw, forger_, options_.attack_bursts);
+  }
+}
+
+}  // namespace pbox::sim

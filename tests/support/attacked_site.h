@@ -1,0 +1,57 @@
+// A box with keys under attack: two honest ranks of a tenant train through it, another job of that
+// tenant has weights and a snapshot on its disk, and the box's state can be compared.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tests/support/box_cluster.h"
+#include "tests/support/key_folder.h"
+#include "tests/support/secure_peer.h"
+
+namespace pbox::test {
+
+inline constexpr char kHonestJob[] = "acme/sums";
+inline constexpr char kWeightsJob[] = "acme/weights";
+// The tensor of the weights: no stranger may learn its name or size.
+inline constexpr char kSecretTensor[] = "unannounced.attention";
+inline constexpr uint64_t kSecretElements = 54'321;
+
+class AttackedSite {
+ public:
+  // `flags` of pboxd come last. Ranks of the honest job begin rounds, which go on for a while.
+  explicit AttackedSite(const Arguments& flags = {});
+
+  // Throws unless all is as it was when the object was made: jobs and their ranks, files of
+  // snapshots and epochs; unless the rounds under way end well, and more rounds do, whose sums are
+  // exact; and unless the weights are those of the honest rank's steps alone.
+  void check();
+  // The attacker has jobs of its own, which take epochs and lose ranks as any other.
+  void allow_other_jobs() { has_other_jobs_ = true; }
+
+  const tls::KeyPair& signer() const { return signer_; }
+  Daemon& daemon() { return daemon_; }
+  // Keys of a tenant who has nothing to do with the honest one.
+  const tls::Credentials& stranger() const { return *stranger_; }
+  const tls::Credentials& honest() const { return *honest_; }
+
+ private:
+  std::string state() const;
+  std::string course_of_jobs() const;
+  std::string counts(const std::vector<std::string>& metrics) const;
+  SteadyTraining::Options training_options() const;
+  WorkerProcess hold_weights() const;
+  void snapshot() const;
+
+  tls::KeyPair signer_ = authority();
+  KeyFolder box_keys_, honest_keys_, stranger_keys_;
+  std::shared_ptr<const tls::Credentials> honest_, stranger_;
+  TemporaryFolder epochs_, snapshots_;
+  Daemon daemon_;
+  SteadyTraining training_;
+  WorkerProcess weights_;
+  bool has_other_jobs_ = false;
+  std::string before_, course_before_;
+};
+
+}  // namespace pbox::test

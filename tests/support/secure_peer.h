@@ -1,0 +1,58 @@
+// A peer of a box with keys, without libpbox: it says what it likes, when it likes.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "nic/tls/credentials.h"
+#include "nic/wire/control.pb.h"
+#include "nic/wire/control_frame.h"
+
+namespace pbox::test {
+
+class SecurePeer {
+ public:
+  // Connects to a box on 127.0.0.1, HOST:PORT, and ends the handshake, unless either side refuses.
+  SecurePeer(const std::string& control, const tls::Credentials& keys);
+  ~SecurePeer();
+  SecurePeer(const SecurePeer&) = delete;
+  SecurePeer& operator=(const SecurePeer&) = delete;
+
+  void say(const proto::WorkerMessage& message);
+  // Sends any bytes through TLS. `flips_a_bit`: of what TLS has made of them.
+  void say_bytes(const std::string& plain, bool flips_a_bit = false);
+  // Returns the next message; nothing if the box has closed the connection or is too slow.
+  std::optional<proto::BoxMessage> heard();
+  // Says the message and returns the text of the Failure that answers it; empty if another message
+  // does, "closed" if the box closes the connection without an answer.
+  std::string refusal(const proto::WorkerMessage& message);
+
+  bool is_established() const { return tls_->is_established(); }
+  // Why TLS has failed; empty if it has not.
+  const std::string& failure() const { return failure_; }
+  const tls::Connection& tls() const { return *tls_; }
+  int fd() const { return fd_; }
+  // All bytes that this end has sent, as somebody on the way could have recorded them.
+  const std::string& sent() const { return sent_; }
+
+ private:
+  void send_bytes(const std::string& bytes);
+  // Waits for bytes and takes them. False at the end, or if none come in time.
+  bool take();
+
+  int fd_;
+  std::unique_ptr<tls::Connection> tls_;
+  wire::FrameReader reader_;
+  std::string failure_;
+  std::string sent_;
+};
+
+// A JOIN of one small tensor.
+proto::WorkerMessage join_of(const std::string& job, uint32_t rank = 0, uint32_t world_size = 1);
+
+// Asks a box by plain TCP, and returns all that it answers until it closes the connection or is
+// silent for `silence_ms`.
+std::string answer_to(const std::string& control, const std::string& bytes, int silence_ms);
+
+}  // namespace pbox::test
