@@ -135,7 +135,8 @@ Status Appliance::load_keys() {
   cluster::Environment::of(context_).set_keys(
       keys_, [this](const std::string& control) { return name_of_box(control); });
   log(EventLog::Level::kInfo, "keys",
-      tls::to_uri(keys_->identity()) + ", until " + tls::utc_text(keys_->expires_unix_s()));
+      tls::to_uri(keys_->identity()) + ", until " + tls::utc_text(keys_->expires_unix_s()) +
+          "; packets are " + (config_.security.encrypt ? "encrypted" : "authenticated"));
   const std::string warning =
       preflight::expiry_warning(keys_->expires_unix_s(), std::time(nullptr));
   if (!warning.empty()) log(EventLog::Level::kWarning, "keys_expire", warning);

@@ -30,11 +30,28 @@ double median(std::vector<double> values) {
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
-double median_ratio(const std::vector<double>& over, const std::vector<double>& under) {
+std::vector<double> ratios(const std::vector<double>& over, const std::vector<double>& under) {
   PBOX_CHECK(over.size() == under.size());
   std::vector<double> ratios;
   for (size_t turn = 0; turn < over.size(); ++turn) ratios.push_back(over[turn] / under[turn]);
-  return median(std::move(ratios));
+  return ratios;
+}
+
+double median_ratio(const std::vector<double>& over, const std::vector<double>& under) {
+  return median(ratios(over, under));
+}
+
+double quantile(std::vector<double> values, double share) {
+  PBOX_CHECK(!values.empty() && share > 0 && share <= 1);
+  const auto count = static_cast<size_t>(std::ceil(share * static_cast<double>(values.size())));
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(std::max<size_t>(count, 1) - 1);
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+Spread spread(std::vector<double> values) {
+  const double low = quantile(values, 0.25), high = quantile(values, 0.75);
+  return {.low = low, .median = median(std::move(values)), .high = high};
 }
 
 double growth_exponent(const std::vector<double>& sizes, const std::vector<double>& costs) {

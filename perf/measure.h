@@ -28,6 +28,22 @@ double median(std::vector<double> values);
 // a slow phase of the machine affects both and cancels out. Requires equal lengths, at least one.
 double median_ratio(const std::vector<double>& over, const std::vector<double>& under);
 
+// Returns over[i] / under[i] of each turn. Requires equal lengths.
+std::vector<double> ratios(const std::vector<double>& over, const std::vector<double>& under);
+
+// The middle of some values, and the quartiles, between which half of them lie.
+struct Spread {
+  double low = 0;
+  double median = 0;
+  double high = 0;
+};
+// Requires at least one value.
+Spread spread(std::vector<double> values);
+
+// Returns the smallest value that at least this share of the values, in (0, 1], does not exceed.
+// Requires at least one value.
+double quantile(std::vector<double> values, double share);
+
 // Returns the exponent of the power of the size that fits the costs best: the slope of the straight
 // line through the logarithms. Requires equal lengths, at least two different sizes, and values
 // above 0.

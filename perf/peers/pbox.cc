@@ -34,7 +34,8 @@ class PboxRank : public pbox::perf::Rank {
     pbox_options options;
     pbox_options_init(&options);
     options.box = boxes.at(rank / ranks_of_a_rack).c_str();
-    options.job = "exchange";
+    options.job = "perf/exchange";  // with keys it must be a name of the tenant `perf`
+    options.keys = peer.keys.c_str();
     options.rank = rank % ranks_of_a_rack;
     options.world_size = ranks_of_a_rack;
     options.window_bytes = peer.window_bytes;

@@ -63,6 +63,10 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     options.box = value;
     return ok_status();
   }
+  if (option == "--keys") {
+    options.keys = value;
+    return ok_status();
+  }
   if (option == "--recovery") {
     if (value != "none" && value != "copy") {
       return bad_option(option, value, "must be none or copy");
@@ -79,7 +83,7 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
   }
   return bad_option(option, value,
                     "unknown option; use --model --layout --workers --iterations --warmup --seed "
-                    "--recovery --box-flags --box --window-bytes --hosts");
+                    "--recovery --box-flags --box --keys --window-bytes --hosts");
 }
 
 void print_sample(const Sample& sample) {

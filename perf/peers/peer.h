@@ -42,6 +42,7 @@ struct PeerOptions {
   // PBox only: HOST:PORT of a running box; if empty, the program starts its own. A list separated
   // by commas names one box per rack; each rack has an equal number of consecutive ranks.
   std::string box{};
+  std::string keys{};             // PBox only: the ranks' folder of keys; empty: without keys
   uint32_t window_bytes = 0;      // PBox only: as in pbox_options
   std::vector<PeerHost> hosts{};  // one per rank; empty: all ranks on loopback
 };

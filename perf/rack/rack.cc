@@ -149,12 +149,17 @@ std::unique_ptr<Program> Rack::run(const Host& host,
 
 RackBox Rack::start_box(uint32_t index, const std::vector<std::string>& flags) const {
   constexpr int kStartLimitMs = 30'000;
-  std::vector<std::string> command = {
-      sibling_program("pboxd"),   "--box.listen=" + box(index).address,   "--control.port=0",
-      "--data.port_first=0",      "--cluster.state_directory=none",       "--admin.enabled=false",
-      "--security.insecure=true", "--security.insecure_off_loopback=true"};
-  const auto sets_level = [](const std::string& flag) { return flag.starts_with("--log.level="); };
-  if (std::none_of(flags.begin(), flags.end(), sets_level)) command.push_back("--log.level=warn");
+  std::vector<std::string> command = {sibling_program("pboxd")};
+  for (const std::string& preset :
+       {"--box.listen=" + box(index).address, std::string("--control.port=0"),
+        std::string("--data.port_first=0"), std::string("--cluster.state_directory=none"),
+        std::string("--admin.enabled=false"), std::string("--log.level=warn"),
+        std::string("--security.insecure=true"),
+        std::string("--security.insecure_off_loopback=true")}) {
+    const std::string key = preset.substr(0, preset.find('=') + 1);
+    const auto sets = [&](const std::string& flag) { return flag.starts_with(key); };
+    if (std::none_of(flags.begin(), flags.end(), sets)) command.push_back(preset);
+  }
   command.insert(command.end(), flags.begin(), flags.end());
   RackBox started{run(box(index), command), ""};
   // "pboxd ready control=ADDRESS:PORT ..." is the first line a box prints.

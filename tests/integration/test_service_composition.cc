@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,15 +13,19 @@
 
 #include "tests/support/box_cluster.h"
 #include "tests/support/daemon.h"
+#include "tests/support/key_folder.h"
 #include "tests/support/sums.h"
 
 namespace pbox::test {
 namespace {
 
+enum class Keys { kNone, kAuthenticate, kEncrypt };
+
 struct Trial {
   pbox_options options{};
   pbox_dtype dtype = PBOX_F32;
   bool rejoins = false, restores = false, relayed = false, traced = false;
+  Keys keys = Keys::kNone;
 
   void need_optimize() { options.mode = PBOX_MODE_OPTIMIZE; }
 };
@@ -69,6 +73,8 @@ constexpr Feature kFeatures[] = {
     {"restore", "restore", [](Trial& t) { t.restores = true; }, true},
     {"[upstream]", "upstream", [](Trial& t) { t.relayed = true; }},
     {"trace", "trace", [](Trial& t) { t.traced = true; }},
+    {"keys", "keys", [](Trial& t) { t.keys = Keys::kAuthenticate; }},
+    {"keys that encrypt", "keys", [](Trial& t) { t.keys = Keys::kEncrypt; }},
 };
 
 constexpr char kWorks[] = "";
@@ -79,6 +85,7 @@ constexpr uint32_t kSettlingRounds = 4;  // more than the staleness of any trial
 struct RankPlan {
   std::string box;
   std::string job;
+  std::string keys;
   uint32_t rank = 0;
   bool rejoins = false;
   std::string restore = {};
@@ -112,6 +119,7 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
                             options.world_size = given.world_size;
                             options.rejoin = plan.rejoins ? 1 : 0;
                             options.restore = plan.restore.c_str();
+                            options.keys = plan.keys.c_str();
                           }});
   const bool optimizes = trial.options.mode == PBOX_MODE_OPTIMIZE;
   const uint32_t tensor = worker.tensor("tensor", kElements, trial.dtype);
@@ -154,33 +162,67 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
   worker.leave();
 }
 
+constexpr char kWorker[] = "pbox://rack/tenant/acme/job/*/rank/*";
+
+Arguments key_arguments(Keys keys, const std::string& name, const std::string& folder) {
+  if (keys == Keys::kNone) return {};
+  return {"--box.name=" + name, "--security.keys=" + folder,
+          keys == Keys::kEncrypt ? "--security.encrypt=true" : "--security.encrypt=false"};
+}
+
+// A box, and one that forwards its sums to it, both with keys or both without.
+class Site {
+ public:
+  Site(Keys keys, const tls::KeyPair& authority)
+      : plain_keys_(authority, "pbox://rack/box/plain"),
+        rack_keys_(authority, "pbox://rack/box/rack"),
+        worker_keys_(authority, kWorker),
+        keys_(keys),
+        plain_(arguments("plain", plain_keys_, {"--snapshots.directory=" + snapshots_.path()})),
+        rack_(arguments("rack", rack_keys_,
+                        {"--upstream.box=" + plain_.control(), "--upstream.world_size=1"})) {}
+
+  const Daemon& box(const Trial& trial) const { return trial.relayed ? rack_ : plain_; }
+  const Daemon& plain() const { return plain_; }
+  // Workers' folder of keys; empty without keys.
+  std::string worker_keys() const { return keys_ == Keys::kNone ? "" : worker_keys_.path(); }
+
+ private:
+  Arguments arguments(const std::string& name, const KeyFolder& own, Arguments others) const {
+    const Arguments with_keys = key_arguments(keys_, name, own.path());
+    others.insert(others.end(), with_keys.begin(), with_keys.end());
+    return others;
+  }
+
+  TemporaryFolder snapshots_;
+  KeyFolder plain_keys_, rack_keys_, worker_keys_;
+  Keys keys_;
+  Daemon plain_;
+  Daemon rack_;
+};
+
 class Table {
  public:
-  Table()
-      : folder_(make_folder()),
-        plain_({"--snapshots.directory=" + folder_}),
-        rack_({"--upstream.box=" + plain_.control(), "--upstream.world_size=1"}) {}
-  ~Table() { std::filesystem::remove_all(folder_); }
-  Table(const Table&) = delete;
-  Table& operator=(const Table&) = delete;
-
   // Returns kWorks, or the words with which the pair is refused.
   std::string try_pair(const Feature& one, const Feature& other);
 
  private:
-  static std::string make_folder() {
-    std::string folder = std::filesystem::temp_directory_path() / "pbox-composition-XXXXXX";
-    if (mkdtemp(folder.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    return folder;
-  }
+  std::string next_job() { return "acme/trial-" + std::to_string(jobs_++); }
   std::string run(const Trial& trial, const std::string& restore, bool ends_in_the_middle);
   std::string in_the_middle(const Trial& trial, const std::string& restore,
                             std::vector<WorkerProcess>& ranks);
-  std::string take_snapshot();
+  std::string take_snapshot(const Daemon& box);
+  // The path of the job's page, whose name contains a slash.
+  std::string page(const std::string& name) const {
+    std::string job = job_;
+    job.replace(job.find('/'), 1, "%2F");
+    return "/api/v1/jobs/" + job + "/" + name;
+  }
+  const Site& site(const Trial& trial) const { return sites_[static_cast<size_t>(trial.keys)]; }
 
-  std::string folder_;
-  Daemon plain_;
-  Daemon rack_;
+  tls::KeyPair authority_ = authority();
+  std::array<Site, 3> sites_{
+      {{Keys::kNone, authority_}, {Keys::kAuthenticate, authority_}, {Keys::kEncrypt, authority_}}};
   std::string job_;
   uint32_t jobs_ = 0;
 };
@@ -214,24 +256,25 @@ std::string Table::try_pair(const Feature& one, const Feature& other) {
   }
   one.apply(trial);
   other.apply(trial);
-  job_ = "trial-" + std::to_string(jobs_++);
+  job_ = next_job();
   if (!trial.restores) return run(trial, "", false);
   std::string first = run(trial, "", true);
   if (first != kWorks) {
-    job_ = "trial-" + std::to_string(jobs_++);
+    job_ = next_job();
     const std::string second = run(trial, "latest", false);
     return second == kWorks ? first : second;
   }
-  if (!plain_.await_no_jobs(kDeadlineMs)) return "the first run does not end";
+  if (!site(trial).plain().await_no_jobs(kDeadlineMs)) return "the first run does not end";
   return run(trial, "latest", false);
 }
 
 std::string Table::run(const Trial& trial, const std::string& restore, bool ends_in_the_middle) {
-  const Daemon& box = trial.relayed ? rack_ : plain_;
+  const Daemon& box = site(trial).box(trial);
   std::vector<WorkerProcess> ranks;
   for (const uint32_t rank : {0u, 1u}) {
     const RankPlan plan{.box = box.control(),
                         .job = job_,
+                        .keys = site(trial).worker_keys(),
                         .rank = rank,
                         .restore = restore,
                         .ends_in_the_middle = ends_in_the_middle};
@@ -243,7 +286,8 @@ std::string Table::run(const Trial& trial, const std::string& restore, bool ends
     if (said != "half") return said;
   }
   if (ends_in_the_middle) {
-    if (std::string failed = take_snapshot(); failed != kWorks) return general(failed, job_);
+    if (std::string failed = take_snapshot(site(trial).plain()); failed != kWorks)
+      return general(failed, job_);
   }
   if (!ends_in_the_middle) {
     const std::string refused = in_the_middle(trial, restore, ranks);
@@ -258,14 +302,18 @@ std::string Table::run(const Trial& trial, const std::string& restore, bool ends
 
 std::string Table::in_the_middle(const Trial& trial, const std::string& restore,
                                  std::vector<WorkerProcess>& ranks) {
-  const Daemon& box = trial.relayed ? rack_ : plain_;
+  const Daemon& box = site(trial).box(trial);
   if (trial.traced) {
-    const std::string answer = box.post("/api/v1/jobs/" + job_ + "/trace", R"({"seconds": 1})");
+    const std::string answer = box.post(page("trace"), R"({"seconds": 1})");
     if (answer != "{}\n") return answer;
   }
   if (trial.rejoins) {
-    const RankPlan plan{
-        .box = box.control(), .job = job_, .rank = 1, .rejoins = true, .restore = restore};
+    const RankPlan plan{.box = box.control(),
+                        .job = job_,
+                        .keys = site(trial).worker_keys(),
+                        .rank = 1,
+                        .rejoins = true,
+                        .restore = restore};
     ranks.pop_back();  // kills rank 1
     ranks.emplace_back([&, plan](Line& line) { run_rank(trial, plan, line); });
     const std::string said = ranks.back().heard().value_or("nothing");
@@ -275,13 +323,13 @@ std::string Table::in_the_middle(const Trial& trial, const std::string& restore,
   return kWorks;
 }
 
-std::string Table::take_snapshot() {
-  const std::string page = "/api/v1/jobs/" + job_ + "/snapshot";
-  const std::string begun = plain_.post(page, R"({"timeout_s": 30})");
+std::string Table::take_snapshot(const Daemon& box) {
+  const std::string path = page("snapshot");
+  const std::string begun = box.post(path, R"({"timeout_s": 30})");
   if (begun != "{}\n") return begun;
   std::string state;
   const bool is_over = await([&] {
-    const auto view = nlohmann::json::parse(plain_.get(page));
+    const auto view = nlohmann::json::parse(box.get(path));
     state = view.value("state", "");
     return state == "done" || state == "failed";
   });
@@ -296,7 +344,8 @@ page with what it finds; run it with `PBOX_WRITE_COMPOSITION=1` to write the pag
 that the page does not name as a pair go together.
 
 A model other than bsp, `restore` and `replicas 1` were tried in mode optimize, and the models with
-`recovery none`, unless the pair says otherwise.
+`recovery none`, unless the pair says otherwise. With `keys` the box and the ranks have keys, and
+with `keys that encrypt` the box has `security.encrypt = true` too.
 
 ## Features
 

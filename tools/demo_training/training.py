@@ -31,7 +31,7 @@ def averaged_by_the_box(rank):
                             world_size=rank.world_size)
     model = digits.make_model()
     parallel = DistributedDataParallel(model)
-    hook = pbox.torch.DDPCommHook(parallel, box=rank.box, job="demo-average", **DEADLINES)
+    hook = pbox.torch.DDPCommHook(parallel, box=rank.box, job="demo/average", **DEADLINES)
     parallel.register_comm_hook(None, hook)
     optimizer = sgd(model)
 
@@ -45,7 +45,7 @@ def optimized_by_the_box(rank):
     model = digits.make_model()
     optimizer = adam(model)
     optimizer = pbox.torch.DistributedOptimizer(
-        optimizer, model, box=rank.box, job="demo-optimize", rank=rank.index,
+        optimizer, model, box=rank.box, job="demo/optimize", rank=rank.index,
         world_size=rank.world_size, **DEADLINES)
 
     run_epochs(rank, model, model, optimizer, optimizer.client)

@@ -15,6 +15,17 @@ TEST_CASE("the median of an even number of values lies between the middle two") 
   CHECK(median({9, 1, 5}) == 5);
 }
 
+TEST_CASE("quantiles are values that were measured, and half of them lie in the spread") {
+  CHECK(quantile({4, 1, 3, 2}, 0.25) == 1);
+  CHECK(quantile({4, 1, 3, 2}, 0.99) == 4);
+  CHECK(quantile({7}, 0.01) == 7);
+  const Spread found = spread({8, 1, 2, 7, 3, 6, 4, 5});
+  CHECK(found.low == 2);
+  CHECK(found.median == 4.5);
+  CHECK(found.high == 6);
+  CHECK(ratios({4, 9}, {2, 3}) == std::vector<double>{2, 3});
+}
+
 TEST_CASE("growth is told as an exponent, whatever the constant factor") {
   CHECK(growth_exponent({1, 2, 4}, {7, 14, 28}) == Approx(1));
   CHECK(growth_exponent({10, 20, 40, 80}, {3, 12, 48, 192}) == Approx(2));

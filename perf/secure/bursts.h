@@ -1,0 +1,59 @@
+// A burst of packets whose tags are verified, and Intel's ipsec-mb used in its different ways.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/numa_arena.h"
+#include "nic/crypto/keys.h"
+#include "nic/wire/tag.h"
+
+namespace pbox::perf {
+
+// Packets of a few sessions, in turns, as a pipeline receives them. They are encrypted with GCM or
+// not, and have no tags yet.
+struct Burst {
+  static constexpr size_t kPackets = 32;
+  static constexpr size_t kSessions = 4;
+
+  struct Packet {
+    wire::HeaderWords header{};
+    std::byte* payload = nullptr;  // the header follows its bytes, for ways that need both in one
+    std::byte* room = nullptr;     // for as many bytes
+    wire::Tag tag{};
+    size_t session = 0;
+  };
+
+  Burst(crypto::Suite suite, size_t payload_bytes);
+  // Returns the payload and the header behind it.
+  static std::span<const std::byte> message(const Packet& packet, size_t payload_bytes) {
+    return {packet.payload, payload_bytes + sizeof(packet.header)};
+  }
+
+  crypto::Suite suite;
+  size_t payload_bytes;
+  std::array<crypto::Keys, kSessions> keys;
+  std::vector<Packet> packets;
+  NumaArena memory;
+};
+
+// The ways of ipsec-mb. Each computes the tags of all packets of a burst, and with GCM decrypts
+// them.
+class IpsecMbWays {
+ public:
+  virtual ~IpsecMbWays() = default;
+  // Direct calls for one packet after the other, as nic/crypto makes them. Sets the tags.
+  virtual void call() = 0;
+  // The job manager, packet by packet. Returns whether all tags are those of the packets.
+  virtual bool submit_jobs() = 0;
+  // The job manager, all packets with one call.
+  virtual bool submit_burst() = 0;
+};
+
+// Returns null where the library is not used. `burst` outlives the ways.
+std::unique_ptr<IpsecMbWays> make_ipsec_mb_ways(Burst& burst);
+
+}  // namespace pbox::perf
