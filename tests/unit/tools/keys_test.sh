@@ -32,7 +32,7 @@ expect 0 'identity  pbox://rack/box/a' "$pboxctl" keys show "$folder/a"
 expect 0 "authority $authority" "$pboxctl" keys show "$folder/a"
 expect 0 'in 90 days' "$pboxctl" keys show "$folder/a"
 expect 0 'in 1 days' "$pboxctl" keys show "$folder/o"
-chmod 640 "$folder/v/key.pem"
+chmod 644 "$folder/v/key.pem"
 expect 1 "chmod 600 $folder/v/key.pem" "$pboxctl" keys show "$folder/v"
 
 # Keys that are there are kept: no file changes, not even one that is missing is written.
