@@ -54,6 +54,16 @@ grep -q 'char-infiniband_verbs:rw' "$folder/security" \
   || { echo "pboxd-rdma.conf opens no verbs"; exit 1; }
 ! grep -q 'char-vfio' "$folder/security" || { echo "pboxd-rdma.conf opens VFIO"; exit 1; }
 
+# With the drop-in for credentials the unit is as closed as before.
+rm "$folder/pboxd.service.d/rdma.conf"
+cp "$units/pboxd-credentials.conf" "$folder/pboxd.service.d/credentials.conf"
+output=$(systemd-analyze verify --man=no "$folder/pboxd.service" 2>&1) \
+  || { echo "$output"; exit 1; }
+if [ -n "$output" ]; then
+  echo "systemd-analyze verify with pboxd-credentials.conf: $output"
+  exit 1
+fi
+
 mkdir -p "$folder/root/etc"
 systemd-sysusers --root="$folder/root" "$units/pbox.sysusers"
 grep -q '^pbox:.*:/usr/sbin/nologin$' "$folder/root/etc/passwd" \
