@@ -5,11 +5,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 
-#include "appliance/cluster/environment.h"
 #include "appliance/host/core_dumps.h"
-#include "appliance/preflight/keys.h"
 #include "appliance/preflight/preflight.h"
 #include "base/clock.h"
 #include "base/cpu_set.h"
@@ -21,6 +18,7 @@ namespace pbox::appliance {
 namespace {
 
 constexpr int kDrainPollMs = 20;
+constexpr uint32_t kKeysWarningSeconds = 24 * 3600;
 // The exit status of a process that could not end in order.
 constexpr int kHungStatus = 1;
 
@@ -97,6 +95,7 @@ void Appliance::on_second() {
   const uint64_t now_ns = monotonic_ns();
   events_.end_windows(now_ns);
   history_.add_second(pipelines_->views(), now_ns);
+  if (seconds_ > 0 && seconds_ % kKeysWarningSeconds == 0) warn_of_expiry();
   if (seconds_++ % admin::History::kJobIntervalSeconds == 0) {
     history_.add_interval(registry_->views(now_ns), now_ns);
   }
@@ -122,25 +121,6 @@ Status Appliance::check_host() {
     }
   }
   return preflight::may_start(checks);
-}
-
-Status Appliance::load_keys() {
-  auto keys = preflight::load_keys(config_);
-  if (!keys) return keys.error();
-  keys_ = std::move(*keys);
-  if (keys_ == nullptr) return ok_status();
-  session_keys_ = std::make_unique<control::ExportedKeys>(control::KeyPolicy{
-      .suite = config_.security.encrypt ? seal::Suite::kGcm256 : seal::Suite::kGmac256,
-      .updates = {.packets = config_.security.key_packets}});
-  cluster::Environment::of(context_).set_keys(
-      keys_, [this](const std::string& control) { return name_of_box(control); });
-  log(EventLog::Level::kInfo, "keys",
-      tls::to_uri(keys_->identity()) + ", until " + tls::utc_text(keys_->expires_unix_s()) +
-          "; packets are " + (config_.security.encrypt ? "encrypted" : "authenticated"));
-  const std::string warning =
-      preflight::expiry_warning(keys_->expires_unix_s(), std::time(nullptr));
-  if (!warning.empty()) log(EventLog::Level::kWarning, "keys_expire", warning);
-  return ok_status();
 }
 
 Status Appliance::start() {
@@ -278,6 +258,7 @@ void Appliance::wait_for_signal() {
 }
 
 void Appliance::reload() {
+  reload_keys();
   auto outcome = config::reload(config_, read_again_());
   if (outcome.config) {
     // Keys that can be reloaded change memory only; cores, ports and pipelines stay.
@@ -363,6 +344,8 @@ admin::BoxView Appliance::box() const {
           .snapshots_failed = totals.snapshots_failed,
           .control_connections = static_cast<uint32_t>(registry_->connection_count()),
           .handshakes_refused = control_->handshakes_refused(),
+          .keys_expire_unix_s =
+              keys_ == nullptr ? std::nullopt : std::optional(keys_->expires_unix_s()),
           .links_down = pipelines_->ports().links_down()};
 }
 

@@ -67,6 +67,9 @@ class Appliance : public admin::AdminSource {
  private:
   Status check_host();
   Status load_keys();
+  void use_keys(std::shared_ptr<const tls::Credentials> keys);
+  void reload_keys();
+  void warn_of_expiry();
   Status open_recorder();
   void look_for_late_rounds();
   void record_late_rounds(uint64_t now_ns);

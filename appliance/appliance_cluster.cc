@@ -1,13 +1,58 @@
-// The daemon's side of the cluster: the store, this box's record, and the views for admin.
+// The daemon's side of the cluster: the keys that prove which box it is, the store, this box's
+// record, and the views for admin.
 #include <algorithm>
+#include <ctime>
 #include <set>
 
 #include "appliance/appliance.h"
+#include "appliance/cluster/environment.h"
 #include "appliance/cluster/open_store.h"
+#include "appliance/preflight/keys.h"
 #include "base/version.h"
 #include "nic/wire/control_versions.h"
 
 namespace pbox::appliance {
+
+Status Appliance::load_keys() {
+  auto keys = preflight::load_keys(config_);
+  if (!keys) return keys.error();
+  if (*keys == nullptr) return ok_status();
+  session_keys_ = std::make_unique<control::ExportedKeys>(control::KeyPolicy{
+      .suite = config_.security.encrypt ? seal::Suite::kGcm256 : seal::Suite::kGmac256,
+      .updates = {.packets = config_.security.key_packets}});
+  use_keys(std::move(*keys));
+  return ok_status();
+}
+
+void Appliance::use_keys(std::shared_ptr<const tls::Credentials> keys) {
+  PBOX_CHECK(keys != nullptr);
+  keys_ = std::move(keys);
+  cluster::Environment::of(context_).set_keys(
+      keys_, [this](const std::string& control) { return name_of_box(control); });
+  log(EventLog::Level::kInfo, "keys",
+      tls::to_uri(keys_->identity()) + ", until " + tls::utc_text(keys_->expires_unix_s()) +
+          "; packets are " + (config_.security.encrypt ? "encrypted" : "authenticated"));
+  warn_of_expiry();
+}
+
+// Independent of the rest of the configuration: a mistake there must not keep revoked keys valid.
+// Sessions at other boxes are libpbox's, which reads the folder by itself.
+void Appliance::reload_keys() {
+  if (keys_ == nullptr) return;
+  auto keys = preflight::reload_keys(config_, *keys_);
+  if (!keys) {
+    return log(EventLog::Level::kError, "reload", keys.error().message + " (the former keys stay)");
+  }
+  use_keys(std::move(*keys));
+  control_->set_credentials(keys_);
+}
+
+void Appliance::warn_of_expiry() {
+  if (keys_ == nullptr) return;
+  const std::string warning =
+      preflight::expiry_warning(keys_->expires_unix_s(), std::time(nullptr));
+  if (!warning.empty()) log(EventLog::Level::kWarning, "keys_expire", warning);
+}
 
 Status Appliance::open_store() {
   auto store = cluster::open_store(context_, config_.cluster, *disk_);

@@ -184,7 +184,7 @@ class Client {
 
   // Used by the I/O thread only.
   BoxAddresses addresses_;
-  std::shared_ptr<const WorkerKeys> keys_;  // read in join(); null: control connections are plain
+  std::shared_ptr<const WorkerKeys> keys_;  // opened in join(); null: control connections are plain
   std::optional<PartSet> parts_;
   std::vector<std::unique_ptr<PartDriver>> drivers_;  // indexed by part
   uint64_t busy_ns_ = 0;                              // when a packet last arrived or left

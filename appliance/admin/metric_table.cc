@@ -228,6 +228,12 @@ constexpr MetricRow kRows[] = {
            "Peers whose TLS handshake was refused, too slow, or gave way to others; the log says "
            "why",
            [](const Sample& sample) { return Value(sample.box.handshakes_refused); }),
+    of_box("pbox_keys_expiry_timestamp_seconds", kGauge,
+           "When the box's keys expire, in seconds since 1970; absent without keys",
+           [](const Sample& sample) {
+             const auto expiry = sample.box.keys_expire_unix_s;
+             return expiry ? Value(static_cast<double>(*expiry)) : Value();
+           }),
     of_box("pbox_resident_memory_bytes", kGauge, "Resident memory of the daemon",
            [](const Sample& sample) { return Value(sample.usage.resident_bytes); }),
     of_box("pbox_cpu_seconds_total", kCounter, "CPU time of the daemon, over all threads",

@@ -55,8 +55,9 @@ struct BoxView {
   uint64_t parts_moved = 0;
   uint64_t snapshots_taken = 0, snapshots_failed = 0;
   uint32_t control_connections = 0;
-  uint64_t handshakes_refused = 0;           // peers whose TLS handshake has failed
-  std::vector<std::string> links_down = {};  // devices of data.port = dpdk without a link
+  uint64_t handshakes_refused = 0;                 // peers whose TLS handshake has failed
+  std::optional<int64_t> keys_expire_unix_s = {};  // absent without keys
+  std::vector<std::string> links_down = {};        // devices of data.port = dpdk without a link
 };
 
 struct ClusterView {

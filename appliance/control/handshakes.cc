@@ -58,7 +58,8 @@ struct Handshakes::Attempt {
   uint64_t number = 0;
   bool is_over = false;  // it has no place any more; handlers that still come do nothing
   std::array<char, kReadBytes> buffer;
-  std::string first_bytes;  // until they show whether they may be TLS
+  std::string first_bytes;                              // until they show whether they may be TLS
+  std::shared_ptr<const tls::Credentials> credentials;  // once `tls` is made
   std::unique_ptr<tls::Connection> tls;
   std::string plain;
   std::string to_peer;
@@ -68,10 +69,10 @@ Handshakes::Handshakes(asio::io_context& control,
                        std::shared_ptr<const tls::Credentials> credentials,
                        const HandshakeLimits& limits, OnAccepted on_accepted, OnRefused on_refused)
     : control_(control),
-      credentials_(std::move(credentials)),
       limits_(limits),
       on_accepted_(std::move(on_accepted)),
       on_refused_(std::move(on_refused)),
+      credentials_(std::move(credentials)),
       work_(context_.get_executor()) {
   PBOX_CHECK(credentials_ != nullptr && limits_.most > 0 && limits_.most_per_address > 0);
   thread_ = std::thread([this] {
@@ -87,6 +88,13 @@ Handshakes::~Handshakes() {
     error_code ignored;
     attempt->socket.close(ignored);
   }
+}
+
+void Handshakes::set_credentials(std::shared_ptr<const tls::Credentials> credentials) {
+  PBOX_CHECK(credentials != nullptr);
+  asio::post(context_, [this, credentials = std::move(credentials)]() mutable {
+    credentials_ = std::move(credentials);
+  });
 }
 
 // Sockets also wait while the thread is behind; as many as there are places.
@@ -151,6 +159,7 @@ void Handshakes::take(const Pointer& attempt, size_t bytes) {
     attempt->first_bytes += arrived;
     if (!tls::may_be_tls(attempt->first_bytes)) return refuse_plain_text(attempt);
     if (attempt->first_bytes.size() < kDecidingBytes) return read(attempt);
+    attempt->credentials = credentials_;
     attempt->tls = credentials_->accept();
     arrived = attempt->first_bytes;
   }
@@ -179,7 +188,8 @@ void Handshakes::hand_over(const Pointer& attempt) {
   AcceptedPeer accepted{.socket = tcp::socket(control_, protocol, fd),
                         .endpoint = attempt->peer,
                         .tls = std::move(attempt->tls),
-                        .plain = std::move(attempt->plain)};
+                        .plain = std::move(attempt->plain),
+                        .credentials = attempt->credentials};
   end(attempt);
   asio::post(control_, [on_accepted = on_accepted_, accepted = std::move(accepted)]() mutable {
     on_accepted(std::move(accepted));

@@ -36,8 +36,10 @@ struct HandshakeLimits {
 struct AcceptedPeer {
   boost::asio::ip::tcp::socket socket;
   nic::Endpoint endpoint;
-  std::unique_ptr<tls::Connection> tls;
-  std::string plain;  // decrypted bytes that came with the end of the handshake
+  std::unique_ptr<tls::Connection> tls = nullptr;
+  std::string plain = {};  // decrypted bytes that came with the end of the handshake
+  // The box's keys in this handshake; the box may have other ones by now.
+  std::shared_ptr<const tls::Credentials> credentials = nullptr;
 };
 
 class Handshakes {
@@ -54,6 +56,8 @@ class Handshakes {
 
   // Takes the connection out of `socket`.
   void begin(boost::asio::ip::tcp::socket& socket, const nic::Endpoint& peer);
+  // Handshakes that begin from now on use these keys.
+  void set_credentials(std::shared_ptr<const tls::Credentials> credentials);
   // Handshakes under way. Any thread.
   uint32_t count() const { return count_; }
 
@@ -74,13 +78,13 @@ class Handshakes {
   void end(const Pointer& attempt);
 
   boost::asio::io_context& control_;
-  std::shared_ptr<const tls::Credentials> credentials_;
   HandshakeLimits limits_;
   OnAccepted on_accepted_;
   OnRefused on_refused_;
   std::atomic<uint32_t> count_{0};
 
   // Used by the thread only, once it runs.
+  std::shared_ptr<const tls::Credentials> credentials_;
   boost::asio::io_context context_{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   std::map<uint64_t, Pointer> attempts_;  // by number, so the oldest first

@@ -6,15 +6,18 @@
 #include <array>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "appliance/control/listen.h"
 #include "appliance/control/message_stream.h"
 #include "appliance/control/work_budget.h"
 #include "base/check.h"
@@ -62,7 +65,7 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
         accept_timer_(context),
         context_(context) {}
 
-  Status listen();
+  Status listen() { return control::listen(acceptor_, options_.listen, options_.port); }
   void begin_handshakes();
   void accept();
   void tick();
@@ -71,6 +74,7 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   void stop_accepting();
   bool drained() const;
   void set_connections_max(uint32_t connections_max) { options_.connections_max = connections_max; }
+  void set_credentials(std::shared_ptr<const tls::Credentials> credentials);
   uint16_t port() const { return acceptor_.local_endpoint().port(); }
   size_t queued_bytes() const;
   uint64_t handshakes_refused() const { return handshakes_refused_; }
@@ -94,8 +98,9 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
 
   void on_accepted(tcp::socket socket);
   void on_handshake_refused(const std::string& why);
-  void add(tcp::socket socket, const nic::Endpoint& peer, std::unique_ptr<tls::Connection> tls,
-           const std::string& plain);
+  void add(AcceptedPeer peer);
+  bool check_peer(ConnectionId id);
+  void check_next();
   void accept_later(const error_code& error);
   void read(ConnectionId id, const Pointer& connection);
   void handle(ConnectionId id, const Pointer& connection);
@@ -119,25 +124,8 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   asio::io_context& context_;
   std::optional<Handshakes> handshakes_;  // with credentials
   uint64_t handshakes_refused_ = 0;
+  std::deque<ConnectionId> unchecked_;  // opened with other credentials than the present ones
 };
-
-Status ControlServer::Implementation::listen() {
-  PBOX_CHECK(!acceptor_.is_open());
-  error_code error;
-  const auto address = asio::ip::make_address(options_.listen, error);
-  const std::string where = "cannot listen on TCP " + options_.listen + " port " +
-                            std::to_string(options_.port) + " ([control] port): ";
-  if (error) return Error{ErrorCode::kInvalidArgument, where + error.message()};
-  const tcp::endpoint endpoint(address, options_.port);
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(endpoint, error);
-  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  if (error) {
-    return Error{ErrorCode::kSystem, where + error.message() + "; is another pboxd running?"};
-  }
-  return ok_status();
-}
 
 void ControlServer::Implementation::accept() {
   acceptor_.async_accept([self = shared_from_this()](error_code error, tcp::socket socket) {
@@ -171,7 +159,7 @@ void ControlServer::Implementation::on_accepted(tcp::socket socket) {
   if (error) return;  // the peer has already disconnected
   socket.set_option(tcp::no_delay(true), error);
   if (handshakes_) return handshakes_->begin(socket, to_endpoint(peer));
-  add(std::move(socket), to_endpoint(peer), nullptr, {});
+  add({.socket = std::move(socket), .endpoint = to_endpoint(peer)});
 }
 
 void ControlServer::Implementation::begin_handshakes() {
@@ -182,7 +170,7 @@ void ControlServer::Implementation::begin_handshakes() {
       [weak](AcceptedPeer peer) {
         const auto self = weak.lock();
         if (!self || !self->acceptor_.is_open()) return;
-        self->add(std::move(peer.socket), peer.endpoint, std::move(peer.tls), peer.plain);
+        self->add(std::move(peer));
       },
       [weak](const std::string& why) {
         if (const auto self = weak.lock()) self->on_handshake_refused(why);
@@ -194,19 +182,49 @@ void ControlServer::Implementation::on_handshake_refused(const std::string& why)
   options_.on_event({RegistryEvent::Severity::kWarning, "handshake_refused", why});
 }
 
-void ControlServer::Implementation::add(tcp::socket socket, const nic::Endpoint& peer,
-                                        std::unique_ptr<tls::Connection> tls,
-                                        const std::string& plain) {
+void ControlServer::Implementation::add(AcceptedPeer peer) {
   if (connections_.size() >= options_.connections_max) return;
   const ConnectionId id = next_id_++;
   std::optional<tls::Identity> identity;
-  if (tls != nullptr) identity = tls->peer();
-  auto connection = std::make_shared<Connection>(std::move(socket), std::move(tls));
+  if (peer.tls != nullptr) identity = peer.tls->peer();
+  auto connection = std::make_shared<Connection>(std::move(peer.socket), std::move(peer.tls));
   PBOX_CHECK(!connections_.contains(id));
   connections_[id] = connection;
-  registry_.on_open(id, peer, monotonic_ns(), std::move(identity));
-  connection->stream.take_plain(plain);
+  registry_.on_open(id, peer.endpoint, monotonic_ns(), std::move(identity));
+  connection->stream.take_plain(peer.plain);
+  if (peer.credentials != options_.credentials && !check_peer(id)) return;
   handle(id, connection);
+}
+
+void ControlServer::Implementation::set_credentials(
+    std::shared_ptr<const tls::Credentials> credentials) {
+  PBOX_CHECK(handshakes_ && credentials != nullptr);
+  options_.credentials = credentials;
+  handshakes_->set_credentials(std::move(credentials));
+  for (const auto& [id, connection] : connections_) unchecked_.push_back(id);
+  check_next();
+}
+
+// One at a time: messages are handled in between.
+void ControlServer::Implementation::check_next() {
+  if (unchecked_.empty()) return;
+  check_peer(unchecked_.front());
+  unchecked_.pop_front();
+  asio::post(context_, [self = shared_from_this()] { self->check_next(); });
+}
+
+// Returns false if the connection has ended, because the credentials do not accept its peer.
+bool ControlServer::Implementation::check_peer(ConnectionId id) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return false;
+  const tls::Connection& tls = *found->second->stream.tls();
+  const Status accepted = options_.credentials->check_peer(tls.peer_certificates());
+  if (accepted) return true;
+  options_.on_event({RegistryEvent::Severity::kWarning, "peer_withdrawn",
+                     tls::to_uri(tls.peer()) + ": " + accepted.error().message});
+  remove(id, "its certificate is not accepted any more");
+  flush();
+  return false;
 }
 
 void ControlServer::Implementation::read(ConnectionId id, const Pointer& connection) {
@@ -452,6 +470,9 @@ void ControlServer::stop_accepting() {
 }
 void ControlServer::set_connections_max(uint32_t connections_max) {
   implementation_->set_connections_max(connections_max);
+}
+void ControlServer::set_credentials(std::shared_ptr<const tls::Credentials> credentials) {
+  implementation_->set_credentials(std::move(credentials));
 }
 bool ControlServer::drained() const {
   return implementation_->drained();

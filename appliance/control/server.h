@@ -36,6 +36,10 @@ class ControlServer : public SecretSource {
   void stop_accepting();
   // Applies to new connections; open connections stay open.
   void set_connections_max(uint32_t connections_max);
+  // For a server that has credentials. Connections that begin from now on use the new ones. Those
+  // whose peer they do not accept (tls::Credentials::check_peer) are closed soon afterwards; the
+  // log says which, and the registry that their ranks are lost.
+  void set_credentials(std::shared_ptr<const tls::Credentials> credentials);
   // True once every message has been handed to the kernel and every closing connection is closed.
   bool drained() const;
   // Bytes of messages that wait until their peers read them.

@@ -14,15 +14,36 @@ Result<std::shared_ptr<const tls::Credentials>> load_keys(const config::Config& 
                      ", but this is box '" + config.box.name +
                      "'; make keys for it (`pboxctl keys box`), or set box.name"};
   }
+  const std::string& cluster = config.cluster.name;
+  if (cluster != config::Cluster{}.name && cluster != identity.cluster) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "security.keys = " + folder + " holds keys of cluster '" + identity.cluster +
+                     "', but cluster.name = " + cluster +
+                     "; use keys of that cluster, or give both one name"};
+  }
   return std::shared_ptr<const tls::Credentials>(std::move(*loaded));
+}
+
+Result<std::shared_ptr<const tls::Credentials>> reload_keys(const config::Config& config,
+                                                            const tls::Credentials& present) {
+  auto keys = load_keys(config);
+  if (!keys || *keys == nullptr) return keys;
+  const std::string& cluster = (*keys)->identity().cluster;
+  if (cluster == present.identity().cluster) return keys;
+  return Error{ErrorCode::kInvalidArgument,
+               "security.keys = " + config.security.keys + " holds keys of cluster '" + cluster +
+                   "' now, but the box runs in cluster '" + present.identity().cluster +
+                   "'; restart the box to change its cluster"};
 }
 
 std::string expiry_warning(int64_t expires_unix_s, int64_t now_unix_s) {
   constexpr int64_t kWeekSeconds = 7 * 24 * 3600;
   if (expires_unix_s - now_unix_s > kWeekSeconds) return "";
-  return "this box's keys expire on " + tls::utc_text(expires_unix_s) +
-         ", and no peer accepts them afterwards; make new ones with `pboxctl keys box --force` and "
-         "restart the box";
+  const bool is_over = expires_unix_s <= now_unix_s;
+  return std::string("this box's keys ") + (is_over ? "expired on " : "expire on ") +
+         tls::utc_text(expires_unix_s) +
+         (is_over ? ", and no peer accepts them" : ", and no peer accepts them afterwards") +
+         "; make new ones with `pboxctl keys box --force` and reload the box";
 }
 
 }  // namespace pbox::preflight

@@ -6,7 +6,9 @@
 
 #include "base/check.h"
 #include "nic/tls/openssl_types.h"
+#include "nic/tls/peer_check.h"
 #include "nic/tls/pem.h"
+#include "nic/tls/signer.h"
 
 namespace pbox::tls {
 namespace {
@@ -21,21 +23,12 @@ Owned<EVP_PKEY> make_key() {
   return key;
 }
 
-std::string take_text(BIO* bio) {
-  char* bytes = nullptr;
-  const long count = BIO_get_mem_data(bio, &bytes);
-  PBOX_CHECK(count > 0);
-  return {bytes, static_cast<size_t>(count)};
-}
-
 KeyPair to_pem(X509* certificate, EVP_PKEY* key) {
-  const Owned<BIO> first(BIO_new(BIO_s_mem()));
-  PBOX_CHECK(first != nullptr && PEM_write_bio_X509(first.get(), certificate) == 1);
   // The bytes of a secure memory buffer are erased when it is freed.
-  const Owned<BIO> second(BIO_new(BIO_s_secmem()));
-  PBOX_CHECK(second != nullptr && PEM_write_bio_PrivateKey(second.get(), key, nullptr, nullptr, 0,
-                                                           nullptr, nullptr) == 1);
-  return {.certificate = take_text(first.get()), .key = take_text(second.get())};
+  const Owned<BIO> bio(BIO_new(BIO_s_secmem()));
+  PBOX_CHECK(bio != nullptr &&
+             PEM_write_bio_PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) == 1);
+  return {.certificate = pem_text(certificate), .key = take_text(bio.get())};
 }
 
 void add_name(X509_NAME* name, const char* field, const std::string& value) {
@@ -112,16 +105,35 @@ Result<AuthorityFacts> authority_facts(const std::string& certificate) {
   return facts;
 }
 
-Result<KeyPair> issue(const KeyPair& authority, const CertificateOrder& order) {
-  const auto issuers = parse_certificates(authority.certificate);
-  const auto issuer_key = parse_private_key(authority.key);
-  if (issuers.empty() || issuer_key == nullptr ||
-      X509_check_private_key(issuers[0].get(), issuer_key.get()) != 1) {
-    ERR_clear_error();
-    return Error{ErrorCode::kInvalidArgument,
-                 "do not hold a certificate and the private key that belongs to it"};
+Result<CertificateFacts> certificate_facts(const std::string& certificate) {
+  const auto certificates = parse_certificates(certificate);
+  if (certificates.empty()) {
+    return Error{ErrorCode::kInvalidArgument, "holds no certificate, or a damaged one"};
   }
-  X509* issuer = issuers[0].get();
+  const X509* own = certificates[0].get();
+  auto identity = identity_of(own);
+  if (!identity) return Error{identity.error().code, "is refused: " + identity.error().message};
+  return CertificateFacts{.identity = std::move(*identity),
+                          .validity = {.from_unix_s = unix_seconds_of(X509_get0_notBefore(own)),
+                                       .to_unix_s = unix_seconds_of(X509_get0_notAfter(own))}};
+}
+
+bool owns_key(const std::string& certificate, const std::string& key) {
+  return parse_signer({.certificate = certificate, .key = key}).ok();
+}
+
+bool is_signed_by(const std::string& certificate, const std::string& authority) {
+  const auto own = parse_certificates(certificate), by = parse_certificates(authority);
+  if (own.empty() || by.empty()) return false;
+  const bool is_signed = X509_verify(own[0].get(), X509_get0_pubkey(by[0].get())) == 1;
+  ERR_clear_error();
+  return is_signed;
+}
+
+Result<KeyPair> issue(const KeyPair& authority, const CertificateOrder& order) {
+  const auto signer = parse_signer(authority);
+  if (!signer) return signer.error();
+  X509* issuer = signer->certificate.get();
   const auto key = make_key();
   const auto certificate = begin_certificate(key.get(), order.validity);
   X509* own = certificate.get();
@@ -136,10 +148,7 @@ Result<KeyPair> issue(const KeyPair& authority, const CertificateOrder& order) {
                 order.serves ? "serverAuth,clientAuth" : "clientAuth");
   add_extension(own, issuer, NID_subject_key_identifier, "hash");
   add_extension(own, issuer, NID_authority_key_identifier, "keyid");
-  // The key of an operator's own authority may be of a kind that hashes by itself.
-  const bool hashes =
-      EVP_PKEY_is_a(issuer_key.get(), "ED25519") || EVP_PKEY_is_a(issuer_key.get(), "ED448");
-  if (X509_sign(own, issuer_key.get(), hashes ? nullptr : EVP_sha256()) <= 0) {
+  if (X509_sign(own, signer->key.get(), signer->digest()) <= 0) {
     return Error{ErrorCode::kInvalidArgument,
                  "hold a private key that cannot sign: " + take_openssl_error()};
   }

@@ -41,6 +41,19 @@ struct CertificateOrder {
   Validity validity;
 };
 
+// Facts that a certificate for a box, a worker or a person states.
+struct CertificateFacts {
+  Identity identity;
+  Validity validity;
+};
+// Errors complete the sentence "FILE ...".
+Result<CertificateFacts> certificate_facts(const std::string& certificate);
+
+// Returns whether the private key belongs to the first certificate.
+bool owns_key(const std::string& certificate, const std::string& key);
+// Returns whether the authority's key has signed the certificate; each is the first of its text.
+bool is_signed_by(const std::string& certificate, const std::string& authority);
+
 // Makes a key, and a certificate that the authority signs. Errors complete the sentence
 // "the authority's files ...".
 Result<KeyPair> issue(const KeyPair& authority, const CertificateOrder& order);

@@ -36,6 +36,8 @@ class Connection {
   virtual bool is_established() const = 0;
   // Once is_established().
   virtual const Identity& peer() const = 0;
+  // The certificates that the peer has shown, its own first, in PEM. Once is_established().
+  virtual std::string peer_certificates() const = 0;
   // Derives a secret that only the two ends of this connection know, from its handshake and
   // `context` (RFC 8446, section 7.5, with the label "EXPORTER-pbox-data"). Only once
   // is_established().

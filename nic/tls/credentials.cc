@@ -29,6 +29,20 @@ void initialise_once() {
   PBOX_CHECK(is_initialised);
 }
 
+struct FreeStack {
+  void operator()(STACK_OF(X509) * stack) const { sk_X509_free(stack); }
+};
+
+// Returns the certificates after the first; they stay the caller's.
+std::unique_ptr<STACK_OF(X509), FreeStack> chain_of(const std::vector<Owned<X509>>& certificates) {
+  std::unique_ptr<STACK_OF(X509), FreeStack> chain(sk_X509_new_null());
+  PBOX_CHECK(chain != nullptr);
+  for (size_t index = 1; index < certificates.size(); ++index) {
+    PBOX_CHECK(sk_X509_push(chain.get(), certificates[index].get()) > 0);
+  }
+  return chain;
+}
+
 int accept_stale_lists(int is_ok, X509_STORE_CTX* context) {
   return is_ok != 0 || forgive_stale_list(context) ? 1 : 0;
 }
@@ -110,13 +124,7 @@ Status Credentials::read_certificate() {
     return invalid(file + " holds no certificate, or a damaged one; make one with `pboxctl keys`");
   }
   X509* own = certificates[0].get();
-  struct FreeStack {
-    void operator()(STACK_OF(X509) * stack) const { sk_X509_free(stack); }
-  };
-  const std::unique_ptr<STACK_OF(X509), FreeStack> chain(sk_X509_new_null());
-  for (size_t index = 1; index < certificates.size(); ++index) {
-    PBOX_CHECK(sk_X509_push(chain.get(), certificates[index].get()) > 0);
-  }
+  const auto chain = chain_of(certificates);
   if (const Status valid = check_certificate(own, chain.get()); !valid) return valid.error();
   auto key_pem = read_private_file(path("key.pem"));
   if (!key_pem) return key_pem.error();
@@ -157,6 +165,22 @@ Status Credentials::check_certificate(X509* certificate, STACK_OF(X509) * chain)
   ERR_clear_error();
   return invalid(file + " is not valid with " + path("ca.pem") + ": " +
                  describe_verification_error(error));
+}
+
+Status Credentials::check_peer(const std::string& pem) const {
+  const auto certificates = parse_certificates(pem);
+  PBOX_CHECK(!certificates.empty());
+  const auto chain = chain_of(certificates);
+  const Owned<X509_STORE_CTX> verification(X509_STORE_CTX_new());
+  PBOX_CHECK(verification != nullptr);
+  PBOX_CHECK(X509_STORE_CTX_init(verification.get(), authorities_.get(), certificates[0].get(),
+                                 chain.get()) == 1);
+  X509_STORE_CTX_set_flags(verification.get(), X509_V_FLAG_NO_CHECK_TIME);
+  X509_STORE_CTX_set_verify_cb(verification.get(), accept_stale_lists);
+  if (X509_verify_cert(verification.get()) == 1) return ok_status();
+  const int error = X509_STORE_CTX_get_error(verification.get());
+  ERR_clear_error();
+  return invalid("the peer's certificate is refused: " + describe_verification_error(error));
 }
 
 std::unique_ptr<Connection> Credentials::connect(const std::string& box) const {

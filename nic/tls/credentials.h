@@ -2,7 +2,7 @@
 //
 //   ca.pem    certificates of the cluster's authority; several while it is being replaced
 //   cert.pem  the own certificate, then those between it and the authority, if there are any
-//   key.pem   its private key; nobody but the owner may read the file
+//   key.pem   its private key; nobody but the owner may read the file, or root's group if root is
 //   crl.pem   optional: certificates that the authority has revoked
 //
 // A peer must present a certificate that one of the authorities has signed, that is valid now, that
@@ -31,6 +31,11 @@ class Credentials : public Client {
   int64_t expires_unix_s() const { return expires_unix_s_; }
   // SHA-256 of each certificate in ca.pem, in hexadecimal, joined by spaces.
   const std::string& authority_fingerprints() const { return authority_fingerprints_; }
+
+  // Returns an error if a connection with this peer must not go on: its certificate is revoked, or
+  // no authority in ca.pem has signed it. It may have expired since the handshake.
+  // `certificates`: as of Connection::peer_certificates().
+  Status check_peer(const std::string& certificates) const;
 
   std::unique_ptr<Connection> connect(const std::string& box) const override;
   // Returns the box's end of a connection that a client begins.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "nic/tls/pem.h"
 
 namespace pbox::tls {
 namespace {
@@ -68,6 +69,17 @@ class OpenSslConnection : public Connection {
   const Identity& peer() const override {
     PBOX_CHECK(is_established_ && check_.peer.has_value());
     return *check_.peer;
+  }
+
+  std::string peer_certificates() const override {
+    PBOX_CHECK(is_established_);
+    std::string text = pem_text(SSL_get0_peer_certificate(ssl_.get()));
+    const STACK_OF(X509)* chain = SSL_get_peer_cert_chain(ssl_.get());
+    // A client's chain begins with the peer's own certificate, a server's does not.
+    for (int index = SSL_is_server(ssl_.get()) ? 0 : 1; index < sk_X509_num(chain); ++index) {
+      text += pem_text(sk_X509_value(chain, index));
+    }
+    return text;
   }
 
   void export_secret(std::span<const std::byte> context,

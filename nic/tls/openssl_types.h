@@ -13,7 +13,7 @@
 namespace pbox::tls {
 
 struct Free {
-  void operator()(ASN1_TIME* time) const { ASN1_TIME_free(time); }
+  void operator()(ASN1_STRING* text) const { ASN1_STRING_free(text); }  // numbers and times too
   void operator()(BIO* bio) const { BIO_free(bio); }
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
   void operator()(GENERAL_NAMES* names) const { GENERAL_NAMES_free(names); }
@@ -21,6 +21,7 @@ struct Free {
   void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
   void operator()(X509* certificate) const { X509_free(certificate); }
   void operator()(X509_CRL* list) const { X509_CRL_free(list); }
+  void operator()(X509_REVOKED* entry) const { X509_REVOKED_free(entry); }
   void operator()(X509_EXTENSION* extension) const { X509_EXTENSION_free(extension); }
   void operator()(X509_STORE* store) const { X509_STORE_free(store); }
   void operator()(X509_STORE_CTX* context) const { X509_STORE_CTX_free(context); }

@@ -41,6 +41,12 @@ Result<std::string> read_all(int fd, const std::string& path) {
   return text;
 }
 
+// systemd's credentials and Kubernetes's secrets are root's, and give the service read access by
+// the group or an access list, whose mask stands in the group's bits.
+mode_t forbidden_to_others(const struct stat& facts) {
+  return facts.st_uid == 0 ? 037 : 077;
+}
+
 // The mode is that of the open file, so it cannot change before the file is read.
 Result<std::string> read_file(const std::string& path, bool is_private) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -49,7 +55,7 @@ Result<std::string> read_file(const std::string& path, bool is_private) {
   Result<std::string> text = Error{};
   if (fstat(fd, &facts) != 0) {
     text = unreadable(path, errno);
-  } else if (is_private && (facts.st_mode & 077) != 0) {
+  } else if (is_private && (facts.st_mode & forbidden_to_others(facts)) != 0) {
     std::array<char, 8> mode;
     std::snprintf(mode.data(), mode.size(), "%04o", facts.st_mode & 07777);
     text = Error{ErrorCode::kInvalidArgument,
@@ -127,6 +133,19 @@ Owned<EVP_PKEY> parse_private_key(const std::string& pem) {
   Owned<EVP_PKEY> key(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_password, nullptr));
   ERR_clear_error();
   return key;
+}
+
+std::string pem_text(const X509* certificate) {
+  const Owned<BIO> bio(BIO_new(BIO_s_mem()));
+  PBOX_CHECK(bio != nullptr && PEM_write_bio_X509(bio.get(), certificate) == 1);
+  return take_text(bio.get());
+}
+
+std::string take_text(BIO* bio) {
+  char* bytes = nullptr;
+  const long count = BIO_get_mem_data(bio, &bytes);
+  PBOX_CHECK(count > 0);
+  return {bytes, static_cast<size_t>(count)};
 }
 
 int64_t unix_seconds_of(const ASN1_TIME* time) {

@@ -184,8 +184,11 @@ TEST_CASE(
     const Output output = diagnose(keys->path());
     INFO(output.text);
     CHECK(output.status == 0);
-    CHECK_THAT(output.text, Catch::Contains("ok    keys") && Catch::Contains("ok    sums"));
+    // They are valid for an hour.
+    CHECK_THAT(output.text, Catch::Contains("warn  keys") && Catch::Contains("ok    sums"));
   }
+  const KeyFolder lasting(signer, KeyFolder::order(kWorker, 8 * 24 * 3600), signer.certificate);
+  CHECK_THAT(diagnose(lasting.path()).text, Catch::Contains("ok    keys"));
   const Output none = diagnose("");
   CHECK(none.status == 1);
   CHECK_THAT(none.text, Catch::Contains("PBOX_KEYS"));

@@ -1,9 +1,13 @@
 // The keys with which the doctor joins a box, and the names that its jobs may then have.
+#include <ctime>
+
 #include "nic/tls/credentials.h"
 #include "tools/pboxctl/doctor_checks.h"
 
 namespace pboxctl {
 namespace {
+
+constexpr int64_t kWarningSeconds = 7 * 24 * 3600;  // as a box warns
 
 // Keeps one '*', for the doctor's own name.
 std::string pattern_of(const pbox::tls::Identity& tenant) {
@@ -41,7 +45,13 @@ bool use_keys(const std::string& folder, BoxPath& path, Report& report) {
     return false;
   }
   path.keys = folder;
-  report.ok("keys", pbox::tls::to_uri(identity));
+  const std::string finding =
+      pbox::tls::to_uri(identity) + ", until " + pbox::tls::utc_text((*keys)->expires_unix_s());
+  if ((*keys)->expires_unix_s() - std::time(nullptr) > kWarningSeconds) {
+    report.ok("keys", finding);
+  } else {
+    report.warn("keys", finding, "make new keys with pboxctl keys --force, in " + folder);
+  }
   return true;
 }
 

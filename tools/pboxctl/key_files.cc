@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <vector>
 
@@ -83,13 +84,47 @@ pbox::Result<pbox::tls::KeyPair> read_authority(const std::string& folder) {
   return pbox::tls::KeyPair{.certificate = std::move(*certificate), .key = std::move(*key)};
 }
 
-Status write_keys(const std::string& folder, const std::string& authority_certificate,
-                  const pbox::tls::KeyPair& keys, bool force) {
-  return write_files(folder,
-                     {{"key.pem", keys.key, kOwnerOnly},
-                      {"cert.pem", keys.certificate, kReadableByAll},
-                      {"ca.pem", authority_certificate, kReadableByAll}},
-                     force);
+pbox::Result<Trust> read_trust(const std::string& folder) {
+  auto authorities = pbox::tls::read_pem_file(folder + "/ca.pem");
+  if (!authorities) return authorities.error();
+  Trust trust{.authorities = std::move(*authorities), .revocations = {}};
+  if (access((folder + "/crl.pem").c_str(), F_OK) != 0) return trust;
+  auto revocations = pbox::tls::read_pem_file(folder + "/crl.pem");
+  if (!revocations) return revocations.error();
+  trust.revocations = std::move(*revocations);
+  return trust;
+}
+
+Status write_keys(const std::string& folder, const Trust& trust, const pbox::tls::KeyPair& keys,
+                  bool force) {
+  std::vector<File> files = {{"key.pem", keys.key, kOwnerOnly},
+                             {"cert.pem", keys.certificate, kReadableByAll},
+                             {"ca.pem", trust.authorities, kReadableByAll}};
+  if (!trust.revocations.empty()) files.push_back({"crl.pem", trust.revocations, kReadableByAll});
+  return write_files(folder, files, force);
+}
+
+Status write_trust(const std::string& folder, const Trust& trust) {
+  const std::string lists = folder + "/crl.pem";
+  const Status written = replace_file(folder + "/ca.pem", trust.authorities, Mode::kReadableByAll);
+  if (!written) return written.error();
+  if (!trust.revocations.empty()) {
+    return replace_file(lists, trust.revocations, Mode::kReadableByAll);
+  }
+  if (unlink(lists.c_str()) == 0 || errno == ENOENT) return pbox::ok_status();
+  return pbox::system_error("cannot remove " + lists, errno);
+}
+
+Status replace_file(const std::string& path, const std::string& text, Mode mode) {
+  const std::string fresh = path + ".new";
+  if (unlink(fresh.c_str()) != 0 && errno != ENOENT) {
+    return pbox::system_error("cannot replace " + fresh, errno);
+  }
+  const mode_t bits = mode == Mode::kOwnerOnly ? kOwnerOnly : kReadableByAll;
+  const Status written = write_file(fresh, {path, text, bits});
+  if (!written) return written.error();
+  if (rename(fresh.c_str(), path.c_str()) == 0) return pbox::ok_status();
+  return pbox::system_error("cannot replace " + path, errno);
 }
 
 }  // namespace pboxctl

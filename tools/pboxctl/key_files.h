@@ -8,13 +8,27 @@
 
 namespace pboxctl {
 
+// The files that an authority's folder and all folders of keys have alike.
+struct Trust {
+  std::string authorities;  // ca.pem
+  std::string revocations;  // crl.pem; empty if nothing is revoked
+};
+
 // Writes ca.pem and ca-key.pem. Makes the folder, and replaces keys only if `force` is set.
 pbox::Status write_authority(const std::string& folder, const pbox::tls::KeyPair& authority,
                              bool force);
-// Reads what write_authority() has written.
+// Reads what write_authority() has written. While the authority is being replaced, ca.pem holds two
+// certificates, and the first one belongs to the key.
 pbox::Result<pbox::tls::KeyPair> read_authority(const std::string& folder);
-// Writes ca.pem, cert.pem and key.pem, in the same manner.
-pbox::Status write_keys(const std::string& folder, const std::string& authority_certificate,
+pbox::Result<Trust> read_trust(const std::string& folder);
+// Writes cert.pem, key.pem and what is trusted, in the same manner.
+pbox::Status write_keys(const std::string& folder, const Trust& trust,
                         const pbox::tls::KeyPair& keys, bool force);
+// Replaces what a folder trusts.
+pbox::Status write_trust(const std::string& folder, const Trust& trust);
+
+enum class Mode { kOwnerOnly, kReadableByAll };
+// Writes a file, or replaces it whole: no crash leaves half of it.
+pbox::Status replace_file(const std::string& path, const std::string& text, Mode mode);
 
 }  // namespace pboxctl

@@ -1,10 +1,11 @@
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <ctime>
+#include <filesystem>
 #include <iostream>
 
 #include "nic/tls/credentials.h"
-#include "tools/pboxctl/commands.h"
+#include "tools/pboxctl/key_command.h"
 #include "tools/pboxctl/key_files.h"
 
 namespace pboxctl {
@@ -14,8 +15,6 @@ namespace options = boost::program_options;
 namespace tls = pbox::tls;
 
 constexpr int64_t kDaySeconds = 24 * 3600;
-constexpr int64_t kClockSkewSeconds = 300;  // a host whose clock is late accepts new keys
-constexpr unsigned kDaysMax = 3650;
 constexpr unsigned kDaysDefault = 90;
 
 options::options_description keys_options() {
@@ -32,25 +31,9 @@ options::options_description keys_options() {
                             "days until the keys expire, at most 3650; default 90, of an "
                             "authority 3650");
   description.add_options()("force", "replace keys that are there");
+  description.add_options()("issue", "rotate: the new authority signs all keys from now on");
+  description.add_options()("finish", "rotate: the former authority is not trusted any more");
   return description;
-}
-
-int fail(const std::string& what) {
-  std::cerr << "pboxctl keys: " << what << '\n';
-  return kFailed;
-}
-
-// Returns 0 after it has complained.
-unsigned days_of(const options::variables_map& given, unsigned fallback) {
-  const unsigned days = given.contains("days") ? given["days"].as<unsigned>() : fallback;
-  if (days >= 1 && days <= kDaysMax) return days;
-  complain("keys", "--days is " + std::to_string(days) + "; give 1 to " + std::to_string(kDaysMax));
-  return 0;
-}
-
-tls::Validity validity_of(unsigned days) {
-  const int64_t now = std::time(nullptr);
-  return {.from_unix_s = now - kClockSkewSeconds, .to_unix_s = now + days * kDaySeconds};
 }
 
 int make_authority(const options::variables_map& given, const Words& more) {
@@ -60,11 +43,11 @@ int make_authority(const options::variables_map& given, const Words& more) {
     return complain("keys", "--cluster is '" + cluster +
                                 "'; give a name of 1 to 64 letters, digits, '-', '_' and '.'");
   }
-  const unsigned days = days_of(given, kDaysMax);
+  const unsigned days = days_of(given, kAuthorityDays);
   if (days == 0) return kUsage;
   const auto authority = tls::make_authority(cluster, validity_of(days));
   const auto written = write_authority(more[1], authority, given.contains("force"));
-  if (!written) return fail(written.error().message);
+  if (!written) return fail_keys(written.error().message);
   const auto facts = tls::authority_facts(authority.certificate);
   std::cout << more[1] << ": authority of cluster " << cluster << ", until "
             << tls::utc_text(facts->expires_unix_s) << "\nauthority " << facts->fingerprint
@@ -89,24 +72,26 @@ int issue(const options::variables_map& given, const Words& more) {
   if (days == 0) return kUsage;
   if (!given.contains("out")) return complain("keys", "name the folder of the new keys with --out");
   const auto authority = read_authority(more[1]);
-  if (!authority) return fail(authority.error().message);
+  if (!authority) return fail_keys(authority.error().message);
   const auto facts = tls::authority_facts(authority->certificate);
-  if (!facts) return fail(more[1] + "/ca.pem " + facts.error().message);
+  if (!facts) return fail_keys(more[1] + "/ca.pem " + facts.error().message);
   const auto identity = tls::parse_identity(uri_of(given, more, facts->cluster));
   if (!identity) return complain("keys", identity.error().message);
   const auto validity = validity_of(days);
   if (validity.to_unix_s > facts->expires_unix_s) {
-    return fail("--days is " + std::to_string(days) + ", but the authority expires on " +
-                tls::utc_text(facts->expires_unix_s) +
-                "; give fewer days, or make a new authority");
+    return fail_keys("--days is " + std::to_string(days) + ", but the authority expires on " +
+                     tls::utc_text(facts->expires_unix_s) +
+                     "; give fewer days, or make a new authority");
   }
   const auto keys = tls::issue(*authority, {.uris = {tls::to_uri(*identity)},
                                             .serves = identity->role == tls::Role::kBox,
                                             .validity = validity});
-  if (!keys) return fail("ca.pem and ca-key.pem in " + more[1] + " " + keys.error().message);
+  if (!keys) return fail_keys("ca.pem and ca-key.pem in " + more[1] + " " + keys.error().message);
+  const auto trust = read_trust(more[1]);
+  if (!trust) return fail_keys(trust.error().message);
   const std::string& folder = given["out"].as<std::string>();
-  const auto written = write_keys(folder, authority->certificate, *keys, given.contains("force"));
-  if (!written) return fail(written.error().message);
+  const auto written = write_keys(folder, *trust, *keys, given.contains("force"));
+  if (!written) return fail_keys(written.error().message);
   std::cout << folder << ": " << tls::to_uri(*identity) << ", until "
             << tls::utc_text(validity.to_unix_s) << '\n';
   return kDone;
@@ -114,8 +99,9 @@ int issue(const options::variables_map& given, const Words& more) {
 
 int show(const Words& more) {
   if (more.size() != 2) return complain("keys", "show takes one folder: keys show FOLDER");
+  if (std::filesystem::exists(more[1] + "/ca-key.pem")) return show_authority(more[1]);
   const auto credentials = tls::Credentials::load(more[1]);
-  if (!credentials) return fail(credentials.error().message);
+  if (!credentials) return fail_keys(credentials.error().message);
   const int64_t left_s = (*credentials)->expires_unix_s() - std::time(nullptr);
   std::cout << "identity  " << tls::to_uri((*credentials)->identity()) << "\nexpires   "
             << tls::utc_text((*credentials)->expires_unix_s()) << ", in "
@@ -128,10 +114,13 @@ int keys(const options::variables_map& given, const Words& more) {
   if (more.empty()) return complain("keys", "say what to make: init, box, job, operator or viewer");
   if (more[0] == "init") return make_authority(given, more);
   if (more[0] == "show") return show(more);
+  if (more[0] == "rotate") return rotate_authority(given, more);
+  if (more[0] == "revoke") return revoke_keys(more);
   const bool is_named = more[0] == "box" || more[0] == "job";
   if (!is_named && more[0] != "operator" && more[0] != "viewer") {
-    return complain("keys",
-                    "'" + more[0] + "' is unknown; write init, box, job, operator, viewer or show");
+    return complain("keys", "'" + more[0] +
+                                "' is unknown; write init, box, job, operator, viewer, show, "
+                                "rotate or revoke");
   }
   if (more.size() != (is_named ? 3 : 2)) {
     const std::string name = more[0] == "box" ? " NAME" : is_named ? " TENANT/JOB" : "";
@@ -143,10 +132,28 @@ int keys(const options::variables_map& given, const Words& more) {
 
 }  // namespace
 
+int fail_keys(const std::string& what) {
+  std::cerr << "pboxctl keys: " << what << '\n';
+  return kFailed;
+}
+
+unsigned days_of(const options::variables_map& given, unsigned fallback) {
+  const unsigned days = given.contains("days") ? given["days"].as<unsigned>() : fallback;
+  if (days >= 1 && days <= kAuthorityDays) return days;
+  complain("keys",
+           "--days is " + std::to_string(days) + "; give 1 to " + std::to_string(kAuthorityDays));
+  return 0;
+}
+
+tls::Validity validity_of(unsigned days) {
+  const int64_t now = std::time(nullptr);
+  return {.from_unix_s = now - kClockSkewSeconds, .to_unix_s = now + days * kDaySeconds};
+}
+
 const Command kKeys = {
     "keys",
-    "init|box|job|operator|viewer|show FOLDER [NAME] [options]",
-    "make keys for boxes, workers and people, or show what a folder of keys is for",
+    "init|box|job|operator|viewer|show|rotate|revoke FOLDER [NAME] [options]",
+    "make keys for boxes, workers and people, renew and revoke them, or show what they are for",
     "Makes the keys with which boxes, workers and people prove who they are on control "
     "connections.\n\n"
     "  keys init FOLDER --cluster NAME       an authority, which signs all other keys\n"
@@ -154,10 +161,18 @@ const Command kKeys = {
     "  keys job FOLDER TENANT/JOB --out KEYS for workers of the tenant's jobs (PBOX_KEYS=KEYS)\n"
     "  keys operator FOLDER --out KEYS       for a person who operates boxes\n"
     "  keys viewer FOLDER --out KEYS         for a person or program that only looks\n"
-    "  keys show KEYS                        identity, expiry and the authority's fingerprint\n\n"
+    "  keys show KEYS                        identity, expiry and the authority's fingerprint\n"
+    "  keys show FOLDER                      the authority, and how far its replacement is\n"
+    "  keys revoke FOLDER KEYS               these keys are stolen: no box accepts them any more\n"
+    "  keys rotate FOLDER [KEYS ...]         replace the authority, step 1 of 3: it gets a "
+    "successor\n"
+    "  keys rotate FOLDER --issue [KEYS ...] step 2: the successor signs keys from now on\n"
+    "  keys rotate FOLDER --finish [KEYS ...] step 3: the former authority is forgotten\n\n"
     "FOLDER is the authority's. JOB may contain * and ?; quote it. The workers' job name is then\n"
     "TENANT/JOB. Private keys can be read by their owner only. Keys that are there are kept, "
-    "unless\n--force is given.",
+    "unless\n--force is given.\n\n"
+    "Each step of rotate says what to do before the next one, and may be repeated. KEYS are your\n"
+    "copies of folders of keys: they get what the step changes, and step 2 renews their keys.",
     keys_options,
     keys,
     Command::More::kKeys};

@@ -17,7 +17,8 @@
 
 namespace pbox::worker {
 
-// A worker's keys: they make control connections, and the keys of the sessions that these bring.
+// A worker's keys, as the folder holds them when a connection is made. They make control
+// connections, and the keys of the sessions that these bring.
 class WorkerKeys : public tls::Client {
  public:
   // `connection` is established, and outlives the object that is returned unless that is not used
@@ -32,7 +33,8 @@ using TlsFactory = const WorkerKeys*(const LibraryRequest& request, char* error,
                                      size_t error_bytes);
 inline constexpr char kTlsFactoryName[] = "pbox_tls_open_1";
 
-// Reads a folder of keys, as `pboxctl keys` makes it. Set-up thread.
+// Reads a folder of keys, as `pboxctl keys` makes it. Its files may be replaced later: each new
+// connection uses those of its time. Set-up thread.
 Result<std::shared_ptr<const WorkerKeys>> open_keys(const std::string& folder);
 
 }  // namespace pbox::worker

@@ -60,6 +60,16 @@ for limit in net.core.rmem_max net.core.wmem_max; do
     || { echo "pbox.sysctl does not set $limit to 8 MiB"; exit 1; }
 done
 
+# With the drop-in for credentials the unit is as closed as before.
+rm "$folder/pboxd.service.d/rdma.conf"
+cp "$units/pboxd-credentials.conf" "$folder/pboxd.service.d/credentials.conf"
+output=$(systemd-analyze verify --man=no "$folder/pboxd.service" 2>&1) \
+  || { echo "$output"; exit 1; }
+if [ -n "$output" ]; then
+  echo "systemd-analyze verify with pboxd-credentials.conf: $output"
+  exit 1
+fi
+
 mkdir -p "$folder/root/etc"
 systemd-sysusers --root="$folder/root" "$units/pbox.sysusers"
 grep -q '^pbox:.*:/usr/sbin/nologin$' "$folder/root/etc/passwd" \

@@ -32,7 +32,7 @@ expect 0 'identity  pbox://rack/box/a' "$pboxctl" keys show "$folder/a"
 expect 0 "authority $authority" "$pboxctl" keys show "$folder/a"
 expect 0 'in 90 days' "$pboxctl" keys show "$folder/a"
 expect 0 'in 1 days' "$pboxctl" keys show "$folder/o"
-chmod 640 "$folder/v/key.pem"
+chmod 644 "$folder/v/key.pem"
 expect 1 "chmod 600 $folder/v/key.pem" "$pboxctl" keys show "$folder/v"
 
 # Keys that are there are kept: no file changes, not even one that is missing is written.
@@ -70,3 +70,72 @@ expect 0 'until 20' "$pboxctl" keys init "$folder/short" --cluster rack --days 2
 expect 1 'give fewer days' "$pboxctl" keys box "$folder/short" a --out "$folder/new"
 cp "$folder/short/ca-key.pem" "$ca/ca-key.pem"
 expect 1 'private key that belongs to it' "$pboxctl" keys viewer "$ca" --out "$folder/new"
+
+# The authority is replaced in three steps, each of which may be repeated and none left out.
+root=$folder/root
+expect 0 'until 20' "$pboxctl" keys init "$root" --cluster rack
+expect 0 'box/a' "$pboxctl" keys box "$root" a --out "$folder/ra" --days 7
+expect 0 'rank/*' "$pboxctl" keys job "$root" acme/x --out "$folder/rw"
+expect 0 'rotation  none' "$pboxctl" keys show "$root"
+expect 1 'is not being replaced' "$pboxctl" keys rotate "$root" --issue
+expect 2 'are two steps' "$pboxctl" keys rotate "$root" --issue --finish
+expect 2 'keys rotate FOLDER' "$pboxctl" keys rotate
+cp "$root/ca-key.pem" "$folder/first-key"
+expect 0 "keys rotate $root --issue" "$pboxctl" keys rotate "$root" "$folder/ra"
+cp "$root/ca.pem" "$folder/both"
+expect 0 'step 1 of 3' "$pboxctl" keys rotate "$root" "$folder/ra" "$folder/rw"
+cmp "$folder/both" "$root/ca.pem"
+cmp "$folder/first-key" "$root/ca-key.pem"
+cmp "$root/ca.pem" "$folder/rw/ca.pem"
+mode_is 600 "$root/next-key.pem"
+test "$(grep -c BEGIN "$root/ca.pem")" = 2
+expect 1 'still signs all keys' "$pboxctl" keys rotate "$root" --finish
+# Keys that are made now are the former authority's, as not all peers trust the next one yet.
+expect 0 'box/b' "$pboxctl" keys box "$root" b --out "$folder/rb"
+expect 0 'step 2 of 3' "$pboxctl" keys rotate "$root" --issue "$folder/ra"
+if cmp -s "$folder/first-key" "$root/ca-key.pem"; then
+  echo 'keys rotate --issue kept the former key'
+  exit 1
+fi
+cmp "$folder/first-key" "$root/former-key.pem"
+test ! -e "$root/next-key.pem"
+cp "$folder/ra/cert.pem" "$folder/renewed"
+expect 0 'step 2 of 3' "$pboxctl" keys rotate "$root" --issue "$folder/ra"
+cmp "$folder/renewed" "$folder/ra/cert.pem"
+mode_is 600 "$folder/ra/key.pem"
+expect 0 'in 7 days' "$pboxctl" keys show "$folder/ra"
+expect 0 'identity  pbox://rack/box/a' "$pboxctl" keys show "$folder/ra"
+expect 1 'renew it first' "$pboxctl" keys rotate "$root" --finish "$folder/ra" "$folder/rw"
+expect 0 'new keys of pbox://rack/tenant/acme/job/x/rank/*' \
+  "$pboxctl" keys rotate "$root" --issue "$folder/rw"
+# A step that was interrupted before its last rename is completed.
+mv "$root/ca-key.pem" "$root/next-key.pem"
+cp "$root/former-key.pem" "$root/ca-key.pem"
+expect 0 'step 2 of 3' "$pboxctl" keys show "$root"
+test ! -e "$root/next-key.pem"
+
+# Stolen keys of either authority are revoked.
+expect 0 'pbox://rack/box/b: revoked' "$pboxctl" keys revoke "$root" "$folder/rb"
+expect 0 'rank/*: revoked' "$pboxctl" keys revoke "$root" "$folder/rw/cert.pem"
+cp "$root/crl.pem" "$folder/lists"
+expect 0 'revoked already' "$pboxctl" keys revoke "$root" "$folder/rw"
+cmp "$folder/lists" "$root/crl.pem"
+expect 1 'another authority' "$pboxctl" keys revoke "$root" "$folder/a"
+expect 2 'keys revoke FOLDER KEYS' "$pboxctl" keys revoke "$root"
+expect 0 'step 2 of 3' "$pboxctl" keys rotate "$root" --issue "$folder/ra"
+cmp "$root/crl.pem" "$folder/ra/crl.pem"
+expect 0 'box/a' "$pboxctl" keys show "$folder/ra"
+cp "$root/ca.pem" "$folder/rb/ca.pem"
+cp "$root/crl.pem" "$folder/rb/crl.pem"
+expect 1 'it is revoked' "$pboxctl" keys show "$folder/rb"
+
+expect 0 'rotation  none' "$pboxctl" keys rotate "$root" --finish "$folder/ra"
+test ! -e "$root/former-key.pem"
+test "$(grep -c BEGIN "$root/ca.pem")" = 1
+test "$(grep -c BEGIN "$root/crl.pem")" = 1
+cmp "$root/ca.pem" "$folder/ra/ca.pem"
+expect 0 'identity  pbox://rack/box/a' "$pboxctl" keys show "$folder/ra"
+expect 0 'rotation  none' "$pboxctl" keys rotate "$root" --finish
+cp "$root/ca.pem" "$folder/rb/ca.pem"
+rm "$folder/rb/crl.pem"
+expect 1 'no authority in ca.pem has signed it' "$pboxctl" keys show "$folder/rb"

@@ -7,6 +7,7 @@
 #include <list>
 
 #include "nic/tls/pem.h"
+#include "nic/tls/revocation.h"
 #include "nic/wire/control_frame.h"
 #include "tests/support/key_folder.h"
 #include "tests/unit/appliance/control/service.h"
@@ -198,6 +199,53 @@ TEST_CASE("peers with wrong certificates are refused and told why") {
     CHECK_THAT(peer.failure(), Contains(row.ours));
     CHECK_THAT(service.refusals()[0], Contains(row.theirs));
   }
+  CHECK(service.registry().connection_count() == 0);
+}
+
+TEST_CASE("after a reload live connections end whose peers the new keys refuse, and only those") {
+  const auto former = test::authority(), next = test::authority();
+  KeyedService service(former);
+  const KeyFolder stolen(former, kWorker), kept(former, kWorker);
+  Peer gone(service, stolen.load()->connect(""));
+  Peer stays(service, kept.load()->connect(""));
+  service.run_until([&] { return service.registry().connection_count() == 2; });
+  const auto reload = [&](const std::string& trusted, const std::string& lists) {
+    const KeyFolder box(next, KeyFolder::order("pbox://rack/box/a"), trusted);
+    if (!lists.empty()) box.write("crl.pem", lists);
+    service.server().set_credentials(box.load());
+  };
+  const std::string both = former.certificate + next.certificate;
+  const std::vector<tls::KeyPair> authorities = {former};
+  const auto certificate = tls::read_pem_file(stolen.path() + "/cert.pem");
+  reload(both, tls::revoke(authorities, "", *certificate, std::time(nullptr))->lists);
+  service.run_until([&] { return gone.is_closed(); });
+  stays.say(question());
+  service.run_until([&] { return !stays.heard().empty(); });
+  CHECK(service.registry().connection_count() == 1);
+  REQUIRE(service.noted("peer_withdrawn"));
+  CHECK_THAT(service.events.front().text, Contains(kWorker) && Contains("it is revoked"));
+  // A new connection proves the box's new certificate, which the former authority has not signed.
+  const KeyFolder renewed(next, KeyFolder::order(kWorker), next.certificate);
+  Peer later(service, renewed.load()->connect("a"));
+  service.run_until([&] { return service.registry().connection_count() == 2; });
+  reload(next.certificate, "");
+  service.run_until([&] { return stays.is_closed(); });
+  later.say(question());
+  service.run_until([&] { return !later.heard().empty(); });
+  CHECK(service.registry().connection_count() == 1);
+}
+
+TEST_CASE("a handshake that a reload overtakes is held to the new keys") {
+  const auto former = test::authority(), next = test::authority();
+  KeyedService service(former);
+  const KeyFolder keys(former, kWorker);
+  Peer peer(service, keys.load()->connect(""));
+  const KeyFolder box(next, "pbox://rack/box/a");
+  // The box has the peer's last bytes, but its control thread, which is this one, no connection.
+  service.run_until([&] { return peer.is_established(); });
+  REQUIRE(service.registry().connection_count() == 0);
+  service.server().set_credentials(box.load());
+  service.run_until([&] { return peer.is_closed(); });
   CHECK(service.registry().connection_count() == 0);
 }
 

@@ -108,6 +108,10 @@ TEST_CASE("both ends learn each other's identity and exchange messages") {
     REQUIRE(pair.is_established());
     CHECK(tls::to_uri(pair.client.connection->peer()) == "pbox://rack/box/a");
     CHECK(tls::to_uri(pair.server.connection->peer()) == kWorker);
+    CHECK(pair.client.connection->peer_certificates() ==
+          *tls::read_pem_file(box.path() + "/cert.pem"));
+    CHECK(pair.server.connection->peer_certificates() ==
+          *tls::read_pem_file(worker.path() + "/cert.pem"));
     const std::string large(100'000, 'x');
     pair.client.say("to the box");
     pair.client.say(large);

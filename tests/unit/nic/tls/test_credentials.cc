@@ -1,6 +1,7 @@
 // Folders of keys: what is loaded, and what is refused.
 #include <openssl/pem.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 
@@ -62,12 +63,15 @@ TEST_CASE("a list of certificates that is damaged at its end is refused as a who
 
 TEST_CASE("a private key that others may use is refused, with its mode and the remedy") {
   const KeyFolder folder(authority(), "pbox://rack/box/a");
-  for (const mode_t mode : {0640, 0604, 0620, 0602, 0644, 0610}) {
+  for (const mode_t mode : {0660, 0604, 0620, 0602, 0644, 0610}) {
     REQUIRE(chmod((folder.path() + "/key.pem").c_str(), mode) == 0);
     CHECK_THAT(refusal(folder.path()), Contains("chmod 600 " + folder.path() + "/key.pem"));
   }
   REQUIRE(chmod((folder.path() + "/key.pem").c_str(), 0400) == 0);
   CHECK(refusal(folder.path()).empty());
+  // As systemd and Kubernetes give root's files to a service.
+  REQUIRE(chmod((folder.path() + "/key.pem").c_str(), 0440) == 0);
+  CHECK(refusal(folder.path()).empty() == (geteuid() == 0));
 }
 
 TEST_CASE("a key of another certificate is refused") {

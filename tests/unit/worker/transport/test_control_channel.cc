@@ -172,6 +172,28 @@ TEST_CASE("a channel refuses a box of another authority, and of another name") {
   while (box.failure().empty()) box.work();  // the box is told
 }
 
+TEST_CASE("each new connection has the keys that the folder holds then") {
+  const auto former = test::authority(), next = test::authority();
+  const KeyFolder worker(former, kWorker);
+  const auto client = keys_of(worker);
+  const auto connect_to = [&](const tls::KeyPair& signer) {
+    FakeBox box(KeyFolder(signer, "pbox://rack/box/a").load()->accept());
+    auto channel = open_channel(box, client.get(), "a");
+    const std::string failure = connect(channel, box);
+    while (failure.empty() && box.failure().empty() && !box.tls().is_established()) box.work();
+    return failure + box.failure();
+  };
+  CHECK(connect_to(former).empty());
+  CHECK_THAT(connect_to(next), Contains("no authority in ca.pem has signed it"));
+  const auto renewed = *tls::issue(next, KeyFolder::order(kWorker));
+  worker.write("cert.pem", renewed.certificate, 0644);
+  worker.write("key.pem", renewed.key);
+  CHECK(connect_to(former).empty());  // cert.pem does not fit ca.pem yet: the former keys serve
+  worker.write("ca.pem", next.certificate, 0644);
+  CHECK(connect_to(next).empty());
+  CHECK_THAT(connect_to(former), Contains("no authority in ca.pem has signed it"));
+}
+
 TEST_CASE("a box that refuses the worker's certificate is believed, with the remedy") {
   const auto ours = test::authority(), theirs = test::authority();
   const KeyFolder worker(theirs, KeyFolder::order(kWorker), theirs.certificate + ours.certificate);

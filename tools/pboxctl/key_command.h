@@ -1,0 +1,27 @@
+// The parts of `pboxctl keys`. Each function prints its answer and returns the exit status.
+#pragma once
+
+#include <boost/program_options/variables_map.hpp>
+#include <string>
+
+#include "nic/tls/authority.h"
+#include "tools/pboxctl/commands.h"
+
+namespace pboxctl {
+
+inline constexpr int64_t kClockSkewSeconds = 300;  // a host whose clock is late accepts new keys
+inline constexpr unsigned kAuthorityDays = 3650;   // also the most that keys may last
+
+// Prints the error and returns kFailed.
+int fail_keys(const std::string& what);
+// Returns --days; 0 after it has complained.
+unsigned days_of(const boost::program_options::variables_map& given, unsigned fallback);
+// From now on, for that many days.
+pbox::tls::Validity validity_of(unsigned days);
+
+// keys_rotate.cc
+int rotate_authority(const boost::program_options::variables_map& given, const Words& more);
+int revoke_keys(const Words& more);
+int show_authority(const std::string& folder);
+
+}  // namespace pboxctl
