@@ -15,6 +15,7 @@
 #include "appliance/control/job_view.h"
 #include "appliance/control/snapshot_run.h"
 #include "appliance/control/straggler_view.h"
+#include "appliance/control/tenants.h"
 #include "appliance/control/trace_view.h"
 #include "base/result.h"
 #include "nic/port_counters.h"
@@ -57,6 +58,7 @@ struct BoxView {
   uint32_t control_connections = 0;
   uint64_t handshakes_refused = 0;           // peers whose TLS handshake has failed
   std::vector<std::string> links_down = {};  // devices of data.port = dpdk without a link
+  std::map<std::string, control::TenantUse, std::less<>> tenants = {};
 };
 
 struct ClusterView {
