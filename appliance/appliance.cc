@@ -220,11 +220,20 @@ control::RegistryOptions Appliance::registry_options() const {
   for (const topology::PipelinePlan& pipeline : topology_.pipelines) {
     arena_bytes.push_back(pipeline.arena_bytes);
   }
+  control::TenantPolicy tenants;
+  for (const config::Tenant& tenant : config_.jobs.tenants) {
+    tenants.set(tenant.name, {.weight = tenant.weight,
+                              .jobs = tenant.jobs,
+                              .sessions = tenant.sessions,
+                              .connections = tenant.connections,
+                              .memory_bytes = tenant.memory_mib << 20});
+  }
   return {.box_name = config_.box.name,
           .job_limits = {.workers_max = config_.jobs.workers_max,
                          .chunks_max = config_.jobs.chunks_max,
                          .chunk_bytes_default = config_.jobs.chunk_bytes},
           .jobs_max = config_.jobs.max,
+          .tenants = std::move(tenants),
           .job_memory_bytes = topology_.job_memory_bytes,
           .arena_bytes = arena_bytes,
           .join_timeout_ns = config_.control.join_timeout_s * kNanosPerSecond,
@@ -342,11 +351,12 @@ admin::BoxView Appliance::box() const {
           .parts_moved = totals.parts_moved,
           .snapshots_taken = totals.snapshots_taken,
           .snapshots_failed = totals.snapshots_failed,
-          .control_connections = static_cast<uint32_t>(registry_->connection_count()),
+          .control_connections = control_->connection_count(),
           .handshakes_refused = control_->handshakes_refused(),
           .keys_expire_unix_s =
               keys_ == nullptr ? std::nullopt : std::optional(keys_->expires_unix_s()),
-          .links_down = pipelines_->ports().links_down()};
+          .links_down = pipelines_->ports().links_down(),
+          .tenants = registry_->tenants()};
 }
 
 std::vector<admin::PipelineView> Appliance::pipelines() const {

@@ -145,11 +145,23 @@ struct Memory {
   bool operator==(const Memory&) const = default;
 };
 
+// Bounds of one tenant's jobs on this box, and its share of the wire. A bound of 0 is none.
+struct Tenant {
+  std::string name;          // "*": each tenant that is not listed
+  uint32_t weight = 1;       // share of the wire while other tenants want it too
+  uint32_t jobs = 0;         // at a time
+  uint64_t memory_mib = 0;   // held by its jobs, with the states that they left and snapshots
+  uint32_t sessions = 0;     // one for each rank, part and pipeline
+  uint32_t connections = 0;  // control connections
+  bool operator==(const Tenant&) const = default;
+};
+
 struct Jobs {
   uint32_t max = limits::kJobsMax;
   uint32_t workers_max = limits::kWorkersPerJobMax;  // per job
   uint32_t chunks_max = limits::kChunksPerJobMax;    // per job
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
+  std::vector<Tenant> tenants;
   bool operator==(const Jobs&) const = default;
 };
 

@@ -10,25 +10,8 @@
 namespace pbox::config {
 namespace {
 
-constexpr char kBlank[] = " \t";
 constexpr char kVirtualPrefix[] = "net_";
 constexpr uint32_t kVlanMax = 4'094;
-
-std::vector<std::string> split(const std::string& text, const char* separators) {
-  std::vector<std::string> parts;
-  for (size_t start = 0; start <= text.size();) {
-    const size_t end = std::min(text.find_first_of(separators, start), text.size());
-    parts.push_back(text.substr(start, end - start));
-    start = end + 1;
-  }
-  return parts;
-}
-
-std::vector<std::string> words_of(const std::string& item) {
-  auto words = split(item, kBlank);
-  words.erase(std::remove(words.begin(), words.end(), std::string()), words.end());
-  return words;
-}
 
 // Returns "dddd:bb:dd.f" in lower case, from that or from "bb:dd.f"; nullopt for other words.
 std::optional<std::string> read_pci_address(const std::string& word) {

@@ -7,6 +7,7 @@
 #include "config/field_makers.h"
 #include "config/fields_cluster.h"
 #include "config/fields_rdma.h"
+#include "config/tenant_list.h"
 
 namespace pbox::config {
 namespace {
@@ -64,6 +65,22 @@ Field dpdk_devices() {
                  return true;
                },
                [](const std::string& text) { return read_dpdk_devices(text).faults; }};
+}
+
+Field job_tenants() {
+  return Field{"jobs.tenants",
+               "bounds of tenants and their shares of the wire; a tenant's jobs are TENANT/NAME",
+               "items separated by ';', each a tenant or '*' and its bounds, as "
+               "acme weight=3 jobs=10 memory_mib=4096 sessions=640 connections=80",
+               true,
+               [](const Config& config) { return print_tenants(config.jobs.tenants); },
+               [](Config& config, const std::string& text) {
+                 auto read = read_tenants(text);
+                 if (!read.faults.empty()) return false;
+                 config.jobs.tenants = std::move(read.tenants);
+                 return true;
+               },
+               [](const std::string& text) { return read_tenants(text).faults; }};
 }
 
 void add_addresses_and_ports(std::vector<Field>& list) {
@@ -188,6 +205,7 @@ void add_jobs_and_log(std::vector<Field>& list) {
                         limits::kChunksPerJobMax, Reload::kYes, "most chunks of one job"));
   list.push_back(number("jobs.chunk_bytes", PBOX_MEMBER(jobs, chunk_bytes), limits::kChunkBytesMin,
                         limits::kChunkBytesMax, Reload::kYes, "size of a chunk, for new jobs"));
+  list.push_back(job_tenants());
   list.push_back(file_path("security.keys", PBOX_MEMBER(security, keys),
                            "folder of this box's keys, as pboxctl keys makes it; empty: none"));
   list.push_back(boolean("security.encrypt", PBOX_MEMBER(security, encrypt),

@@ -1,5 +1,6 @@
 #include "config/value.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -32,6 +33,22 @@ std::string trim(const std::string& text) {
   const size_t first = text.find_first_not_of(kBlank);
   if (first == std::string::npos) return {};
   return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+}
+
+std::vector<std::string> split(const std::string& text, const char* separators) {
+  std::vector<std::string> parts;
+  for (size_t start = 0; start <= text.size();) {
+    const size_t end = std::min(text.find_first_of(separators, start), text.size());
+    parts.push_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+  return parts;
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  auto words = split(text, " \t");
+  words.erase(std::remove(words.begin(), words.end(), std::string()), words.end());
+  return words;
 }
 
 }  // namespace pbox::config

@@ -27,7 +27,8 @@ enum class CommandKind : uint8_t {
   kSetLearningRate,
   // shard, priorities: one per chunk of the shard, for the results finished from now on.
   kSetPriorities,
-  // shard, credit_bytes: the credit of every session of the shard. GRANTs go out.
+  // shard, credit_bytes, weight: the credit of every session of the shard, and its tenant's weight.
+  // GRANTs go out.
   kSetCredit,
   // shard, rank, spi, credit_bytes, generation, known_host, seal: the rank takes part with this
   // session from now on. Its former session, if any, is void, and its seal is in `seal` afterwards.
@@ -53,6 +54,7 @@ struct Command {
   JobShard* shard = nullptr;
   float learning_rate = 0;
   uint32_t credit_bytes = 0;
+  uint32_t weight = 1;
   uint32_t rank = 0;
   uint32_t spi = 0;
   uint16_t generation = 0;

@@ -1,5 +1,5 @@
-// A box's packets: replies first, then per job, in turns (deficit round robin), the results that
-// are sent again, the fan-out of finished chunks, and answers to PULL.
+// A box's packets: replies first, then per tenant and job, in turns (egress_turns.h), the results
+// that are sent again, the fan-out of finished chunks, and answers to PULL.
 #include "pipeline/egress.h"
 
 #include "nic/wire/path_probe.h"
@@ -8,13 +8,6 @@
 #include "pipeline/round_tracing.h"
 
 namespace pbox::pipeline {
-namespace {
-
-// Bytes that a job may send before the next job's turn (deficit round robin: Shreedhar and
-// Varghese, SIGCOMM 1995). Two of the largest packets, so that every turn sends something.
-constexpr int64_t kQuantumBytes = 2 * int64_t{limits::kPacketBytesMax};
-
-}  // namespace
 
 Egress::Egress(EngineContext& context, FlightRecording& flight)
     : context_(context), flight_(flight), replies_(kReplyCapacity) {}
@@ -22,17 +15,9 @@ Egress::Egress(EngineContext& context, FlightRecording& flight)
 std::span<const nic::TxPacket> Egress::to_send() {
   if (outgoing_begin_ == outgoing_end_) {
     outgoing_begin_ = 0;
-    size_t filled = fill_replies(0);
-    size_t idle_shards = 0;
-    while (filled < outgoing_.size() && idle_shards < context_.shards.size()) {
-      PBOX_DCHECK(next_shard_ < context_.shards.size());
-      JobShard& shard = *context_.shards[next_shard_];
-      const size_t before = filled;
-      filled = fill_shard(shard, filled, outgoing_.size());
-      idle_shards = filled == before ? idle_shards + 1 : 0;
-      if (filled < outgoing_.size()) next_shard_ = (next_shard_ + 1) % context_.shards.size();
-    }
-    outgoing_end_ = filled;
+    outgoing_end_ = turns_.fill_burst(
+        fill_replies(0), outgoing_.size(),
+        [this](JobShard& shard, size_t filled) { return fill_shard(shard, filled); });
     results_changed_ = false;
   } else if (results_changed_) {
     refresh_unsent();
@@ -45,10 +30,10 @@ void Egress::drop_unsent() {
   outgoing_begin_ = outgoing_end_ = 0;
 }
 
-void Egress::drop_all() {
+void Egress::remove(JobShard& shard) {
+  turns_.remove(shard);
   drop_unsent();
   reply_head_ = reply_tail_ = 0;
-  next_shard_ = 0;
 }
 
 void Egress::sent(size_t count) {
@@ -88,15 +73,12 @@ void Egress::seal(Session& session, size_t index) {
   session.seal.seal(context_.tag, outgoing_[index], room_.at(index));
 }
 
-size_t Egress::fill_shard(JobShard& shard, size_t filled, size_t limit) {
+size_t Egress::fill_shard(JobShard& shard, size_t filled) {
+  const size_t limit = outgoing_.size();
   const bool has_work = shard.egress.cursor.count > 0 || !shard.egress.empty() ||
                         shard.egress.has_resend() || shard.egress.has_answer() ||
                         !shard.reply_cursor.ranks.empty();
-  if (!has_work) {
-    shard.egress_deficit_bytes = 0;
-    return filled;
-  }
-  if (shard.egress_deficit_bytes <= 0) shard.egress_deficit_bytes += kQuantumBytes;
+  if (!has_work) return filled;
   PBOX_DCHECK(shard.egress_deficit_bytes > 0);
   filled = fill_resends(shard, filled, limit);
   PBOX_DCHECK(filled <= limit);

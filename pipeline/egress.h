@@ -1,6 +1,6 @@
-// The packets of a pipeline that leave: replies, then per job, in turns (deficit round robin), the
-// results that are sent again, the fan-out of finished chunks, and answers to PULL. The pipeline's
-// core calls everything here.
+// The packets of a pipeline that leave: replies, then per tenant and job, in turns
+// (egress_turns.h), the results that are sent again, the fan-out of finished chunks, and answers to
+// PULL. The pipeline's core calls everything here.
 //
 //   egress.cc          results, by job and priority
 //   egress_replies.cc  STATUS and GRANT
@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "nic/port.h"
+#include "pipeline/egress_turns.h"
 #include "pipeline/engine_context.h"
 #include "pipeline/flight_recording.h"
 
@@ -22,6 +23,12 @@ class Egress {
  public:
   // Both outlive this.
   Egress(EngineContext& context, FlightRecording& flight);
+
+  // The shard takes part from now on, until remove().
+  void add(JobShard& shard) { turns_.add(shard); }
+  // Also drops packets that were made but not sent, and the replies in the queue, which may point
+  // into the shard's memory. They are few, and a worker's timer covers every one of them.
+  void remove(JobShard& shard);
 
   // Returns the packets to hand to the port next, at most limits::kBurstPackets. The span stays the
   // same until sent(count) says how many of them the port took.
@@ -47,9 +54,6 @@ class Egress {
   void note_results_changed() { results_changed_ = true; }
   // Drops packets that were made but not sent.
   void drop_unsent();
-  // Drops these, and the replies in the queue. A shard is about to go, and they may point into its
-  // memory. They are few, and a worker's timer covers every one of them.
-  void drop_all();
   // A session that encrypts is about to begin.
   void make_seal_room() { room_.make(); }
 
@@ -74,7 +78,7 @@ class Egress {
                   const Path& path);
   // Each fills outgoing_ from index `filled` to at most `limit`, and returns the new fill level.
   size_t fill_replies(size_t filled);
-  size_t fill_shard(JobShard& shard, size_t filled, size_t limit);
+  size_t fill_shard(JobShard& shard, size_t filled);
   size_t fill_fan_out(JobShard& shard, size_t filled, size_t limit);
   size_t fill_group(JobShard& shard, Session& session, size_t filled, size_t limit);
   size_t fill_resends(JobShard& shard, size_t filled, size_t limit);
@@ -91,7 +95,7 @@ class Egress {
 
   EngineContext& context_;
   FlightRecording& flight_;
-  size_t next_shard_ = 0;         // the shard whose turn it is to send
+  EgressTurns turns_;
   bool results_changed_ = false;  // since packets were made, in a job whose model is not BSP
 
   std::vector<Reply> replies_;  // a ring of kReplyCapacity

@@ -46,6 +46,8 @@ bool Engine::begin(Command& command) {
       PBOX_CHECK(command.priorities.size() == shard.chunks().size());
       return true;
     case CommandKind::kSetCredit:
+      PBOX_CHECK(command.weight > 0);
+      shard.weight = command.weight;
       for (Session& session : shard.sessions()) session.credit_bytes = command.credit_bytes;
       egress_.send_grants(shard);
       return false;
@@ -92,6 +94,7 @@ bool Engine::walk(Command& command) {
 void Engine::install(JobShard& shard) {
   PBOX_CHECK(context_.shards.size() < limits::kShardsPerPipelineMax);  // admission counts them
   context_.shards.push_back(&shard);
+  egress_.add(shard);
   shard.flight_number = flight_.next_shard_number();
   if (shard.finishes_later()) ++waiting_shards_;
   shard.parked_changed_ns = context_.now_ns;
@@ -206,7 +209,7 @@ void Engine::remove(JobShard& shard) {
   for (const Session& session : shard.sessions()) {
     if (session.present) context_.sessions.at(session.spi) = {};
   }
-  egress_.drop_all();
+  egress_.remove(shard);
 }
 
 }  // namespace pbox::pipeline

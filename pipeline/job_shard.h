@@ -349,7 +349,9 @@ class JobShard {
   std::unique_ptr<StepGate> gate;  // null: rounds need no verdict
   StateCut* cut = nullptr;         // null: no snapshot is in progress. BSP and mode optimize only
 
-  int64_t egress_deficit_bytes = 0;  // bytes left in this turn (deficit round robin between jobs)
+  // See egress_turns.h. All shards of a tenant have the same weight.
+  uint32_t weight = 1;
+  int64_t egress_deficit_bytes = 0;  // bytes left in this turn
 
  private:
   static constexpr uint32_t kNotOwned = UINT32_MAX;

@@ -42,6 +42,14 @@ void fill_build_info(MetricFamily& family, const MetricSample& sample) {
   add_gauge(family, {{"version", sample.box.version}}, 1);
 }
 
+// One series for each tenant that has anything here. Jobs without a tenant have the label "".
+template <typename Value>
+void fill_tenants(MetricFamily& family, const MetricSample& sample, Value control::TenantUse::*of) {
+  for (const auto& [tenant, use] : sample.box.tenants) {
+    add_gauge(family, {{"tenant", tenant}}, static_cast<double>(use.*of));
+  }
+}
+
 void fill_cluster_info(MetricFamily& family, const MetricSample& sample) {
   add_gauge(family, {{"cluster", sample.cluster.name}, {"store", sample.cluster.store}}, 1);
 }
@@ -241,6 +249,26 @@ constexpr MetricRow kRows[] = {
     of_box("pbox_metrics_ranks_left_out", kGauge,
            "Ranks that have no series of their own, because the box has too many ranks",
            [](const Sample& sample) { return Value(sample.ranks_left_out); }),
+    whole("pbox_tenant_jobs", kGauge, MetricScope::kBox, "tenant",
+          "Jobs of the tenant; see [jobs] tenants for its bounds",
+          [](MetricFamily& family, const Sample& sample) {
+            fill_tenants(family, sample, &control::TenantUse::jobs);
+          }),
+    whole("pbox_tenant_memory_bytes", kGauge, MetricScope::kBox, "tenant",
+          "Memory that the tenant's jobs hold, with the states that they left and their snapshots",
+          [](MetricFamily& family, const Sample& sample) {
+            fill_tenants(family, sample, &control::TenantUse::memory_bytes);
+          }),
+    whole("pbox_tenant_sessions", kGauge, MetricScope::kBox, "tenant",
+          "Sessions of the tenant: one for each rank, part and pipeline",
+          [](MetricFamily& family, const Sample& sample) {
+            fill_tenants(family, sample, &control::TenantUse::sessions);
+          }),
+    whole("pbox_tenant_connections", kGauge, MetricScope::kBox, "tenant",
+          "Control connections of the tenant",
+          [](MetricFamily& family, const Sample& sample) {
+            fill_tenants(family, sample, &control::TenantUse::connections);
+          }),
     whole("pbox_cluster_store_errors_total", kCounter, MetricScope::kBox, "op",
           "Failed calls to the store of the cluster", fill_store_errors),
     whole("pbox_pipeline_info", kGauge, MetricScope::kPipeline, "port,nic,affinity",

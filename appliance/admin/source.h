@@ -15,6 +15,7 @@
 #include "appliance/control/job_view.h"
 #include "appliance/control/snapshot_run.h"
 #include "appliance/control/straggler_view.h"
+#include "appliance/control/tenants.h"
 #include "appliance/control/trace_view.h"
 #include "base/result.h"
 #include "nic/port_counters.h"
@@ -58,6 +59,7 @@ struct BoxView {
   uint64_t handshakes_refused = 0;                 // peers whose TLS handshake has failed
   std::optional<int64_t> keys_expire_unix_s = {};  // absent without keys
   std::vector<std::string> links_down = {};        // devices of data.port = dpdk without a link
+  std::map<std::string, control::TenantUse, std::less<>> tenants = {};
 };
 
 struct ClusterView {

@@ -43,6 +43,8 @@ class ControlConnections {
   size_t size() const { return connections_.size(); }
   auto begin() { return connections_.begin(); }
   auto end() { return connections_.end(); }
+  auto begin() const { return connections_.begin(); }
+  auto end() const { return connections_.end(); }
   // Forgets the connection and returns what was known about it. It is open.
   Connection erase(ConnectionId id);
 

@@ -7,6 +7,7 @@
 #include "appliance/control/version_checks.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "nic/wire/tenant.h"
 
 namespace pbox::control {
 namespace {
@@ -82,6 +83,7 @@ Result<Job*> JobAdmission::make_job(const proto::Join& join, JobSpec spec) {
   const Placement placement = choose_pipelines(spec, uses);
   auto job = std::make_unique<Job>(std::move(spec), context_.now_ns, placement, timeouts);
   if (const Status status = check_gathering(*job, join); !status) return status.error();
+  if (const Status status = check_tenant(job->spec(), *job); !status) return status.error();
   if (const Status status = check_places(*job, uses); !status) return status.error();
   if (const Status status = check_memory(*job, uses); !status) return status.error();
   Job& admitted = context_.jobs.add(std::move(job));
@@ -90,14 +92,40 @@ Result<Job*> JobAdmission::make_job(const proto::Join& join, JobSpec spec) {
   return &admitted;
 }
 
+Error JobAdmission::no_room(const JobSpec& spec, const std::string& wanted,
+                            const std::string& figures) const {
+  const std::string needs = spec.title() + " needs " + wanted + "; ";
+  if (context_.options.keys == nullptr) return {ErrorCode::kResourceExhausted, needs + figures};
+  context_.note(RegistryEvent::Severity::kInfo, "no_room", needs + figures, spec.name);
+  return {ErrorCode::kResourceExhausted,
+          needs +
+              "the box has no room for it now. Wait for other jobs, or ask its operator: the "
+              "log of the box has the figures (no_room)"};
+}
+
 // The parts of a job share a slot. A backup copy needs none: it belongs to another box's job.
 Status JobAdmission::check_job_slots(const JobSpec& spec) const {
   const uint32_t slots_max = context_.options.jobs_max;
   const uint32_t taken = job_slots_taken(context_.jobs);
   if (spec.is_backup || taken < slots_max || context_.jobs.has_job(spec.name)) return ok_status();
-  return Error{ErrorCode::kResourceExhausted,
-               "the box serves " + std::to_string(taken) +
-                   " jobs already ([jobs] max = " + std::to_string(slots_max) + ")"};
+  return no_room(spec, "a place among the jobs of the box",
+                 "the box serves " + std::to_string(taken) +
+                     " jobs already ([jobs] max = " + std::to_string(slots_max) + ")");
+}
+
+// The bounds of the tenant, except that of its memory (check_total).
+Status JobAdmission::check_tenant(const JobSpec& spec, const Job& job) const {
+  const std::string_view tenant = wire::tenant_of(spec.name);
+  const TenantBounds& bounds = context_.options.tenants.of(tenant);
+  if (bounds.jobs == 0 && bounds.sessions == 0) return ok_status();
+  const TenantUse use = tenant_uses(context_.jobs)[std::string(tenant)];
+  const bool is_new = !spec.is_backup && !context_.jobs.has_job(spec.name);
+  if (const Status status = check_bound(tenant, "jobs", "jobs", bounds.jobs, use.jobs, is_new);
+      !status) {
+    return status;
+  }
+  const uint64_t sessions = job.members().size() * job.shards().pipelines().size();
+  return check_bound(tenant, "sessions", "sessions", bounds.sessions, use.sessions, sessions);
 }
 
 // A part of several, and a backup copy, take one pipeline: the least loaded one that has room. A
@@ -121,22 +149,21 @@ Placement JobAdmission::choose_pipelines(const JobSpec& spec,
 }
 
 // The job is not in the table yet. It has to fit beside the jobs that are.
-Status JobAdmission::check_places(const Job& job, const std::vector<PipelineUse>& uses) {
+Status JobAdmission::check_places(const Job& job, const std::vector<PipelineUse>& uses) const {
   for (const uint32_t pipeline : job.shards().pipelines()) {
     const PipelineUse& use = uses[pipeline];
     if (use.shards >= limits::kShardsPerPipelineMax) {
-      return Error{ErrorCode::kResourceExhausted,
-                   job.spec().title() + " needs a place on pipeline " + std::to_string(pipeline) +
-                       ", which serves " + std::to_string(use.shards) +
-                       " parts of jobs and can serve no more; wait for other jobs to end"};
+      return no_room(job.spec(), "a place on pipeline " + std::to_string(pipeline),
+                     "it serves " + std::to_string(use.shards) +
+                         " parts of jobs and can serve no more; wait for other jobs to end");
     }
     if (use.sessions + job.members().size() > limits::kSessionsPerPipelineMax) {
-      return Error{ErrorCode::kResourceExhausted,
-                   job.spec().title() + " needs " + std::to_string(job.members().size()) +
-                       " sessions, and the box has no free session on pipeline " +
-                       std::to_string(pipeline) +
-                       " for some of them: " + std::to_string(use.sessions) + " of " +
-                       std::to_string(limits::kSessionsPerPipelineMax) + " are in use"};
+      return no_room(
+          job.spec(),
+          std::to_string(job.members().size()) + " sessions on pipeline " +
+              std::to_string(pipeline),
+          "the box has no free session there for some of them: " + std::to_string(use.sessions) +
+              " of " + std::to_string(limits::kSessionsPerPipelineMax) + " are in use");
     }
   }
   return ok_status();
@@ -149,15 +176,18 @@ Status JobAdmission::check_memory(const Job& job, const std::vector<PipelineUse>
 
 Status JobAdmission::check_total(const JobSpec& spec, uint64_t wanted) const {
   // A state that the part has left on this box is used up when the part opens.
-  const uint64_t taken = owner_.memory_taken_bytes() - handover_.kept_bytes(key_of(spec));
+  const uint64_t taken = owner_.memory_taken_bytes({}) - handover_.kept_bytes(key_of(spec));
   const uint64_t limit = context_.options.job_memory_bytes;
   if (wanted > limit || taken > limit - wanted) {
-    return Error{ErrorCode::kResourceExhausted,
-                 spec.title() + " needs " + std::to_string(wanted) + " bytes; other jobs hold " +
-                     std::to_string(taken) + " of the " + std::to_string(limit) +
-                     " bytes that jobs may take ([memory] job_share)"};
+    return no_room(spec, std::to_string(wanted) + " bytes",
+                   "other jobs hold " + std::to_string(taken) + " of the " + std::to_string(limit) +
+                       " bytes that jobs may take ([memory] job_share)");
   }
-  return ok_status();
+  const std::string_view tenant = wire::tenant_of(spec.name);
+  const uint64_t bound = context_.options.tenants.of(tenant).memory_bytes;
+  if (bound == 0) return ok_status();
+  const uint64_t held = owner_.memory_taken_bytes(tenant) - handover_.kept_bytes(key_of(spec));
+  return check_bound(tenant, "bytes of memory", "memory_mib", bound, held, wanted);
 }
 
 Status JobAdmission::check_arenas(const Job& job, const std::vector<PipelineUse>& uses) const {
@@ -166,14 +196,13 @@ Status JobAdmission::check_arenas(const Job& job, const std::vector<PipelineUse>
     const uint64_t free = free_on_pipeline(context_.options, index, uses[index]);
     if (job.footprint_on(index) <= free) continue;
     const int node = host_.info(index).numa_node;
-    return Error{
-        ErrorCode::kResourceExhausted,
-        job.spec().title() + " needs " + std::to_string(job.footprint_on(index)) +
-            " bytes on pipeline " + std::to_string(index) +
-            (node == kAnyNumaNode ? "" : " (NUMA node " + std::to_string(node) + ")") + "; " +
-            std::to_string(free) + " of " + std::to_string(limits[index]) +
+    return no_room(
+        job.spec(),
+        std::to_string(job.footprint_on(index)) + " bytes on pipeline " + std::to_string(index) +
+            (node == kAnyNumaNode ? "" : " (NUMA node " + std::to_string(node) + ")"),
+        std::to_string(free) + " of " + std::to_string(limits[index]) +
             " are free there. Wait for other jobs, raise [memory] job_share, or take pipelines off "
-            "a node that has less memory than others ([pipeline] cores)"};
+            "a node that has less memory than others ([pipeline] cores)");
   }
   return ok_status();
 }

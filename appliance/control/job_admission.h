@@ -37,9 +37,13 @@ class JobAdmission {
  private:
   Status check_abilities(const JobSpec& spec) const;
   Result<Job*> make_job(const proto::Join& join, JobSpec spec);
+  // The job finds no room because of others. With keys tenants do not learn anything of each other,
+  // so `figures` go to the log alone.
+  Error no_room(const JobSpec& spec, const std::string& wanted, const std::string& figures) const;
   Status check_job_slots(const JobSpec& spec) const;
-  static Status check_places(const Job& job, const std::vector<PipelineUse>& uses);
+  Status check_places(const Job& job, const std::vector<PipelineUse>& uses) const;
   Placement choose_pipelines(const JobSpec& spec, const std::vector<PipelineUse>& uses) const;
+  Status check_tenant(const JobSpec& spec, const Job& job) const;
   Status check_total(const JobSpec& spec, uint64_t wanted) const;
   Status check_memory(const Job& job, const std::vector<PipelineUse>& uses) const;
   Status check_arenas(const Job& job, const std::vector<PipelineUse>& uses) const;

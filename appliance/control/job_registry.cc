@@ -7,6 +7,7 @@
 #include "appliance/control/version_checks.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "nic/wire/tenant.h"
 
 namespace pbox::control {
 namespace {
@@ -61,7 +62,7 @@ JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host,
       snapshots_(context_, host, parts, store, *this),
       relays_(context_, upstream, *this),
       backups_(context_, parts, backups, *this),
-      sessions_(context_, host, spis_),
+      sessions_(context_, host),
       starter_(context_, host, spis_, epochs, *this,
                {handover_, snapshots_, relays_, backups_, sessions_, verdicts_}),
       admission_(context_, host, epochs, handover_, *this,
@@ -73,7 +74,17 @@ void JobRegistry::on_open(ConnectionId connection, const nic::Endpoint& peer, ui
                           std::optional<tls::Identity> identity) {
   context_.now_ns = now_ns;
   if (started_ns_ == 0) started_ns_ = now_ns;
+  const bool is_tenant = identity && identity->role == tls::Role::kTenant;
+  const std::string tenant = is_tenant ? identity->tenant : "";
   context_.connections.open(connection, peer, now_ns, std::move(identity));
+  if (!is_tenant) return;
+  const Status in_bounds =
+      check_connections(tenant, context_.options.tenants, context_.connections, 0);
+  if (in_bounds) return;
+  context_.note(Severity::kWarning, "join_refused",
+                to_string(peer) + ": " + in_bounds.error().message);
+  ++context_.totals.joins_refused;
+  context_.connections.refuse(connection, in_bounds.error());
 }
 
 void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t now_ns) {
@@ -399,10 +410,23 @@ Status JobRegistry::begin_snapshot(const std::string& job, uint64_t timeout_ns, 
   return snapshots_.begin(job, timeout_ns);
 }
 
-uint64_t JobRegistry::memory_taken_bytes() const {
-  uint64_t bytes = handover_.kept_bytes() + snapshots_.cut_bytes();
-  for (const auto& [part, job] : context_.jobs) bytes += job->footprint();
+uint64_t JobRegistry::memory_taken_bytes(std::optional<std::string_view> tenant) const {
+  uint64_t bytes = handover_.kept_bytes_of(tenant) + snapshots_.cut_bytes(tenant);
+  for (const auto& [part, job] : context_.jobs) {
+    if (!tenant || wire::tenant_of(part.first) == *tenant) bytes += job->footprint();
+  }
   return bytes;
+}
+
+std::map<std::string, TenantUse, std::less<>> JobRegistry::tenants() const {
+  auto uses = tenant_uses(context_.jobs);
+  for (const auto& [id, connection] : std::as_const(context_.connections)) {
+    if (connection.identity && connection.identity->role != tls::Role::kTenant) continue;
+    if (!connection.identity && connection.job == nullptr) continue;
+    ++uses[std::string(tenant_of(connection))].connections;
+  }
+  for (auto& [tenant, use] : uses) use.memory_bytes = memory_taken_bytes(tenant);
+  return uses;
 }
 
 }  // namespace pbox::control

@@ -76,6 +76,7 @@ class JobRegistry : private JobOwner {
     options.draw = std::move(context_.options.draw);
     options.keys = context_.options.keys;
     context_.options = std::move(options);
+    sessions_.share_credit();  // weights of tenants may have changed
   }
   // As in MemberRequests.
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) {
@@ -103,7 +104,9 @@ class JobRegistry : private JobOwner {
   std::optional<RunningParts> running(const std::string& name) const;
   // Parts that run here and could move to another box, by job and part.
   std::vector<PartProgress> progress() const;
-  uint64_t memory_taken_bytes() const override;
+  uint64_t memory_taken_bytes(std::optional<std::string_view> tenant = {}) const override;
+  // The tenants that have a job, a kept state or a connection here.
+  std::map<std::string, TenantUse, std::less<>> tenants() const;
   // As in capacity.h; kept states and cuts count too.
   FreeCapacity free_capacity() const {
     return control::free_capacity(context_, host_.count(), memory_taken_bytes());
@@ -113,7 +116,6 @@ class JobRegistry : private JobOwner {
   // As in StateHandover.
   size_t states_kept() const { return handover_.states_kept(); }
   const RegistryTotals& totals() const { return context_.totals; }
-  size_t connection_count() const { return context_.connections.size(); }
 
  private:
   // job_registry.cc: messages, time, and the end of jobs.

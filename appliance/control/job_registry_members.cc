@@ -5,6 +5,7 @@
 #include "appliance/control/version_checks.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "nic/wire/tenant.h"
 
 namespace pbox::control {
 namespace {
@@ -99,7 +100,12 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection,
   if (connection.job == nullptr) {
     const auto place = other_owner(join);
     if (place && *place) return context_.connections.redirect(id, **place);
-    job = place ? admission_.admit(message) : place.error();
+    // With keys the connection has counted since it was opened.
+    const Status in_bounds =
+        connection.identity ? ok_status()
+                            : check_connections(wire::tenant_of(join.job()),
+                                                context_.options.tenants, context_.connections, 1);
+    job = !in_bounds ? in_bounds.error() : place ? admission_.admit(message) : place.error();
     const bool has_no_room = place && !job && job.error().code == ErrorCode::kResourceExhausted;
     if (has_no_room && !join.is_backup() && parts_.hand_back(join.job(), join.part())) {
       job = Error{ErrorCode::kUnavailable, job.error().message +

@@ -96,7 +96,7 @@ Status JobShards::install(PipelineHost& host, Shards shards) {
     return status;
   }
   shards_ = std::move(shards);
-  credits_.assign(shards_.size(), 0);
+  shares_.assign(shards_.size(), {});
   return ok_status();
 }
 
@@ -187,15 +187,26 @@ void JobShards::set_priorities(PipelineHost& host, const std::vector<int32_t>& b
   }
 }
 
-void JobShards::set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes) {
+void JobShards::set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes,
+                           uint32_t weight) {
   const auto found = std::find(pipelines_.begin(), pipelines_.end(), pipeline);
   if (!running() || found == pipelines_.end()) return;
   const auto index = static_cast<size_t>(found - pipelines_.begin());
-  if (credits_[index] == credit_bytes) return;
-  credits_[index] = credit_bytes;
+  const Share share{credit_bytes, weight};
+  if (shares_[index] == share) return;
+  shares_[index] = share;
   host.execute(pipeline, {.kind = CommandKind::kSetCredit,
                           .shard = shards_[index].get(),
-                          .credit_bytes = credit_bytes});
+                          .credit_bytes = credit_bytes,
+                          .weight = weight});
+}
+
+uint32_t JobShards::credit_on(uint32_t pipeline) const {
+  const auto found = std::find(pipelines_.begin(), pipelines_.end(), pipeline);
+  PBOX_CHECK(running() && found != pipelines_.end());
+  const uint32_t credit = shares_[static_cast<size_t>(found - pipelines_.begin())].credit_bytes;
+  PBOX_CHECK(credit > 0);  // share_credit() comes before a session is told
+  return credit;
 }
 
 std::vector<uint32_t> JobShards::open_rounds(PipelineHost& host, uint32_t rank) const {

@@ -75,8 +75,11 @@ class JobShards {
   void set_learning_rate(PipelineHost& host, float learning_rate);
   // `by_chunk`: for all chunks of the part.
   void set_priorities(PipelineHost& host, const std::vector<int32_t>& by_chunk);
-  // No effect if the part does not run on this pipeline of the box, or has this credit there.
-  void set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes);
+  // The credit of each session, and the tenant's weight. No effect if the part does not run on this
+  // pipeline of the box, or has them there.
+  void set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes, uint32_t weight);
+  // The credit that was set. The part runs on this pipeline of the box.
+  uint32_t credit_on(uint32_t pipeline) const;
   // Returns the open round of each chunk. Where pushes are applied on arrival it is the round that
   // `rank` pushes next.
   std::vector<uint32_t> open_rounds(PipelineHost& host, uint32_t rank = 0) const;
@@ -95,7 +98,12 @@ class JobShards {
   std::vector<uint8_t> chunk_pipeline_;
   std::vector<uint64_t> pipeline_bytes_;  // by pipeline of the box
   Shards shards_;                         // as pipelines_, or empty
-  std::vector<uint32_t> credits_;         // as shards_: the last that was set; 0 if none
+  struct Share {
+    uint32_t credit_bytes = 0;  // 0: none was set
+    uint32_t weight = 0;
+    bool operator==(const Share&) const = default;
+  };
+  std::vector<Share> shares_;  // as shards_
 };
 
 }  // namespace pbox::control

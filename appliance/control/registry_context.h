@@ -12,6 +12,7 @@
 #include "appliance/control/control_connections.h"
 #include "appliance/control/job_table.h"
 #include "appliance/control/session_maker.h"
+#include "appliance/control/tenants.h"
 #include "base/entropy.h"
 #include "base/limits.h"
 #include "base/rng.h"
@@ -23,6 +24,7 @@ struct RegistryOptions {
   std::string box_name = {};
   JobLimits job_limits = {};
   uint32_t jobs_max = limits::kJobsMax;
+  TenantPolicy tenants = {};
   uint64_t job_memory_bytes = UINT64_MAX;  // memory of all jobs together, in bytes
   // Memory of all jobs together on each pipeline, in bytes; empty if there is no bound.
   std::vector<uint64_t> arena_bytes = {};
@@ -97,8 +99,8 @@ class JobOwner {
   virtual void fail(Job& job, const Error& error) = 0;
   // The ranks of a running part join once more, here. `event` and `why` are logged.
   virtual void gather_again(Job& job, const char* event, std::string why) = 0;
-  // Memory of all jobs, kept states and cuts together, in bytes.
-  virtual uint64_t memory_taken_bytes() const = 0;
+  // Memory of all jobs, kept states and cuts together, in bytes; or of one tenant's.
+  virtual uint64_t memory_taken_bytes(std::optional<std::string_view> tenant) const = 0;
 };
 
 }  // namespace pbox::control

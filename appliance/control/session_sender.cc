@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "nic/socket/receive_room.h"
 #include "nic/wire/control_versions.h"
+#include "nic/wire/tenant.h"
 
 namespace pbox::control {
 namespace {
@@ -52,12 +53,22 @@ uint32_t receivable_bytes(const PipelineInfo& info, uint32_t fragment_bytes) {
   return static_cast<uint32_t>(std::min<uint64_t>(info.receive_buffer_bytes, in_slots));
 }
 
-uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t window_bytes,
-                      uint32_t parts) {
-  const uint64_t share = uint64_t{receive_buffer_bytes} * 3 / 4 / std::max(1u, sessions);
-  const uint64_t window = window_bytes == 0 ? kWindowBytesAuto : window_bytes;
-  const uint64_t wanted = window / std::max(1u, parts);
-  const uint64_t credit = std::min({share, wanted, uint64_t{limits::kCreditBytesMax}});
+uint32_t credit_share(uint32_t receive_buffer_bytes, std::span<const TenantDemand> tenants,
+                      const TenantDemand& own, uint64_t window_bytes) {
+  const double receivable = static_cast<double>(uint64_t{receive_buffer_bytes} * 3 / 4);
+  double weights = 0;
+  for (const TenantDemand& tenant : tenants) weights += tenant.weight;
+  // The part of the shares that each tenant can use.
+  double usable = 1;
+  for (const TenantDemand& tenant : tenants) {
+    const double share = receivable * tenant.weight / weights;
+    usable = std::min(usable, static_cast<double>(tenant.window_bytes) / share);
+  }
+  const double of_tenant = usable * receivable * own.weight / weights;
+  const double of_session = of_tenant * static_cast<double>(window_bytes) /
+                            static_cast<double>(std::max<uint64_t>(1, own.window_bytes));
+  const auto credit = static_cast<uint64_t>(
+      std::min({of_session, static_cast<double>(window_bytes), double{limits::kCreditBytesMax}}));
   return static_cast<uint32_t>(std::max<uint64_t>(credit / limits::kCreditUnitBytes, 1) *
                                limits::kCreditUnitBytes);
 }
@@ -127,47 +138,56 @@ proto::BoxMessage SessionSender::session_for(const Job& job, uint32_t rank, bool
   job.describe(rank, host_, session);
   for (int index = 0; index < session.pipelines_size(); ++index) {
     const uint32_t pipeline = job.shards().pipelines()[static_cast<size_t>(index)];
-    session.mutable_pipelines(index)->set_credit_bytes(credit_on(pipeline, job));
+    session.mutable_pipelines(index)->set_credit_bytes(job.shards().credit_on(pipeline));
   }
   return message;
 }
 
-// The parts of one job follow each other in the table, so that the time is linear in their number.
 void SessionSender::share_credit() {
-  auto first = context_.jobs.begin();
-  while (first != context_.jobs.end()) {
-    const auto end = std::find_if(first, context_.jobs.end(), [&](const auto& entry) {
-      return entry.first.first != first->first.first;
-    });
-    std::vector<uint32_t> parts(host_.count(), 0);
-    for (auto entry = first; entry != end; ++entry) {
-      if (!entry->second->running()) continue;
-      for (const uint32_t pipeline : entry->second->shards().pipelines()) ++parts[pipeline];
+  const std::vector<SharedPipeline> pipelines = shared_pipelines();
+  for (const auto& [part, job] : context_.jobs) {
+    if (!job->running()) continue;
+    const std::string tenant(wire::tenant_of(part.first));
+    for (const uint32_t pipeline : job->shards().pipelines()) {
+      const SharedPipeline& shared = pipelines[pipeline];
+      const TenantDemand& own = shared.tenants.at(tenant);
+      const uint32_t credit =
+          credit_share(receivable_bytes(host_.info(pipeline), job->fragment_bytes()),
+                       shared.demands, own, window_bytes() / shared.parts.at(part.first));
+      job->shards().set_credit(host_, pipeline, credit, own.weight);
     }
-    for (auto entry = first; entry != end; ++entry) {
-      Job& job = *entry->second;
-      for (const uint32_t pipeline : job.shards().pipelines()) {
-        job.shards().set_credit(host_, pipeline, credit_on(pipeline, job, parts[pipeline]));
-      }
-    }
-    first = end;
   }
 }
 
-uint32_t SessionSender::credit_on(uint32_t pipeline, const Job& job) const {
-  uint32_t parts = 0;
-  for (const Job* other : context_.jobs.parts_of(job.spec().name)) {
-    const std::vector<uint32_t>& used = other->shards().pipelines();
-    const bool is_there = std::find(used.begin(), used.end(), pipeline) != used.end();
-    if (other->running() && is_there) ++parts;
+// The parts of one job on a pipeline share one window, because they share one path.
+std::vector<SessionSender::SharedPipeline> SessionSender::shared_pipelines() const {
+  std::vector<SharedPipeline> pipelines(host_.count());
+  for (const auto& [part, job] : context_.jobs) {
+    if (!job->running()) continue;
+    for (const uint32_t pipeline : job->shards().pipelines()) {
+      ++pipelines[pipeline].parts[part.first];
+    }
   }
-  return credit_on(pipeline, job, parts);
+  for (const auto& [part, job] : context_.jobs) {
+    if (!job->running()) continue;
+    const std::string tenant(wire::tenant_of(part.first));
+    const uint64_t sessions =
+        job->members().size() - job->members().count(Member::State::kExcluded);
+    for (const uint32_t pipeline : job->shards().pipelines()) {
+      SharedPipeline& shared = pipelines[pipeline];
+      TenantDemand& demand = shared.tenants[tenant];
+      demand.weight = context_.options.tenants.of(tenant).weight;
+      demand.window_bytes += window_bytes() / shared.parts.at(part.first) * sessions;
+    }
+  }
+  for (SharedPipeline& shared : pipelines) {
+    for (const auto& [name, demand] : shared.tenants) shared.demands.push_back(demand);
+  }
+  return pipelines;
 }
 
-// `parts`: of the job, that run on this pipeline.
-uint32_t SessionSender::credit_on(uint32_t pipeline, const Job& job, uint32_t parts) const {
-  return credit_share(receivable_bytes(host_.info(pipeline), job.fragment_bytes()),
-                      spis_.in_use(pipeline), context_.options.window_bytes, parts);
+uint64_t SessionSender::window_bytes() const {
+  return context_.options.window_bytes == 0 ? kWindowBytesAuto : context_.options.window_bytes;
 }
 
 }  // namespace pbox::control

@@ -7,6 +7,7 @@
 #include "appliance/control/sync_spec.h"
 #include "base/clock.h"
 #include "nic/wire/control_versions.h"
+#include "nic/wire/tenant.h"
 
 namespace pbox::control {
 namespace {
@@ -159,9 +160,14 @@ Result<CutProgress> SnapshotCoordinator::take_cut(const proto::AskCut& question)
   return found->second.progress;
 }
 
-uint64_t SnapshotCoordinator::cut_bytes() const {
-  uint64_t bytes = writing_bytes_;
-  for (const auto& [part, cut] : cuts_) bytes += cut.bytes;
+uint64_t SnapshotCoordinator::cut_bytes(std::optional<std::string_view> tenant) const {
+  uint64_t bytes = 0;
+  for (const auto& [owner, writing] : writing_bytes_) {
+    if (!tenant || owner == *tenant) bytes += writing;
+  }
+  for (const auto& [part, cut] : cuts_) {
+    if (!tenant || wire::tenant_of(part.first) == *tenant) bytes += cut.bytes;
+  }
   return bytes;
 }
 
@@ -183,7 +189,7 @@ Status SnapshotCoordinator::begin_cut(Job& job, const proto::AskCut& question) {
   const JobKey part = key_of(job.spec());
   end_cut(part);
   const uint64_t wanted = job.shards().cut_bytes();
-  const uint64_t taken = owner_.memory_taken_bytes();
+  const uint64_t taken = owner_.memory_taken_bytes({});
   const uint64_t limit = context_.options.job_memory_bytes;
   if (taken > limit || wanted > limit - taken) {
     return Error{ErrorCode::kResourceExhausted,
@@ -192,6 +198,11 @@ Status SnapshotCoordinator::begin_cut(Job& job, const proto::AskCut& question) {
                      " of the " + std::to_string(limit) +
                      " bytes that they may take ([memory] job_share)"};
   }
+  const std::string_view tenant = wire::tenant_of(job.spec().name);
+  const Status in_bounds = check_bound(tenant, "bytes of memory", "memory_mib",
+                                       context_.options.tenants.of(tenant).memory_bytes,
+                                       owner_.memory_taken_bytes(tenant), wanted);
+  if (!in_bounds) return in_bounds;
   auto cuts = job.shards().begin_cut(host_, question.round());
   if (!cuts) return cuts.error();
   PartCut& cut = cuts_[part];
@@ -236,13 +247,16 @@ void SnapshotCoordinator::write_cut(const Job& job, PartCut& cut) {
   snapshot::Cuts cuts(cut.cuts.begin(), cut.cuts.end());
   cut.cuts.clear();
   const uint64_t bytes = std::exchange(cut.bytes, 0);
-  writing_bytes_ += bytes;
+  const std::string tenant(wire::tenant_of(job.spec().name));
+  writing_bytes_[tenant] += bytes;
   store_->write_part(cut.number, job.part_head(), std::move(cuts),
                      [this, alive = std::weak_ptr(context_.alive), part = key_of(job.spec()),
-                      number = cut.number, round = cut.round, bytes](const auto& file) {
+                      number = cut.number, round = cut.round, bytes, tenant](const auto& file) {
                        if (alive.expired()) return;
-                       PBOX_CHECK(writing_bytes_ >= bytes);
-                       writing_bytes_ -= bytes;
+                       uint64_t& writing = writing_bytes_[tenant];
+                       PBOX_CHECK(writing >= bytes);
+                       writing -= bytes;
+                       if (writing == 0) writing_bytes_.erase(tenant);
                        on_written(part, number, round, file);
                      });
 }

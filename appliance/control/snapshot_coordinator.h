@@ -32,9 +32,9 @@ class SnapshotCoordinator {
 
   // Answers the box that coordinates a snapshot. kNotFound if the part is not here any more.
   Result<proto::CutProgress> take_cut(const proto::AskCut& question);
-  // Memory of all cuts, in bytes. A cut counts until the disk has written it, even if no box
-  // asks for it any more.
-  uint64_t cut_bytes() const;
+  // Memory of all cuts, or of one tenant's, in bytes. A cut counts until the disk has written it,
+  // even if no box asks for it any more.
+  uint64_t cut_bytes(std::optional<std::string_view> tenant) const;
 
   // The part starts. Reads the snapshot that it begins with, or whose optimizer state replaces the
   // one that was lost. `state` is what the previous owner hands over, or null. Returns true if
@@ -97,7 +97,8 @@ class SnapshotCoordinator {
   snapshot::SnapshotStore* store_;
   JobOwner& owner_;
   std::map<JobKey, PartCut> cuts_;
-  uint64_t writing_bytes_ = 0;       // memory of the cuts that the disk is writing
+  // Memory of the cuts that the disk is writing, by tenant.
+  std::map<std::string, uint64_t, std::less<>> writing_bytes_;
   std::map<std::string, Run> runs_;  // by job: the newest that this box has begun
   std::map<JobKey, Read> reads_;
   // Time of the next regular snapshot, by the job's first part.

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "nic/wire/control_versions.h"
+#include "nic/wire/tenant.h"
 
 namespace pbox::control {
 namespace {
@@ -83,15 +84,17 @@ void StateHandover::drop_expired() {
   }
 }
 
-uint64_t StateHandover::kept_bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [part, kept] : kept_) bytes += kept.state.bytes();
-  return bytes;
-}
-
 uint64_t StateHandover::kept_bytes(const JobKey& part) const {
   const auto kept = kept_.find(part);
   return kept == kept_.end() ? 0 : kept->second.state.bytes();
+}
+
+uint64_t StateHandover::kept_bytes_of(std::optional<std::string_view> tenant) const {
+  uint64_t bytes = 0;
+  for (const auto& [part, kept] : kept_) {
+    if (!tenant || wire::tenant_of(part.first) == *tenant) bytes += kept.state.bytes();
+  }
+  return bytes;
 }
 
 size_t StateHandover::states_kept() const {

@@ -35,8 +35,9 @@ class StateHandover {
   void drop_expired();
   void drop(const JobKey& part) { kept_.erase(part); }
   bool keeps(const JobKey& part) const { return kept_.contains(part); }
-  uint64_t kept_bytes() const;
   uint64_t kept_bytes(const JobKey& part) const;
+  // All of them, or those of one tenant.
+  uint64_t kept_bytes_of(std::optional<std::string_view> tenant) const;
   // States that no box has acknowledged yet. Backup copies are excluded: the primary has the state.
   size_t states_kept() const;
 

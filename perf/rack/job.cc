@@ -1,6 +1,7 @@
 #include "perf/rack/job.h"
 
 #include <stdexcept>
+#include <utility>
 
 namespace pbox::perf {
 namespace {
@@ -24,20 +25,28 @@ std::vector<std::string> worker_command(const PlayerOptions& options) {
 
 }  // namespace
 
-RackJob::RackJob(const Rack& rack, PlayerOptions options) : name_(options.job) {
-  options.worker_count = static_cast<uint32_t>(rack.workers().size());
-  for (options.rank = 0; options.rank < options.worker_count; ++options.rank) {
-    ranks_.push_back(rack.run(rack.worker(options.rank), worker_command(options)));
+RackJob::RackJob(const Rack& rack, PlayerOptions options)
+    : RackJob(rack, std::move(options), 0, static_cast<uint32_t>(rack.workers().size())) {}
+
+RackJob::RackJob(const Rack& rack, PlayerOptions options, uint32_t first_machine, uint32_t machines)
+    : name_(options.job) {
+  options.worker_count = machines;
+  for (options.rank = 0; options.rank < machines; ++options.rank) {
+    ranks_.push_back(rack.run(rack.worker(first_machine + options.rank), worker_command(options)));
   }
   for (const auto& rank : ranks_) rank->read_line(kAnswerLimitMs);
 }
 
-RackJob::Run RackJob::play(uint32_t iterations, double compute_ms, bool with_spans) {
+void RackJob::begin(uint32_t iterations, double compute_ms, bool with_spans) {
+  iterations_ = iterations;
   const nlohmann::json command = {
       {"iterations", iterations}, {"compute_ms", compute_ms}, {"spans", with_spans}};
   for (const auto& rank : ranks_) rank->write_line(command.dump());
+}
+
+RackJob::Run RackJob::end() {
   Run run;
-  run.iteration_ms.resize(iterations - 1);
+  run.iteration_ms.resize(iterations_ - 1);
   for (const auto& rank : ranks_) {
     const auto answer = nlohmann::json::parse(rank->read_line(kAnswerLimitMs));
     if (answer.at("wrong").get<uint64_t>() != 0) {

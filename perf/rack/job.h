@@ -15,9 +15,11 @@ namespace pbox::perf {
 
 class RackJob {
  public:
-  // Starts the ranks and returns when all have joined. Ignores options.rank and
-  // options.worker_count, which follow from the rack. Throws std::runtime_error, as play does.
+  // Starts one rank on each worker machine and returns when all have joined. Ignores options.rank
+  // and options.worker_count, which follow from the rack. Throws std::runtime_error, as play does.
   RackJob(const Rack& rack, PlayerOptions options);
+  // The same on `machines` machines, from `first_machine` on.
+  RackJob(const Rack& rack, PlayerOptions options, uint32_t first_machine, uint32_t machines);
 
   struct Run {
     std::vector<double> iteration_ms;  // mean over the ranks
@@ -26,13 +28,20 @@ class RackJob {
     std::vector<std::vector<Span>> spans_by_rank;
   };
   // Runs Player::play on every rank. Throws if a sum is wrong.
-  Run play(uint32_t iterations, double compute_ms, bool with_spans = false);
+  Run play(uint32_t iterations, double compute_ms, bool with_spans = false) {
+    begin(iterations, compute_ms, with_spans);
+    return end();
+  }
+  // The two halves of play(), for jobs that run beside each other.
+  void begin(uint32_t iterations, double compute_ms, bool with_spans = false);
+  Run end();
 
   // Ends the rank processes. The ranks leave the job.
   void finish();
 
  private:
   std::string name_;
+  uint32_t iterations_ = 0;  // in the run that was begun
   std::vector<std::unique_ptr<Program>> ranks_;
 };
 

@@ -56,7 +56,7 @@ Config unlike_defaults() {
   config.recorder = {"/dev/shm/pbox", 8'192, 500};
   config.snapshots = {"/mnt/snapshots", 600};
   config.memory = {0.3, OnOffAuto::kOff};
-  config.jobs = {1, 2, 3, 65'536};
+  config.jobs = {1, 2, 3, 65'536, {{"acme", 3, 10, 4096, 640, 80}, {"*", 1, 2, 0, 0, 0}}};
   config.security = {"/etc/pbox/keys", OnOffAuto::kOff, true, true, 5'000};
   config.log = {LogLevel::kError, LogFormat::kJson};
   return config;

@@ -25,14 +25,16 @@ class RecordingOwner : public JobOwner {
   void gather_again(Job& /*job*/, const char* event, std::string /*why*/) override {
     gathered.push_back(event);
   }
-  uint64_t memory_taken_bytes() const override { return memory_taken; }
+  uint64_t memory_taken_bytes(std::optional<std::string_view>) const override {
+    return memory_taken;
+  }
 
   std::vector<JobKey> advanced;
   std::vector<std::string> failures;
   std::vector<std::string> gathered;  // events
   std::function<void(const JobKey&)> on_advance;
   std::function<void(Job&)> on_fail;
-  uint64_t memory_taken = 0;
+  uint64_t memory_taken = 0;  // by every tenant, too
 };
 
 struct Bench {

@@ -63,14 +63,15 @@ void Desk::crash() {
   said_.clear();
 }
 
-ConnectionId Desk::open() {
+ConnectionId Desk::open(std::optional<tls::Identity> identity) {
   const ConnectionId id = next_id_++;
   closed_[id] = false;
   registry_->on_open(
       id,
       nic::parse_endpoint("10.0." + std::to_string(id / 250) + "." + std::to_string(id % 250), 5000)
           .value(),
-      now_ns_);
+      now_ns_, std::move(identity));
+  deliver();
   return id;
 }
 
@@ -162,6 +163,11 @@ std::vector<ConnectionId> Desk::start(const std::string& job, uint32_t world_siz
     if (sessions != nullptr) sessions->push_back(messages[0].session());
   }
   return ids;
+}
+
+uint32_t credit_alone(uint32_t receive_buffer_bytes, uint32_t sessions, uint64_t window_bytes) {
+  const TenantDemand tenant{.window_bytes = sessions * window_bytes};
+  return credit_share(receive_buffer_bytes, {&tenant, 1}, tenant, window_bytes);
 }
 
 proto::WorkerMessage join_message(const std::string& job, uint32_t rank, uint32_t world_size) {

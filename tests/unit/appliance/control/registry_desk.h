@@ -118,8 +118,8 @@ class Desk {
                 snapshot::SnapshotStore* shelf = nullptr, Upstream* upstream = nullptr,
                 BackupBoxes* backups = nullptr);
 
-  // A connection from 10.0.0.ID:5000.
-  ConnectionId open();
+  // A connection from 10.0.0.ID:5000, of a peer that has proved to be `identity`.
+  ConnectionId open(std::optional<tls::Identity> identity = {});
   void say(ConnectionId id, const proto::WorkerMessage& message);
   void say_bytes(ConnectionId id, const std::string& body);
   // The worker's end goes away.
@@ -168,6 +168,12 @@ class Desk {
   std::map<ConnectionId, std::vector<proto::BoxMessage>> said_;
   std::map<ConnectionId, bool> closed_;
 };
+
+// The credit of each of `sessions` sessions of one tenant, which is alone on a pipeline.
+// `window_bytes`: as without [pipeline] window_bytes.
+inline constexpr uint64_t kWindowBytes = 1u << 20;
+uint32_t credit_alone(uint32_t receive_buffer_bytes, uint32_t sessions,
+                      uint64_t window_bytes = kWindowBytes);
 
 // A sound JOIN: aggregate, two tensors of 20000 and 7 elements.
 proto::WorkerMessage join_message(const std::string& job, uint32_t rank, uint32_t world_size);

@@ -112,7 +112,7 @@ TEST_CASE("when the last rank joins every rank gets its session, and not before"
     for (int index = 0; index < 2; ++index) {
       CHECK(session.pipelines(index).udp_port() == 9542u + static_cast<uint32_t>(index));
       const uint32_t room = receivable_bytes(desk.host().info(0), session.fragment_bytes());
-      CHECK(session.pipelines(index).credit_bytes() == credit_share(room, 2, 0, 1));
+      CHECK(session.pipelines(index).credit_bytes() == credit_alone(room, 2));
       CHECK(spis.insert(session.pipelines(index).spi()).second);
     }
   }

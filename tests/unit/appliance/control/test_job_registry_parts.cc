@@ -60,10 +60,11 @@ TEST_CASE("parts of a job that are on one pipeline share a rank's window there")
   Desk desk;
   desk.host().receive_buffer_bytes = 6u << 20;
   std::vector<proto::Session> sessions;
-  const auto credit_everywhere = [&] {
+  const auto credit_of = [&](const std::string& job) {
     std::set<uint32_t> credit;
     for (uint32_t pipeline = 0; pipeline < 2; ++pipeline) {
       for (const pipeline::JobShard* shard : desk.host().shards(pipeline)) {
+        if (shard->name != job) continue;
         for (const auto& session : shard->sessions()) credit.insert(session.credit_bytes);
       }
     }
@@ -75,11 +76,14 @@ TEST_CASE("parts of a job that are on one pipeline share a rank's window there")
   start_part(desk, 2, &sessions);
   start_part(desk, 3, &sessions);
   CHECK(sessions[6].pipelines(0).credit_bytes() == 1u << 19);
-  CHECK(credit_everywhere() == 1u << 19);
+  CHECK(credit_of("train") == 1u << 19);
   desk.start("other", 2);
+  // Buffers hold no more. They are shared by rank: as eight sessions of half a window.
   const uint32_t room = receivable_bytes(desk.host().info(0), sessions[0].fragment_bytes());
-  CHECK(credit_everywhere() == credit_share(room, 6, 0, 2));  // buffers hold no more
-  CHECK(credit_everywhere() < 1u << 19);
+  const uint32_t of_part = credit_alone(room, 8, kWindowBytes / 2);
+  CHECK(credit_of("train") == of_part);
+  CHECK(of_part < 1u << 19);
+  CHECK(credit_of("other") == credit_alone(room, 4));
 }
 
 TEST_CASE(

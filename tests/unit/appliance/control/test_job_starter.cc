@@ -16,7 +16,7 @@ struct Starter : Bench {
   SnapshotCoordinator snapshots{context, host, parts, nullptr, owner};
   RelayConnector relays{context, nullptr, owner};
   BackupKeeper backups{context, parts, nullptr, owner};
-  SessionSender sessions{context, host, spis};
+  SessionSender sessions{context, host};
   StepVerdicts verdicts{context, host, parts, owner};
   JobStarter starter{context, host,  spis,
                      epochs,  owner, {handover, snapshots, relays, backups, sessions, verdicts}};

@@ -5,6 +5,7 @@
 #include "appliance/control/spi_allocator.h"
 #include "nic/wire/header.h"
 #include "pipeline/engine.h"
+#include "tests/unit/appliance/control/registry_desk.h"
 
 namespace pbox::control {
 
@@ -61,10 +62,10 @@ TEST_CASE(
 }
 
 TEST_CASE("credit is three quarters of the receive buffer, shared by all sessions") {
-  REQUIRE(credit_share(4u << 20, 8, 0, 1) == (3u << 20) / 8);
-  REQUIRE(credit_share(1u << 20, 3, 0, 1) == (3u << 18) / 3);
+  REQUIRE(credit_alone(4u << 20, 8) == (3u << 20) / 8);
+  REQUIRE(credit_alone(1u << 20, 3) == (3u << 18) / 3);
   for (const uint32_t sessions : {1u, 2u, 3u, 7u, 100u, 1000u}) {
-    const uint32_t credit = credit_share(1u << 20, sessions, 0, 1);
+    const uint32_t credit = credit_alone(1u << 20, sessions);
     REQUIRE(credit % limits::kCreditUnitBytes == 0);
     REQUIRE(uint64_t{credit} * sessions <= 3u << 18);
   }
@@ -72,15 +73,48 @@ TEST_CASE("credit is three quarters of the receive buffer, shared by all session
 
 TEST_CASE(
     "credit is bounded by the window, by what the header can say, and from below by one unit") {
-  REQUIRE(credit_share(64u << 20, 1, 0, 1) == 1u << 20);        // the automatic window
-  REQUIRE(credit_share(64u << 20, 1, 100'000, 1) == 99'840);    // rounded down to units
-  REQUIRE(credit_share(1u << 20, 1, 4u << 20, 1) == 3u << 18);  // the buffer is the tighter bound
-  REQUIRE(credit_share(1u << 30, 1, 1u << 29, 1) == limits::kCreditBytesMax);
-  REQUIRE(credit_share(64u << 20, 8, 0, 4) == 1u << 18);  // parts on one path share the window
-  REQUIRE(credit_share(64u << 20, 8, 400'000, 4) == 99'840);
-  REQUIRE(credit_share(1u << 20, 8, 0, 4) == 3u << 15);
-  REQUIRE(credit_share(1000, 4096, 0, 1) == limits::kCreditUnitBytes);
-  REQUIRE(credit_share(4u << 20, 0, 0, 1) == credit_share(4u << 20, 1, 0, 1));
+  REQUIRE(credit_alone(64u << 20, 1) == kWindowBytes);
+  REQUIRE(credit_alone(64u << 20, 1, 100'000) == 99'840);    // rounded down to units
+  REQUIRE(credit_alone(1u << 20, 1, 4u << 20) == 3u << 18);  // the buffer is the tighter bound
+  REQUIRE(credit_alone(1u << 30, 1, 1u << 29) == limits::kCreditBytesMax);
+  REQUIRE(credit_alone(64u << 20, 8, kWindowBytes / 4) ==
+          1u << 18);  // one of four parts on one path
+  REQUIRE(credit_alone(1u << 20, 8, kWindowBytes / 4) == 3u << 15);
+  REQUIRE(credit_alone(1000, 4096) == limits::kCreditUnitBytes);
+}
+
+TEST_CASE("tenants have credit in proportion to their weights, whatever the number of sessions") {
+  struct Row {
+    uint32_t receive_buffer_bytes;
+    TenantDemand few, many;
+    uint32_t few_sessions, many_sessions;
+  };
+  const Row rows[] = {
+      {8u << 20,
+       {1, 2 * kWindowBytes},
+       {1, 48 * kWindowBytes},
+       2,
+       48},  // the buffer bounds one of them
+      {8u << 20,
+       {3, 2 * kWindowBytes},
+       {1, 48 * kWindowBytes},
+       2,
+       48},  // the window bounds the other
+      {1u << 20, {1, 2 * kWindowBytes}, {3, 6 * kWindowBytes}, 2, 6},     // the buffer bounds both
+      {512u << 20, {1, 4 * kWindowBytes}, {4, 4 * kWindowBytes}, 4, 4}};  // the window bounds both
+  for (const Row& row : rows) {
+    const TenantDemand tenants[] = {row.few, row.many};
+    const uint64_t few = uint64_t{row.few_sessions} *
+                         credit_share(row.receive_buffer_bytes, tenants, row.few, kWindowBytes);
+    const uint64_t many = uint64_t{row.many_sessions} *
+                          credit_share(row.receive_buffer_bytes, tenants, row.many, kWindowBytes);
+    const double ratio = static_cast<double>(few) / static_cast<double>(many);
+    const double wanted = static_cast<double>(row.few.weight) / row.many.weight;
+    CHECK(ratio / wanted == Approx(1).epsilon(0.02));
+    CHECK(few + many <= uint64_t{row.receive_buffer_bytes} * 3 / 4);
+    CHECK(few <= row.few_sessions * kWindowBytes);
+    CHECK(many <= row.many_sessions * kWindowBytes);
+  }
 }
 
 }  // namespace pbox::control

@@ -1,0 +1,61 @@
+#include "appliance/control/tenants.h"
+
+#include "appliance/control/control_connections.h"
+#include "appliance/control/job_table.h"
+#include "nic/wire/tenant.h"
+
+namespace pbox::control {
+
+const TenantBounds& TenantPolicy::of(std::string_view tenant) const {
+  static const TenantBounds kUnbounded;
+  auto found = listed_.find(tenant);
+  if (found == listed_.end()) found = listed_.find("*");
+  return found == listed_.end() ? kUnbounded : found->second;
+}
+
+std::map<std::string, TenantUse, std::less<>> tenant_uses(const JobTable& jobs) {
+  std::map<std::string, TenantUse, std::less<>> uses;
+  const std::string* newest = nullptr;  // parts of one job follow each other
+  for (const auto& [part, job] : jobs) {
+    TenantUse& use = uses[std::string(wire::tenant_of(part.first))];
+    if (!job->spec().is_backup && (newest == nullptr || *newest != part.first)) {
+      newest = &part.first;
+      ++use.jobs;
+    }
+    use.sessions += static_cast<uint32_t>(job->members().size() * job->shards().pipelines().size());
+    use.memory_bytes += job->footprint();
+  }
+  return uses;
+}
+
+std::string_view tenant_of(const Connection& connection) {
+  if (connection.identity) return connection.identity->tenant;
+  return connection.job == nullptr ? std::string_view()
+                                   : wire::tenant_of(connection.job->spec().name);
+}
+
+Status check_connections(std::string_view tenant, const TenantPolicy& policy,
+                         const ControlConnections& connections, uint32_t more) {
+  const uint32_t bound = policy.of(tenant).connections;
+  if (bound == 0) return ok_status();
+  uint32_t count = more;
+  for (const auto& [id, connection] : connections) {
+    const bool is_known = connection.identity || connection.job != nullptr;
+    if (is_known && tenant_of(connection) == tenant) ++count;
+  }
+  return check_bound(tenant, "control connections", "connections", bound, count - 1, 1);
+}
+
+Status check_bound(std::string_view tenant, const char* what, const char* key, uint64_t bound,
+                   uint64_t held, uint64_t wanted) {
+  if (bound == 0 || (held <= bound && wanted <= bound - held)) return ok_status();
+  const std::string who =
+      tenant.empty() ? "jobs without a tenant have" : "tenant " + std::string(tenant) + " has";
+  return Error{ErrorCode::kResourceExhausted,
+               who + " " + std::to_string(held) + " of the " + std::to_string(bound) + " " + what +
+                   " that the box allows, and this needs " + std::to_string(wanted) +
+                   " more; end other jobs of the tenant, or raise " + key +
+                   "= in the box's [jobs] tenants"};
+}
+
+}  // namespace pbox::control
