@@ -351,7 +351,7 @@ admin::BoxView Appliance::box() const {
           .parts_moved = totals.parts_moved,
           .snapshots_taken = totals.snapshots_taken,
           .snapshots_failed = totals.snapshots_failed,
-          .control_connections = control_->connection_count(),
+          .control_connections = static_cast<uint32_t>(registry_->connection_count()),
           .handshakes_refused = control_->handshakes_refused(),
           .keys_expire_unix_s =
               keys_ == nullptr ? std::nullopt : std::optional(keys_->expires_unix_s()),

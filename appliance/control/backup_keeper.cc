@@ -124,7 +124,7 @@ void BackupKeeper::note_refused(const Job& job, const Backup& backup, const Stat
 void BackupKeeper::lose_backup(Job& job, const Backup& backup, const std::string& why) {
   job.drop_relay();
   ++context_.totals.backups_lost;
-  owner_.gather_again(job, "backup_lost",
+  owner_.gather_again(job, std::nullopt, "backup_lost",
                       job.spec().title() + ": box " + backup.box + ", which has its copy, " + why +
                           "; its ranks join again here, and another box gets a copy");
 }
@@ -171,7 +171,7 @@ void BackupKeeper::find_backup(Job& job, Backup& backup) {
 void BackupKeeper::on_probe(Job& job, Backup& backup, const Status& status) {
   backup.probe.reset();
   if (status) {
-    owner_.gather_again(job, "backup_found",
+    owner_.gather_again(job, std::nullopt, "backup_found",
                         job.spec().title() + ": box " + backup.box +
                             " can have a copy of it; its ranks join again here to begin one");
     return;

@@ -115,6 +115,7 @@ class JobRegistry : private JobOwner {
   proto::BoxReport report() const;
   // As in StateHandover.
   size_t states_kept() const { return handover_.states_kept(); }
+  size_t connection_count() const { return context_.connections.size(); }
   const RegistryTotals& totals() const { return context_.totals; }
 
  private:
@@ -145,9 +146,8 @@ class JobRegistry : private JobOwner {
   void readmit(Job& job, uint32_t rank);
   bool can_go_on_without_missing(const Job& job) const;
   void exclude(Job& job, uint32_t rank);
-  void gather_again(Job& job, const char* event, std::string why) override;
   void gather_again(Job& job, std::optional<uint32_t> kept_rank, const char* event,
-                    std::string why);
+                    std::string why) override;
   void release_barriers(Job& job);
   void lose(Job& job, uint32_t rank, const std::string& reason);
   void on_leave(ConnectionId id, Connection& connection);

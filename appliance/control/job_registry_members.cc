@@ -246,7 +246,7 @@ void JobRegistry::exclude(Job& job, uint32_t rank) {
   Member& member = job.members()[rank];
   const auto rounds = job.shards().open_rounds(host_);
   if (!copies_owed(job.starts(), rank, rounds).empty()) {
-    return gather_again(job, "job_gathers_again",
+    return gather_again(job, std::nullopt, "job_gathers_again",
                         job.spec().title() + ": rank " + std::to_string(rank) +
                             " was lost before it had given back the results that it alone had");
   }
@@ -268,10 +268,6 @@ void JobRegistry::exclude(Job& job, uint32_t rank) {
   context_.connections.send_all(job, membership_of(job));
   sessions_.share_credit();
   release_barriers(job);
-}
-
-void JobRegistry::gather_again(Job& job, const char* event, std::string why) {
-  gather_again(job, std::nullopt, event, std::move(why));
 }
 
 // The part cannot go on as it is: a rank was lost that alone held what others need, a new rank

@@ -97,8 +97,10 @@ class JobOwner {
   virtual void advance(const JobKey& part) = 0;
   // The part ends here with this error, which its ranks are told. The job is gone on return.
   virtual void fail(Job& job, const Error& error) = 0;
-  // The ranks of a running part join once more, here. `event` and `why` are logged.
-  virtual void gather_again(Job& job, const char* event, std::string why) = 0;
+  // The ranks of a running part join once more, here. Their connections are closed, except that of
+  // `kept_rank`. `event` and `why` are logged.
+  virtual void gather_again(Job& job, std::optional<uint32_t> kept_rank, const char* event,
+                            std::string why) = 0;
   // Memory of all jobs, kept states and cuts together, in bytes; or of one tenant's.
   virtual uint64_t memory_taken_bytes(std::optional<std::string_view> tenant) const = 0;
 };

@@ -77,7 +77,6 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   void set_credentials(std::shared_ptr<const tls::Credentials> credentials);
   uint16_t port() const { return acceptor_.local_endpoint().port(); }
   size_t queued_bytes() const;
-  uint32_t connection_count() const { return static_cast<uint32_t>(connections_.size()); }
   uint64_t handshakes_refused() const { return handshakes_refused_; }
   bool export_secret(ConnectionId id, std::span<const std::byte> context,
                      std::span<std::byte, tls::kExportedSecretBytes> to) const;
@@ -480,9 +479,6 @@ bool ControlServer::drained() const {
 }
 size_t ControlServer::queued_bytes() const {
   return implementation_->queued_bytes();
-}
-uint32_t ControlServer::connection_count() const {
-  return implementation_->connection_count();
 }
 uint64_t ControlServer::handshakes_refused() const {
   return implementation_->handshakes_refused();

@@ -44,7 +44,6 @@ class ControlServer : public SecretSource {
   bool drained() const;
   // Bytes of messages that wait until their peers read them.
   size_t queued_bytes() const;
-  uint32_t connection_count() const;
   // Handshakes that ended without a connection: refused, too slow, or displaced by others.
   uint64_t handshakes_refused() const;
   bool export_secret(ConnectionId connection, std::span<const std::byte> context,
