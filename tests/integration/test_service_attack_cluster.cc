@@ -1,0 +1,183 @@
+// Attacks on two boxes with keys that have the parts of a job and backup copies of each other's. No
+// tenant moves a part, takes a copy or ends one: when a box is lost, the job continues exactly.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <csignal>
+
+#include "nic/wire/control_versions.h"
+#include "tests/support/box_cluster.h"
+#include "tests/support/key_folder.h"
+#include "tests/support/secure_peer.h"
+
+namespace pbox::test {
+namespace {
+
+using Catch::Contains;
+using proto::WorkerMessage;
+using Json = nlohmann::json;
+
+constexpr char kJob[] = "acme/weights";
+constexpr uint64_t kElements = 54'321;
+constexpr float kLearningRate = 0.25f;
+
+// Steps on each go(), and checks that each step is the only one since the last.
+void step(const WorkerOptions& options, Line& line) {
+  const AbiWorker worker(options);
+  const uint32_t tensor = worker.tensor("t", kElements);
+  std::vector<float> weights(kElements, 1.0f);
+  const std::vector<float> gradient(kElements, 1.0f);
+  worker.join_with_sgd(kLearningRate, tensor, weights);
+  for (float expected = 1.0f;;) {
+    line.say("ready");
+    line.await_go();
+    worker.push_pull(tensor, gradient.data(), weights.data());
+    worker.wait(tensor);
+    expected -= kLearningRate;
+    require(std::all_of(weights.begin(), weights.end(),
+                        [expected](float weight) { return weight == expected; }),
+            "the weights are not those of the rank's own steps");
+    require(worker.statistics().optimizer_restarts == 0, "the optimizer has lost its state");
+  }
+}
+
+class AttackedCluster {
+ public:
+  AttackedCluster()
+      : etcd_(1),
+        keys_a_(signer_, "pbox://rack/box/a"),
+        keys_b_(signer_, "pbox://rack/box/b"),
+        honest_(signer_, "pbox://rack/tenant/acme/job/*/rank/*"),
+        stranger_(signer_, "pbox://rack/tenant/evil/job/*/rank/*"),
+        a_(start("a", keys_a_)),
+        b_(start("b", keys_b_)) {
+    require(await([this] { return !agreed_leader({&*a_, &*b_}).empty(); }), "no leader");
+    const WorkerOptions options = {.box = a_->control() + "," + b_->control(),
+                                   .job = kJob,
+                                   .adjust = [this](pbox_options& chosen) {
+                                     chosen.keys = honest_.path().c_str();
+                                     chosen.mode = PBOX_MODE_OPTIMIZE;
+                                     chosen.replicas = 1;
+                                   }};
+    rank_.emplace([options](Line& line) { step(options, line); });
+    rounds();
+    require(await([this] { return all_have_copies(); }), "parts have no copies");
+    before_ = state();
+  }
+
+  const KeyFolder& stranger() const { return stranger_; }
+  std::vector<const Daemon*> boxes() const { return {&*a_, &*b_}; }
+
+  // Nothing has changed, and the copies are whole: a box is lost, and the job continues with the
+  // same weights.
+  void check() {
+    CHECK(state() == before_);
+    rank_->go();
+    rounds();
+    a_.reset();
+    rank_->go();
+    rounds();
+  }
+
+ private:
+  std::unique_ptr<Daemon> start(const std::string& name, const KeyFolder& keys) {
+    return start_box(etcd_, name, "none",
+                     {"--cluster.rebalance=false", "--security.keys=" + keys.path()});
+  }
+  void rounds() {
+    const auto said = rank_->heard();
+    require(said == "ready", said.value_or("the rank has ended"));
+  }
+  static Json jobs_of(const Daemon& box) { return Json::parse(box.get("/api/v1/jobs")).at("jobs"); }
+  bool all_have_copies() const {
+    uint64_t without = 0;
+    int64_t parts = 0, copies = 0;
+    for (const Daemon* box : boxes()) {
+      without += box->metric("pbox_job_parts_without_copy");
+      for (const Json& job : jobs_of(*box)) {
+        if (job.at("state") != "running") return false;
+        (job.at("is_backup") == true ? copies : parts) +=
+            static_cast<int64_t>(job.at("parts").size());
+      }
+    }
+    return without == 0 && parts > 0 && copies == parts;
+  }
+  std::string state() const {
+    std::string all;
+    for (const Daemon* box : boxes()) {
+      for (const Json& job : jobs_of(*box)) {
+        for (const char* key : {"name", "part_count", "parts", "state", "is_backup", "world_size",
+                                "tensor_count", "element_count", "chunk_count", "memory_bytes"}) {
+          all += job.at(key).dump() + " ";
+        }
+      }
+      const Json page = boxes_of(*box);
+      for (const Json& listed : page["boxes"]) {
+        all += listed["name"].dump() + listed["parts"].dump() + listed["draining"].dump() + "\n";
+      }
+    }
+    return all;
+  }
+
+  tls::KeyPair signer_ = authority();
+  EtcdCluster etcd_;
+  KeyFolder keys_a_, keys_b_, honest_, stranger_;
+  std::unique_ptr<Daemon> a_, b_;
+  std::optional<WorkerProcess> rank_;
+  std::string before_;
+};
+
+WorkerMessage question_about_copy(bool taken) {
+  WorkerMessage message;
+  proto::AskState& state = *message.mutable_ask_state();
+  state.set_protocol_version(wire::kControlProtocolVersion);
+  state.set_job(kJob);
+  state.set_is_backup(true);
+  state.set_taken(taken);
+  return message;
+}
+
+// Each says the message to each box, for every small epoch.
+void expect_refusals(AttackedCluster& cluster, WorkerMessage message, const std::string& text) {
+  const auto keys = cluster.stranger().load();
+  for (const Daemon* box : cluster.boxes()) {
+    for (uint32_t epoch = 1; epoch <= 4; ++epoch) {
+      if (message.has_ask_state()) message.mutable_ask_state()->set_epoch(epoch);
+      SecurePeer peer(box->control(), *keys);
+      const std::string said = peer.refusal(message);
+      CHECK_THAT(said, Contains("do not allow") && Contains(text));
+      CHECK(said.find("127.0.0.1") == std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("no tenant moves another one's parts, or takes or ends their copies") {
+  AttackedCluster cluster;
+  expect_refusals(cluster, question_about_copy(false), "AskState");
+  expect_refusals(cluster, question_about_copy(true), "AskState");
+  for (const char* lost : {"a", "b"}) {
+    WorkerMessage map;
+    proto::AskPartMap& question = *map.mutable_ask_part_map();
+    question.set_protocol_version(wire::kControlProtocolVersion);
+    question.set_job(kJob);
+    question.set_lost_box(lost);
+    question.set_lost_for_ms(UINT32_MAX);
+    expect_refusals(cluster, map, "do not allow job");
+  }
+  WorkerMessage copy = join_of(kJob);
+  copy.mutable_join()->set_mode(1);
+  copy.mutable_join()->set_is_backup(true);
+  expect_refusals(cluster, copy, "only boxes make replicas");
+  WorkerMessage cut;
+  cut.mutable_ask_cut()->set_protocol_version(wire::kControlProtocolVersion);
+  cut.mutable_ask_cut()->set_job(kJob);
+  cut.mutable_ask_cut()->set_snapshot(1);
+  expect_refusals(cluster, cut, "AskCut");
+  WorkerMessage report;
+  report.mutable_ask_report()->set_protocol_version(wire::kControlProtocolVersion);
+  expect_refusals(cluster, report, "AskReport");
+  cluster.check();
+}
+
+}  // namespace pbox::test
