@@ -6,9 +6,12 @@
 // others. The pipeline side runs the product's loop: parse, session, tag, checks, claim, add,
 // finish, and the headers and tags of all results. The port then drops the results.
 //
-// The pipeline that is compared with the kernel has a flight recorder, as by default. Three further
-// pipelines have none: a plain one, one whose counters another thread reads, and one that adds in
-// the order of ranks.
+// The pipeline that is compared with the kernel has a flight recorder, as by default. Four further
+// pipelines have none: a plain one, one whose counters another thread reads, one that adds in the
+// order of ranks, and one whose guard zeroes unsound values.
+//
+// A pipeline measures the gradients of a job's first rounds and of every 16th later one. Those
+// rounds are compared with the others; all other figures leave them out.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -83,7 +86,8 @@ NumaArena flight_memory() {
   return std::move(*arena);
 }
 
-pipeline::ShardSpec shard_spec(uint32_t workers, uint32_t fragment_bytes, wire::Numerics numerics);
+pipeline::ShardSpec shard_spec(uint32_t workers, uint32_t fragment_bytes, wire::Numerics numerics,
+                               wire::Guard guard);
 
 // A thread that reads the counters as a scrape does, up to a thousand times per second.
 class Watcher {
@@ -117,7 +121,7 @@ class Watcher {
 // The pipeline of one core, which has all chunks of the job.
 class Pipeline {
  public:
-  enum class Kind { kRecorded, kPlain, kScraped, kOrdered };
+  enum class Kind { kRecorded, kPlain, kScraped, kOrdered, kGuarded };
   Pipeline(uint32_t workers, uint32_t fragment_bytes, const std::vector<Fragment>& fragments,
            Kind kind);
   void run_round();
@@ -139,7 +143,8 @@ Pipeline::Pipeline(uint32_t workers, uint32_t fragment_bytes,
                    const std::vector<Fragment>& fragments, Kind kind)
     : shard_(std::move(*pipeline::JobShard::create(
           shard_spec(workers, fragment_bytes,
-                     kind == Kind::kOrdered ? wire::Numerics::kOrdered : wire::Numerics::kFast)))),
+                     kind == Kind::kOrdered ? wire::Numerics::kOrdered : wire::Numerics::kFast,
+                     kind == Kind::kGuarded ? wire::Guard::kZero : wire::Guard::kFlag)))),
       flight_(kind == Kind::kRecorded ? flight_memory() : NumaArena()),
       engine_({.pipeline_index = 0, .tag = {}, .flight = {flight_.data(), flight_.size()}}),
       port_(fragments),
@@ -155,7 +160,8 @@ void Pipeline::run_round() {
 }
 
 constexpr std::array kKinds = {Pipeline::Kind::kRecorded, Pipeline::Kind::kPlain,
-                               Pipeline::Kind::kScraped, Pipeline::Kind::kOrdered};
+                               Pipeline::Kind::kScraped, Pipeline::Kind::kOrdered,
+                               Pipeline::Kind::kGuarded};
 
 class Bench {
  public:
@@ -183,8 +189,10 @@ class Bench {
   std::vector<float*> kernel_targets_;                // by chunk: accumulator of slot 0
 };
 
-pipeline::ShardSpec shard_spec(uint32_t workers, uint32_t fragment_bytes, wire::Numerics numerics) {
+pipeline::ShardSpec shard_spec(uint32_t workers, uint32_t fragment_bytes, wire::Numerics numerics,
+                               wire::Guard guard) {
   pipeline::ShardSpec spec;
+  spec.guard.policy = guard;
   spec.numerics = numerics;
   spec.fragment_bytes = fragment_bytes;
   for (const ModelTensor& tensor : tensors_of(resnet50_layers())) {
@@ -285,7 +293,7 @@ void Bench::run_kernel() {
   for (const Fragment& fragment : fragments_) {
     const auto function = fragment.rank == 0 ? store : add;
     function(kernel_targets_[fragment.chunk] + fragment.offset_elements,
-             fragment.packet + limits::kHeaderBytes, fragment.elements);
+             fragment.packet + limits::kHeaderBytes, fragment.elements, FLT_MAX);
   }
 }
 
@@ -320,9 +328,9 @@ double seconds_of(const std::function<void()>& work) {
 nlohmann::json measure(uint32_t workers, uint32_t fragment_bytes, uint32_t repetitions,
                        std::ostream& report) {
   Bench bench(workers, fragment_bytes);
-  std::vector<double> kernel;
+  std::vector<double> kernel, kernel_beside_measured, measured;
   std::array<std::vector<double>, kKinds.size()> pipeline;
-  for (uint32_t repetition = 0; repetition <= repetitions; ++repetition) {
+  for (uint32_t repetition = 0; kernel.size() < repetitions; ++repetition) {
     if (repetition > 0) bench.next_round();
     const double kernel_s = seconds_of([&] { bench.run_kernel(); });
     std::array<double, kKinds.size()> pipeline_s{};
@@ -332,10 +340,15 @@ nlohmann::json measure(uint32_t workers, uint32_t fragment_bytes, uint32_t repet
     }
     bench.check();
     if (repetition == 0) continue;  // warm-up: the first touch of all memory
+    if (pipeline::GradientSquares::measures(repetition)) {
+      kernel_beside_measured.push_back(kernel_s);
+      measured.push_back(pipeline_s[0]);
+      continue;
+    }
     kernel.push_back(kernel_s);
     for (size_t kind = 0; kind < kKinds.size(); ++kind) pipeline[kind].push_back(pipeline_s[kind]);
   }
-  const auto& [recorded, plain, scraped, ordered] = pipeline;
+  const auto& [recorded, plain, scraped, ordered, guarded] = pipeline;
   const double gigabytes = bench.gradient_bytes() / 1e9;
   nlohmann::json figures = {
       {"fragment_bytes", fragment_bytes},
@@ -345,6 +358,9 @@ nlohmann::json measure(uint32_t workers, uint32_t fragment_bytes, uint32_t repet
       {"recorded_over_plain", median_ratio(plain, recorded)},
       {"scraped_over_plain", median_ratio(plain, scraped)},
       {"ordered_over_plain", median_ratio(plain, ordered)},
+      {"guarded_over_plain", median_ratio(plain, guarded)},
+      {"measured_over_recorded",
+       median_ratio(kernel_beside_measured, measured) / median_ratio(kernel, recorded)},
       {"nanoseconds_per_packet", median(recorded) * 1e9 / double(bench.packet_count())}};
   report << std::setw(10) << fragment_bytes << std::fixed << std::setprecision(2) << std::setw(12)
          << figures["kernel_gbps"].get<double>() << std::setw(12)
@@ -353,7 +369,9 @@ nlohmann::json measure(uint32_t workers, uint32_t fragment_bytes, uint32_t repet
          << figures["nanoseconds_per_packet"].get<double>() << std::setprecision(3) << std::setw(10)
          << figures["recorded_over_plain"].get<double>() << std::setw(10)
          << figures["scraped_over_plain"].get<double>() << std::setw(10)
-         << figures["ordered_over_plain"].get<double>() << std::endl;
+         << figures["ordered_over_plain"].get<double>() << std::setw(10)
+         << figures["guarded_over_plain"].get<double>() << std::setw(10)
+         << figures["measured_over_recorded"].get<double>() << std::endl;
   return figures;
 }
 
@@ -369,7 +387,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   if (workers == 0 || workers > 64) throw std::runtime_error("--workers must be in [1, 64]");
   report << "GB/s of gradients that one core adds, ResNet-50 in 161 tensors, " << workers
          << " workers\n  fragment      kernel    pipeline     ratio   ns/packet  recorded   "
-            "scraped   ordered\n";
+            "scraped   ordered   guarded  measured\n";
   nlohmann::json figures;
   for (const uint32_t fragment_bytes :
        {limits::kFragmentBytesJumbo, limits::kFragmentBytesEthernet}) {
