@@ -1,5 +1,8 @@
 // Scenario `kernels`: the speed of sums and optimizer steps, in cache and out of cache, compared
 // with the memory bandwidth of the same run. README.md lists the comparisons.
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
 #include <cstring>
 #include <iomanip>
 #include <stdexcept>
@@ -63,17 +66,19 @@ struct Arrays {
 
 // Returns an alternative that adds the whole source `passes` times, `bytes_per_call` of payload per
 // call.
+// `guarded`: values that are not finite count as 0.
 Alternative sum(const std::string& name, Dtype dtype, const Arrays& arrays, size_t passes,
-                size_t bytes_per_call) {
+                size_t bytes_per_call, bool guarded = false) {
   const size_t element_bytes = wire::dtype_bytes(dtype);
   const size_t per_call = std::min(bytes_per_call / element_bytes, arrays.count);
-  const auto add = reduce::kernels().add[static_cast<size_t>(dtype)];
+  const auto& kernels = reduce::kernels();
+  const auto add = (guarded ? kernels.add_sound : kernels.add)[static_cast<size_t>(dtype)];
   const auto pass = [=, &arrays] {
     const auto* source = reinterpret_cast<const std::byte*>(arrays.source);
     for (size_t turn = 0; turn < passes; ++turn) {
       for (size_t i = 0; i < arrays.count; i += per_call) {
         const size_t count = std::min(per_call, arrays.count - i);
-        add(arrays.accumulator + i, source + i * element_bytes, count);
+        add(arrays.accumulator + i, source + i * element_bytes, count, FLT_MAX);
       }
     }
   };
@@ -81,6 +86,33 @@ Alternative sum(const std::string& name, Dtype dtype, const Arrays& arrays, size
   return {.name = name,
           .bytes = static_cast<double>(passes * arrays.count) * bytes_per_element,
           .pass = pass};
+}
+
+// Adds the numeric guard's kernels: sums of which unsound values are left out, and the pass that
+// measures a gradient.
+void add_guards(std::vector<Alternative>& all, const Arrays& arrays, size_t passes) {
+  constexpr size_t kCall = limits::kFragmentBytesEthernet;
+  all.push_back(
+      sum("sum f32, guard zero, 1408 B a call", Dtype::kF32, arrays, passes, kCall, true));
+  all.push_back(sum("sum f16, guard zero", Dtype::kF16, arrays, passes, SIZE_MAX, true));
+  all.push_back(sum("sum bf16, guard zero", Dtype::kBf16, arrays, passes, SIZE_MAX, true));
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
+    const size_t bytes = wire::dtype_bytes(dtype);
+    const auto squares = reduce::kernels().finite_squares[static_cast<size_t>(dtype)];
+    all.push_back({.name = std::string("squares of ") + wire::to_string(dtype),
+                   .bytes = static_cast<double>(passes * arrays.count * bytes),
+                   .pass = [&arrays, passes, bytes, squares] {
+                     const auto* source = reinterpret_cast<const std::byte*>(arrays.source);
+                     double sum = 0;
+                     for (size_t turn = 0; turn < passes; ++turn) {
+                       for (size_t i = 0; i < arrays.count; i += kChunkFloats) {
+                         const size_t count = std::min<size_t>(kChunkFloats, arrays.count - i);
+                         sum += squares(source + i * bytes, count);
+                       }
+                     }
+                     if (!std::isfinite(sum)) throw std::logic_error("squares of finite values");
+                   }});
+  }
 }
 
 // Returns an alternative that steps one chunk after the other, as a pipeline does.
@@ -178,6 +210,7 @@ nlohmann::json measure_in_cache(size_t stagger, size_t repetitions, std::ostream
                     limits::kFragmentBytesEthernet));
   all.push_back(sum("sum f16", Dtype::kF16, arrays, kPassesInCache, SIZE_MAX));
   all.push_back(sum("sum bf16", Dtype::kBf16, arrays, kPassesInCache, SIZE_MAX));
+  add_guards(all, arrays, kPassesInCache);
   add_optimizers(all, arrays, kPassesInCache);
   add_known_figures(all, arrays, kPassesInCache);
   add_limits(all, arrays, kPassesInCache);
@@ -194,6 +227,7 @@ nlohmann::json measure_out_of_cache(size_t mebibytes, size_t stagger, size_t rep
       sum("sum f32, 1408 B a call", Dtype::kF32, arrays, 1, limits::kFragmentBytesEthernet));
   all.push_back(sum("sum f16", Dtype::kF16, arrays, 1, SIZE_MAX));
   all.push_back(sum("sum bf16", Dtype::kBf16, arrays, 1, SIZE_MAX));
+  add_guards(all, arrays, 1);
   add_optimizers(all, arrays, 1);
   add_known_figures(all, arrays, 1);
   add_limits(all, arrays, 1);

@@ -1,9 +1,9 @@
 // Scenario `pipeline`: the speed of a whole pipeline over the speed of the bare sum kernel
 // (pipeline_bench.h).
 //
-// The pipeline that is compared with the kernel has a flight recorder, as by default. Three further
-// pipelines have none: a plain one, one whose counters another thread reads, and one that adds in
-// the order of ranks.
+// The pipeline that is compared with the kernel has a flight recorder, as by default. Four further
+// pipelines have none: a plain one, one whose counters another thread reads, one that adds in the
+// order of ranks, and one whose guard zeroes unsound values.
 #include <algorithm>
 #include <iomanip>
 #include <stdexcept>
@@ -15,12 +15,13 @@
 namespace pbox::perf {
 namespace {
 
-constexpr size_t kRecorded = 0, kPlain = 1, kScraped = 2, kOrdered = 3;
+constexpr size_t kRecorded = 0, kPlain = 1, kScraped = 2, kOrdered = 3, kGuarded = 4;
 constexpr PipelineKind kKinds[] = {
     {},
     {.has_recorder = false},
     {.has_recorder = false, .is_scraped = true},
     {.has_recorder = false, .numerics = wire::Numerics::kOrdered},
+    {.has_recorder = false, .guard = wire::Guard::kZero},
 };
 
 nlohmann::json measure(const BenchShape& shape, uint32_t repetitions, std::ostream& report) {
@@ -38,6 +39,10 @@ nlohmann::json measure(const BenchShape& shape, uint32_t repetitions, std::ostre
       {"recorded_over_plain", median_ratio(plain, recorded)},
       {"scraped_over_plain", median_ratio(plain, bench.seconds(kScraped))},
       {"ordered_over_plain", median_ratio(plain, bench.seconds(kOrdered))},
+      {"guarded_over_plain", median_ratio(plain, bench.seconds(kGuarded))},
+      {"measured_over_recorded",
+       median_ratio(bench.measured_kernel_seconds(), bench.measured_seconds(kRecorded)) /
+           median_ratio(kernel, recorded)},
       {"nanoseconds_per_packet", median(recorded) * 1e9 / bench.packet_count()}};
   report << std::setw(10) << shape.fragment_bytes << std::fixed << std::setprecision(2)
          << std::setw(12) << figures["kernel_gbps"].get<double>() << std::setw(12)
@@ -46,7 +51,9 @@ nlohmann::json measure(const BenchShape& shape, uint32_t repetitions, std::ostre
          << figures["nanoseconds_per_packet"].get<double>() << std::setprecision(3) << std::setw(10)
          << figures["recorded_over_plain"].get<double>() << std::setw(10)
          << figures["scraped_over_plain"].get<double>() << std::setw(10)
-         << figures["ordered_over_plain"].get<double>() << std::endl;
+         << figures["ordered_over_plain"].get<double>() << std::setw(10)
+         << figures["guarded_over_plain"].get<double>() << std::setw(10)
+         << figures["measured_over_recorded"].get<double>() << std::endl;
   return figures;
 }
 
@@ -62,7 +69,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   if (workers == 0 || workers > 64) throw std::runtime_error("--workers must be in [1, 64]");
   report << "GB/s of gradients that one core adds, ResNet-50 in 161 tensors, " << workers
          << " workers\n  fragment      kernel    pipeline     ratio   ns/packet  recorded   "
-            "scraped   ordered\n";
+            "scraped   ordered   guarded  measured\n";
   nlohmann::json figures;
   for (const uint32_t fragment_bytes :
        {limits::kFragmentBytesJumbo, limits::kFragmentBytesEthernet}) {

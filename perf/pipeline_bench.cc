@@ -1,6 +1,7 @@
 #include "perf/pipeline_bench.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <chrono>
 #include <ctime>
 #include <functional>
@@ -25,9 +26,10 @@ NumaArena flight_memory() {
   return std::move(*arena);
 }
 
-pipeline::ShardSpec shard_spec(const BenchShape& shape, wire::Numerics numerics) {
+pipeline::ShardSpec shard_spec(const BenchShape& shape, const PipelineKind& kind) {
   pipeline::ShardSpec spec;
-  spec.numerics = numerics;
+  spec.guard.policy = kind.guard;
+  spec.numerics = kind.numerics;
   spec.fragment_bytes = shape.fragment_bytes;
   for (const ModelTensor& tensor : tensors_of(resnet50_layers())) {
     for (uint64_t first = 0; first < tensor.elements; first += limits::kChunkBytesDefault / 4) {
@@ -91,7 +93,7 @@ Watcher::~Watcher() {
 BenchPipeline::BenchPipeline(const BenchShape& shape, const PipelineKind& kind, Traffic& traffic)
     : shape_(shape),
       traffic_(traffic),
-      shard_(std::move(*pipeline::JobShard::create(shard_spec(shape, kind.numerics)))),
+      shard_(std::move(*pipeline::JobShard::create(shard_spec(shape, kind)))),
       flight_(kind.has_recorder ? flight_memory() : NumaArena()),
       engine_({.pipeline_index = 0, .tag = {}, .flight = {flight_.data(), flight_.size()}}),
       port_(traffic.packets()),
@@ -127,7 +129,7 @@ void BenchPipeline::check() const {
 }
 
 PipelineBench::PipelineBench(const BenchShape& shape, std::span<const PipelineKind> kinds)
-    : seconds_(kinds.size()) {
+    : seconds_(kinds.size()), measured_seconds_(kinds.size()) {
   for (const PipelineKind& kind : kinds) {
     auto& traffic = traffic_.at(static_cast<size_t>(kind.suite));
     if (traffic == nullptr) {
@@ -144,18 +146,19 @@ PipelineBench::PipelineBench(const BenchShape& shape, std::span<const PipelineKi
 }
 
 void PipelineBench::run(uint32_t rounds) {
-  for (uint32_t round = 0; round <= rounds; ++round) {
+  for (uint32_t round = 0; kernel_seconds_.size() < rounds; ++round) {
     if (round > 0) {
       for (auto& traffic : traffic_) {
         if (traffic != nullptr) traffic->next_round();
       }
     }
+    const bool measures = pipeline::GradientSquares::measures(round);
     const double kernel = seconds_of([&] { run_kernel(); });
-    if (round > 0) kernel_seconds_.push_back(kernel);
+    if (round > 0) (measures ? measured_kernel_seconds_ : kernel_seconds_).push_back(kernel);
     for (size_t turn = 0; turn < pipelines_.size(); ++turn) {
       const size_t kind = (round + turn) % pipelines_.size();
       const double pipeline = seconds_of([&] { pipelines_[kind]->run_round(); });
-      if (round > 0) seconds_[kind].push_back(pipeline);
+      if (round > 0) (measures ? measured_seconds_ : seconds_)[kind].push_back(pipeline);
     }
     for (const auto& pipeline : pipelines_) pipeline->check();
   }
@@ -168,7 +171,7 @@ void PipelineBench::run_kernel() {
   for (const Traffic::Packet& packet : plain().packets()) {
     const auto function = packet.rank == 0 ? store : add;
     function(kernel_targets_[packet.chunk] + packet.offset_elements,
-             packet.data + limits::kHeaderBytes, packet.elements);
+             packet.data + limits::kHeaderBytes, packet.elements, FLT_MAX);
   }
 }
 

@@ -62,6 +62,7 @@ struct PipelineKind {
   bool has_recorder = true;  // a flight recorder, as boxes have by default
   bool is_scraped = false;   // another thread reads its counters
   wire::Numerics numerics = wire::Numerics::kFast;
+  wire::Guard guard = wire::Guard::kFlag;
   seal::Suite suite = seal::Suite::kNone;
 };
 
@@ -99,12 +100,19 @@ class PipelineBench {
   PipelineBench(const BenchShape& shape, std::span<const PipelineKind> kinds);
 
   // Runs rounds of the kernel and of all pipelines, in turns, so that each comes first equally
-  // often. The first round, in which memory is touched for the first time, does not count.
+  // often. The first round, in which memory is touched for the first time, does not count. A
+  // pipeline measures the gradients of a job's first rounds and of every 16th later one: those
+  // rounds are extra, and kept apart.
   void run(uint32_t rounds);
 
   // Seconds of this thread's CPU time in each round.
   const std::vector<double>& kernel_seconds() const { return kernel_seconds_; }
   const std::vector<double>& seconds(size_t kind) const { return seconds_.at(kind); }
+  // The same of rounds whose gradients are measured.
+  const std::vector<double>& measured_kernel_seconds() const { return measured_kernel_seconds_; }
+  const std::vector<double>& measured_seconds(size_t kind) const {
+    return measured_seconds_.at(kind);
+  }
   double gradient_bytes() const { return plain().gradient_bytes(); }
   double packet_count() const { return static_cast<double>(plain().packets().size()); }
 
@@ -116,8 +124,8 @@ class PipelineBench {
   std::array<std::unique_ptr<Traffic>, kSuites> traffic_;  // by suite; null if no pipeline has it
   std::vector<std::unique_ptr<BenchPipeline>> pipelines_;  // by kind
   std::vector<float*> kernel_targets_;                     // by chunk: accumulator of slot 0
-  std::vector<double> kernel_seconds_;
-  std::vector<std::vector<double>> seconds_;
+  std::vector<double> kernel_seconds_, measured_kernel_seconds_;
+  std::vector<std::vector<double>> seconds_, measured_seconds_;
 };
 
 }  // namespace pbox::perf

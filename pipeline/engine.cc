@@ -87,7 +87,7 @@ bool Engine::walk(Command& command) {
     }
   }
   if (at < count) return false;
-  shard.accepted_generation = shard.generation;
+  shard.accept_generation(shard.generation);
   return true;
 }
 
@@ -134,7 +134,7 @@ bool Engine::admit(JobShard& shard, const Command& command) {
   const bool is_new = !session.present;
   shard.set_present(session, true);
   shard.generation = command.generation;
-  shard.accepted_generation = is_new ? JobShard::kNoGeneration : command.generation;
+  shard.accept_generation(is_new ? JobShard::kNoGeneration : command.generation);
   return is_new;
 }
 

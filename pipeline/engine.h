@@ -115,8 +115,8 @@ class Engine {
                                                     Chunk& chunk, const wire::Header& header);
   [[gnu::always_inline]] inline void add_fragment(JobShard& shard, Session& session, Chunk& chunk,
                                                   const wire::Parsed& parsed);
-  [[gnu::always_inline]] inline bool accumulate(JobShard& shard, const Session& session,
-                                                Chunk& chunk, const wire::Parsed& parsed);
+  [[gnu::always_inline]] inline bool accumulate(JobShard& shard, Session& session, Chunk& chunk,
+                                                const wire::Parsed& parsed);
   [[gnu::always_inline]] inline void finish_push(JobShard& shard, Session& session, Chunk& chunk);
   void on_push_of_finished(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                            uint64_t now_ns);

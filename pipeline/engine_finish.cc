@@ -29,6 +29,8 @@ void Engine::end_round(JobShard& shard, Chunk& chunk) {
   if (shard.keeps_pushes(chunk) && !shard.receives_weights(chunk)) [[unlikely]] {
     add_in_order(shard, chunk, context_.now_ns);
   }
+  if (shard.has_rejected()) [[unlikely]]
+    return;
   const bool is_gated = shard.gate != nullptr && !shard.receives_weights(chunk);
   if (!is_gated || !hold_round(shard, chunk)) complete_round(shard, chunk);
 }

@@ -6,6 +6,7 @@
 #include "pipeline/engine.h"
 #include "pipeline/engine_checks.h"
 #include "pipeline/round_tracing.h"
+#include "pipeline/value_guard.h"
 
 namespace pbox::pipeline {
 namespace {
@@ -220,10 +221,10 @@ void Engine::add_fragment(JobShard& shard, Session& session, Chunk& chunk,
   const wire::Header& header = parsed.header;
   const uint64_t bit = uint64_t{1} << header.fragment;
   PBOX_DCHECK((chunk.claimed[session.rank] & bit) != 0);
-  const bool finite = accumulate(shard, session, chunk, parsed);
-  // STATE is a result: a value that is not finite in it is not this rank's doing.
-  if (!finite && header.type() == wire::PacketType::kPush) [[unlikely]]
-    session.note_nonfinite(chunk.id, chunk.open_round(), context_.now_ns);
+  const bool are_sound = accumulate(shard, session, chunk, parsed);
+  // STATE is a result: an unsound value in it is not this rank's doing.
+  if (!are_sound && header.type() == wire::PacketType::kPush) [[unlikely]]
+    note_unsound(shard, session, chunk, chunk.open_round(), context_.now_ns);
   chunk.claimed_any |= bit;
   if (chunk.copy_rank != kNoRank && shard.partial) {
     chunk.contributors[chunk.open_round() & 1][header.fragment] = static_cast<uint16_t>(
@@ -237,8 +238,8 @@ void Engine::add_fragment(JobShard& shard, Session& session, Chunk& chunk,
 }
 
 // Stores or adds the payload, according to the round's kind. Returns false if it contains an
-// infinity or a NaN that was seen.
-bool Engine::accumulate(JobShard& shard, const Session& session, Chunk& chunk,
+// unsound value that was seen. Weights have no bound: their infinities and NaNs are unsound.
+bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
                         const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   const uint64_t bit = uint64_t{1} << header.fragment;
@@ -253,23 +254,28 @@ bool Engine::accumulate(JobShard& shard, const Session& session, Chunk& chunk,
     // a worker gives weights back, only `copy_rank`'s count. A snapshot's weights are already
     // loaded.
     if ((session.rank == 0 && !chunk.is_restored) || chunk.copy_rank != kNoRank) {
-      return kernels_.store[type](chunk.weights + offset, parsed.payload, elements);
+      return kernels_.store[type](chunk.weights + offset, parsed.payload, elements, FLT_MAX);
     }
     return true;
   }
+  PBOX_DCHECK(chunk.accumulator[chunk.open_round() & 1] != nullptr);
+  float* accumulator = chunk.accumulator[chunk.open_round() & 1] + offset;
+  if (chunk.copy_rank != kNoRank) [[unlikely]] {  // a result, which the guard has let pass
+    return kernels_.store[type](accumulator, parsed.payload, elements, FLT_MAX);
+  }
+  measure_gradient(kernels_, shard, session, chunk, parsed);
   if (shard.keeps_pushes(chunk)) [[unlikely]] {
     PBOX_DCHECK(chunk.pushed != nullptr);
     std::memcpy(shard.pushed(chunk, session.rank, header.fragment), parsed.payload,
                 header.payload_bytes);
     return true;
   }
-  PBOX_DCHECK(chunk.accumulator[chunk.open_round() & 1] != nullptr);
-  float* accumulator = chunk.accumulator[chunk.open_round() & 1] + offset;
-  const auto sum = (chunk.claimed_any & bit) == 0 ? kernels_.store[type] : kernels_.add[type];
+  const bool is_first = (chunk.claimed_any & bit) == 0;
+  const auto sum = gradient_kernel(kernels_, shard, chunk, is_first);
   return following_ == nullptr
-             ? sum(accumulator, parsed.payload, elements)
+             ? sum(accumulator, parsed.payload, elements, shard.value_limit)
              : sum_in_pieces(sum, accumulator, {parsed.payload, header.payload_bytes},
-                             wire::dtype_bytes(chunk.dtype), *following_);
+                             wire::dtype_bytes(chunk.dtype), shard.value_limit, *following_);
 }
 
 // Ends the round if the rank has pushed all of the chunk and was the last one missing.
@@ -281,6 +287,8 @@ void Engine::finish_push(JobShard& shard, Session& session, Chunk& chunk) {
     return;
   }
   PBOX_DCHECK(chunk.complete_workers <= shard.present_count());
+  if (shard.has_rejected()) [[unlikely]]
+    return;
   note_last(shard, session, chunk);
   end_round(shard, chunk);
   clock_.mark(Phase::kFinish);

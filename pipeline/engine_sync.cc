@@ -12,6 +12,7 @@
 #include "pipeline/engine.h"
 #include "pipeline/engine_checks.h"
 #include "pipeline/sync/rules.h"
+#include "pipeline/value_guard.h"
 
 namespace pbox::pipeline {
 
@@ -71,9 +72,10 @@ void Engine::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::
   const auto type = static_cast<size_t>(chunk.dtype);
   PBOX_DCHECK(offset + elements <= chunk.elements);
   PBOX_DCHECK(shard.gradient != nullptr && chunk.weights != nullptr);
-  const bool finite = kernels_.store[type](shard.gradient, parsed.payload, elements);
-  if (!finite) [[unlikely]]
-    session.note_nonfinite(header.chunk, header.round, context_.now_ns);
+  measure_gradient(kernels_, shard, session, chunk, parsed);
+  const auto take = gradient_kernel(kernels_, shard, chunk, true);
+  if (!take(shard.gradient, parsed.payload, elements, shard.value_limit)) [[unlikely]]
+    note_unsound(shard, session, chunk, header.round, context_.now_ns);
   const bool is_mean = shard.reduction == Reduction::kMean;
   const auto parameters =
       optimizer::step_parameters(shard.optimizer, chunk.lr_scale, chunk.weight_decay,

@@ -81,20 +81,21 @@ template <typename Ahead>
   if (next_begin < next_end) fetch_lines(next.data + next_begin, next.data + next_end);
 }
 
-// Does the same as sum(accumulator, payload, its elements), piece by piece, and prefetches between
-// the pieces. Returns false if the payload contains an infinity or a NaN.
+// Does the same as sum(accumulator, payload, its elements, limit), piece by piece, and prefetches
+// between the pieces. Returns false if the payload contains an unsound value.
 inline bool sum_in_pieces(reduce::AccumulateFunction sum, float* accumulator,
-                          std::span<const std::byte> payload, size_t element_bytes,
+                          std::span<const std::byte> payload, size_t element_bytes, float limit,
                           const nic::RxPacket& next) {
   static_assert(kPieceBytes % sizeof(float) == 0);
   PBOX_DCHECK(payload.size() % element_bytes == 0);
-  bool finite = true;
+  bool are_sound = true;
   for (size_t at = 0; at < payload.size(); at += kPieceBytes) {
     const size_t bytes = std::min(kPieceBytes, payload.size() - at);
     fetch_behind(payload, next, at + kPiecesAhead * kPieceBytes, bytes);
-    finite &= sum(accumulator + at / element_bytes, payload.data() + at, bytes / element_bytes);
+    are_sound &=
+        sum(accumulator + at / element_bytes, payload.data() + at, bytes / element_bytes, limit);
   }
-  return finite;
+  return are_sound;
 }
 
 // Decides whether packets are in the core's caches when the core comes to them, so that prefetching

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
+#include "pipeline/control_event.h"
 #include "pipeline/state/state_codec.h"
 #include "pipeline/sync/rules.h"
 
@@ -123,8 +124,14 @@ void JobShard::lay_out(const ShardSpec& spec) {
   draw_seed = sync::seed_of(spec.name);
   delivery = spec.delivery;
   numerics = spec.numerics;
+  guard = spec.guard;
+  value_limit = guard.limit();
+  report_fd_ = spec.report_fd;
   optimizer = spec.optimizer;
   PBOX_CHECK(sync.model == wire::SyncModel::kBsp || mode == Mode::kOptimize);
+  const bool rejects = guard.policy == wire::Guard::kReject;
+  PBOX_CHECK(!rejects || sync.model == wire::SyncModel::kBsp);
+  PBOX_CHECK(!rejects || spec.gated || mode == Mode::kAggregate);
   PBOX_CHECK(!spec.gated || (sync.model == wire::SyncModel::kBsp && mode == Mode::kOptimize));
   if (applies_on_arrival(spec)) {
     gradient = reinterpret_cast<float*>(arena_.take(gradient_bytes()));
@@ -150,6 +157,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
     PBOX_CHECK(spec.chunks[index].chunk < spec.job_chunk_count);
     PBOX_CHECK(local_index_[spec.chunks[index].chunk] == kNotOwned);
     local_index_[spec.chunks[index].chunk] = index;
+    element_count += spec.chunks[index].elements;
     lay_out_chunk(spec, spec.chunks[index], chunks_[index]);
     if (const size_t bytes = pushed_bytes(spec, spec.chunks[index]); bytes > 0) {
       chunks_[index].pushed = arena_.take(bytes);
@@ -253,6 +261,14 @@ void JobShard::recount(Chunk& chunk, const Session& changed) const {
   PBOX_DCHECK(present || chunk.complete_workers > 0);
   chunk.complete_workers = static_cast<uint16_t>(chunk.complete_workers + (present ? 1 : -1));
   PBOX_DCHECK(chunk.complete_workers <= present_count_);
+}
+
+void JobShard::reject(const Session& session) {
+  PBOX_DCHECK(mode == Mode::kAggregate && &sessions_[session.rank] == &session);
+  if (has_rejected()) return;
+  accepted_generation = kNoGeneration;
+  rejected_.store(session.rank + 1, std::memory_order_release);
+  wake_control(report_fd_);
 }
 
 uint32_t JobShard::first_missing_rank(Chunk& chunk) const {

@@ -16,6 +16,7 @@
 // of the workers, and only the newest result is ever sent.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -29,10 +30,12 @@
 #include "nic/endpoint.h"
 #include "nic/seal/session_seal.h"
 #include "nic/wire/chunk_layout.h"
+#include "nic/wire/guard.h"
 #include "nic/wire/header.h"
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
 #include "pipeline/egress_queue.h"
+#include "pipeline/observe/gradient_squares.h"
 #include "pipeline/observe/round_trace.h"
 #include "pipeline/observe/straggler_ledger.h"
 #include "pipeline/optimizer/optimizer.h"
@@ -87,12 +90,14 @@ struct ShardSpec {
   // `partial`.
   bool replicated = false;
   bool gated = false;  // rounds wait for a verdict (StepGate). Needs mode optimize and BSP
-  int report_fd = -1;  // gated: as StepGate takes it
+  int report_fd = -1;  // an eventfd of the control thread (wake_control); -1: none
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;  // kOrdered needs BSP
-  uint32_t job_chunk_count = 0;                     // chunks of the job; bounds the chunk ids
-  std::vector<ChunkSpec> chunks;                    // the chunks of this pipeline
-  std::vector<SessionSpec> sessions;                // by rank
+  // kReject needs BSP; in mode optimize also `gated`.
+  wire::GuardSpec guard = {};
+  uint32_t job_chunk_count = 0;       // chunks of the job; bounds the chunk ids
+  std::vector<ChunkSpec> chunks;      // the chunks of this pipeline
+  std::vector<SessionSpec> sessions;  // by rank
   int numa_node = kAnyNumaNode;
   Hugepages hugepages = Hugepages::kIfFree;
 };
@@ -136,13 +141,13 @@ struct alignas(kCacheLineBytes) Chunk {
   uint32_t first_missing = 0;  // no present rank below has an incomplete push of the open round
   // Replicated: the state is already that after the open round, which waits for the backup box.
   bool is_stepped = false;
-  bool is_held = false;  // gated: the open round's sum is complete and waits for a verdict
+  bool is_held = false;      // gated: the open round's sum is complete and waits for a verdict
+  bool is_rejected = false;  // gated, guard `reject`: the open round contains an unsound value
   // Delivery `pull`: by rank, the open round at which it last asked for and was sent a result. Null
   // with other deliveries.
   uint32_t* pulled = nullptr;
   float* weights = nullptr;  // mode optimize. Replicated: a block (StateLayout) begins here
-  // Numerics `ordered`: the pushes of the open round by rank, wire_bytes each. Null with other
-  // numerics.
+  // Numerics `ordered`: pushes of the open round by rank, wire_bytes each. Otherwise null.
   std::byte* pushed = nullptr;
   // Optimizer state, [slots][elements]. Where pushes are applied on arrival, it is that for each
   // fragment in turn. Null if the optimizer has none.
@@ -196,9 +201,10 @@ struct Session {
   int64_t resend_budget_bytes = 0;
   uint64_t resend_refill_ns = 0;
   SingleWriterCounter bytes_received, fragments_received, duplicates, last_arrivals, last_packet_ns;
-  // Fragments that contained an infinity or a NaN. The newest of them, as chunk << 32 | round
-  // modulo 2^32, and its time.
+  // Fragments that contained an unsound value (wire::GuardSpec). The newest of them, as
+  // chunk << 32 | round modulo 2^32, and its time.
   SingleWriterCounter nonfinite, nonfinite_chunk_round, nonfinite_at_ns;
+  GradientSquares squares;
   SingleWriterCounter dropped;  // model `drop`: fragments of rounds that had closed already
   // From the straggler ledger, over the rounds in which this rank was last: how late it was in sum
   // and at worst, and when that was (chunk << 32 | round modulo 2^32).
@@ -283,6 +289,19 @@ class JobShard {
   // the membership is under way.
   static constexpr uint32_t kNoGeneration = UINT32_MAX;
   uint32_t accepted_generation = 1;
+  // Packets of this generation are accepted from now on, unless a push was rejected.
+  void accept_generation(uint32_t accepted) {
+    accepted_generation = has_rejected() ? kNoGeneration : accepted;
+  }
+  // Mode aggregate, guard `reject`: the rank's push of nonfinite_chunk_round contains an unsound
+  // value. No packet is accepted and no round finishes from now on: the control thread, which this
+  // wakes, ends the job.
+  void reject(const Session& session);
+  bool has_rejected() const { return rejected_.load(std::memory_order_relaxed) != 0; }
+  // Returns the rank whose push was rejected; kNoRank if none was. Any thread.
+  uint32_t rejected_rank() const {
+    return rejected_.load(std::memory_order_acquire) - 1;  // kNoRank is 0 - 1
+  }
   // The number of ranks that must have pushed all of the chunk's open round for it to finish.
   uint32_t workers_needed(const Chunk& chunk) const {
     PBOX_DCHECK(present_count_ <= worker_count());
@@ -329,6 +348,9 @@ class JobShard {
   Reduction reduction = Reduction::kSum;
   wire::Numerics numerics = wire::Numerics::kFast;
   bool partial = false;
+  wire::GuardSpec guard;
+  float value_limit = FLT_MAX;  // guard.limit()
+  uint64_t element_count = 0;   // elements of all chunks
   wire::SyncSpec sync;
   uint64_t draw_seed = 0;  // for the models that wait by chance; the same in all parts of the job
   wire::Delivery delivery = wire::Delivery::kBroadcast;
@@ -366,6 +388,8 @@ class JobShard {
   std::vector<Chunk> chunks_;
   std::vector<Session> sessions_;
   uint32_t present_count_ = 0;
+  int report_fd_ = -1;
+  std::atomic<uint32_t> rejected_{0};  // rank + 1; 0: no push was rejected
   std::vector<uint32_t> local_index_;  // chunk id -> index in chunks_, or kNotOwned
 };
 

@@ -1,8 +1,12 @@
 #include "pipeline/round_result.h"
 
+#include <cmath>
+#include <utility>
+
 #include "pipeline/optimizer/optimizer.h"
 #include "pipeline/reduce/reduce.h"
 #include "pipeline/state/state_cut.h"
+#include "pipeline/value_guard.h"
 
 namespace pbox::pipeline {
 namespace {
@@ -97,7 +101,6 @@ void make_sum(JobShard& shard, Chunk& chunk, bool is_averaged) {
 
 void add_in_order(JobShard& shard, Chunk& chunk, uint64_t now_ns) {
   const reduce::Kernels& kernels = reduce::kernels();
-  const auto type = static_cast<size_t>(chunk.dtype);
   float* const accumulator = chunk.accumulator[chunk.open_round() & 1];
   PBOX_DCHECK(accumulator != nullptr && chunk.pushed != nullptr);
   for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
@@ -106,9 +109,9 @@ void add_in_order(JobShard& shard, Chunk& chunk, uint64_t now_ns) {
     bool is_first = true;
     for (Session& session : shard.sessions()) {
       if ((chunk.claimed[session.rank] >> fragment & 1) == 0) continue;
-      const auto kernel = is_first ? kernels.store[type] : kernels.add[type];
-      if (!kernel(sum, shard.pushed(chunk, session.rank, fragment), elements)) {
-        session.note_nonfinite(chunk.id, chunk.open_round(), now_ns);
+      const auto kernel = gradient_kernel(kernels, shard, chunk, is_first);
+      if (!kernel(sum, shard.pushed(chunk, session.rank, fragment), elements, shard.value_limit)) {
+        note_unsound(shard, session, chunk, chunk.open_round(), now_ns);
       }
       is_first = false;
     }
@@ -120,8 +123,10 @@ void measure_round(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(!chunk.is_held && shard.mode == Mode::kOptimize);
   const bool is_averaged = count_contributors(shard, chunk);
   const double scale = gradient_scale_of(shard, is_averaged);
-  const double squares =
-      reduce::kernels().sum_squares(chunk.accumulator[chunk.open_round() & 1], chunk.elements);
+  const double squares = std::exchange(chunk.is_rejected, false)
+                             ? HUGE_VAL
+                             : reduce::kernels().sum_squares(
+                                   chunk.accumulator[chunk.open_round() & 1], chunk.elements);
   shard.gate->hold(shard.index_of(chunk), squares * scale * scale, is_averaged);
 }
 

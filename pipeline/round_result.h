@@ -12,7 +12,8 @@ namespace pbox::pipeline {
 void add_in_order(JobShard& shard, Chunk& chunk, uint64_t now_ns);
 
 // Gated shards: adds up the squares of the complete sum, or of the mean, and holds the chunk in the
-// shard's gate. make_result() follows once there is a verdict.
+// shard's gate. A round that the guard rejects has an infinite sum. make_result() follows once
+// there is a verdict.
 void measure_round(JobShard& shard, Chunk& chunk);
 
 // Makes the result of the open round: the sum or mean, or the weights after the step. A chunk that

@@ -11,8 +11,6 @@
 // The pipeline's core calls everything here, unless a declaration says otherwise.
 #pragma once
 
-#include <unistd.h>
-
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -21,6 +19,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "pipeline/control_event.h"
 
 namespace pbox::pipeline {
 
@@ -75,10 +74,7 @@ class StepGate {
   void report(const StepReport& report) {
     squares_[report.round & 1].store(report.squares, std::memory_order_relaxed);
     reported_.store(uint64_t{report.round} + 1, std::memory_order_release);
-    const uint64_t one = 1;
-    // If the write fails because the counter is full, the control thread wakes all the same.
-    if (report_fd_ >= 0) [[maybe_unused]]
-      const ssize_t written = write(report_fd_, &one, sizeof(one));
+    wake_control(report_fd_);
   }
   // Returns the newest report; nullopt before the first. The report of the next round follows only
   // after a verdict, so it does not replace one that the control thread is reading. Control thread.

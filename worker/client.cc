@@ -247,8 +247,8 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
               std::to_string(laggard.silent_ns / kNanosPerMilli) + " ms ago";
       if (has_verdicts()) {
         text +=
-            "; with max_grad_norm or skip_nonfinite the results of a round leave once every "
-            "rank has pushed every tensor";
+            "; with max_grad_norm, skip_nonfinite or guard reject the results of a round leave "
+            "once every rank has pushed every tensor";
       }
       break;
     case Laggard::Kind::kNobody: text += "it waits behind other tensors for the send window"; break;
@@ -331,8 +331,8 @@ Status Client::set_loss_scale(float loss_scale, uint64_t age) {
   if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
   if (!has_verdicts()) {
     return invalid(
-        "a loss scale needs an optimizer with max_grad_norm or skip_nonfinite: set one of them "
-        "before the join");
+        "a loss scale needs an optimizer with max_grad_norm or skip_nonfinite, or guard reject: "
+        "set one of them before the join");
   }
   if (!std::isfinite(loss_scale) || loss_scale <= 0) {
     return invalid("loss_scale " + std::to_string(loss_scale) + " must be finite and > 0");
@@ -347,7 +347,7 @@ Result<std::optional<proto::StepVerdict>> Client::last_step() {
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
   if (!has_verdicts()) {
     return invalid(
-        "the job's optimizer has neither max_grad_norm nor skip_nonfinite, so that its "
+        "the job has neither max_grad_norm nor skip_nonfinite nor guard reject, so that its "
         "rounds have no verdict");
   }
   return verdict_;

@@ -142,9 +142,7 @@ class Client {
   void sleep(uint64_t now_ns);
   void wake();
 
-  bool has_verdicts() const {
-    return optimizer_.max_grad_norm() > 0 || optimizer_.skip_nonfinite();
-  }
+  bool has_verdicts() const { return needs_verdicts(options_, optimizer_); }
   Status check_phase(Phase wanted) const;
   Status check_operation(const Operation& operation) const;
   Status wait_until(std::unique_lock<std::mutex>& lock, uint32_t timeout_ms,

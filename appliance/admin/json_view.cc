@@ -1,5 +1,6 @@
 #include "appliance/admin/json_view.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -30,7 +31,9 @@ Json worker_object(const control::WorkerView& worker) {
           {"nonfinite_fragments", worker.nonfinite_fragments},
           {"nonfinite_tensor", nonfinite ? Json(nonfinite->place.tensor) : Json(nullptr)},
           {"nonfinite_round", nonfinite ? Json(nonfinite->place.round) : Json(nullptr)},
-          {"nonfinite_age_seconds", nonfinite ? Json(nonfinite->age_s) : Json(nullptr)}};
+          {"nonfinite_age_seconds", nonfinite ? Json(nonfinite->age_s) : Json(nullptr)},
+          {"gradient_norm",
+           worker.gradient_squares ? Json(std::sqrt(*worker.gradient_squares)) : Json(nullptr)}};
 }
 
 Json sync_object(const control::JobView& job) {
@@ -88,6 +91,8 @@ Json job_object(const control::JobView& job) {
           {"priority_source", job.priority_source},
           {"delivery", job.delivery},
           {"numerics", job.numerics},
+          {"guard", job.guard},
+          {"guard_max_abs", job.guard_max_abs},
           {"world_size", job.world_size},
           {"tensor_count", job.tensor_count},
           {"element_count", job.element_count},

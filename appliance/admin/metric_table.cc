@@ -345,8 +345,13 @@ constexpr MetricRow kRows[] = {
             "Time for which all other ranks have waited for this rank's push; 0 if they do not",
             [](const control::WorkerView& worker) { return Value(worker.awaited_s); }),
     of_rank("pbox_worker_nonfinite_fragments_total", kCounter,
-            "Fragments from the rank that hold an infinity or a NaN",
+            "Fragments from the rank that hold an infinity, a NaN, or a value beyond the job's "
+            "guard_max_abs",
             [](const control::WorkerView& worker) { return Value(worker.nonfinite_fragments); }),
+    of_rank("pbox_worker_gradient_square_sum", kGauge,
+            "Sum of the squares of the rank's newest measured gradient, over the chunks on this "
+            "box; the first 16 rounds of a job are measured, and every 16th",
+            [](const control::WorkerView& worker) { return worker.gradient_squares; }),
     of_rank("pbox_job_dropped_fragments_total", kCounter,
             "Fragments of the rank that came after their round had closed; model drop only",
             [](const control::WorkerView& worker) {

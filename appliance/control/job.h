@@ -162,7 +162,7 @@ class Job {
                                   const PartState* state) const;
   void begin_with_snapshot(const JobShards::Shards& shards) const;
   void view_stragglers(JobView& view) const;
-  void view_nonfinite(JobView& view, uint64_t now_ns) const;
+  void view_values(JobView& view, uint64_t now_ns) const;
 
   JobSpec spec_;
   Roster members_;

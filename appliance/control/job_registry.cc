@@ -68,7 +68,8 @@ JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host,
       admission_(context_, host, epochs, handover_, *this,
                  {.has_upstream = upstream != nullptr, .knows_backups = backups != nullptr}),
       requests_(context_, host),
-      verdicts_(context_, host, parts, *this) {}
+      verdicts_(context_, host, parts, *this),
+      guards_(context_, *this) {}
 
 void JobRegistry::on_open(ConnectionId connection, const nic::Endpoint& peer, uint64_t now_ns,
                           std::optional<tls::Identity> identity) {
@@ -326,6 +327,7 @@ void JobRegistry::close(Job& job) {
   handover_.forget(part);
   starter_.forget(part);
   verdicts_.forget(part);
+  guards_.forget(part);
   snapshots_.on_closed(part);
 }
 

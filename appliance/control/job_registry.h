@@ -21,6 +21,7 @@
 
 #include "appliance/control/backup_keeper.h"
 #include "appliance/control/capacity.h"
+#include "appliance/control/guard_watch.h"
 #include "appliance/control/job_admission.h"
 #include "appliance/control/job_starter.h"
 #include "appliance/control/member_requests.h"
@@ -171,6 +172,7 @@ class JobRegistry : private JobOwner {
   JobAdmission admission_;
   MemberRequests requests_;
   StepVerdicts verdicts_;
+  GuardWatch guards_;
   RetiredCounts retired_;
   bool is_shutting_down_ = false;
   uint64_t started_ns_ = 0;  // time of the first event; 0 before

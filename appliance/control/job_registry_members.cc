@@ -346,6 +346,8 @@ void JobRegistry::tick_job(Job& job) {
   const JobKey part = key_of(job.spec());
   backups_.on_tick(job);
   if (!context_.jobs.contains(part)) return;
+  guards_.on_tick(job);
+  if (!context_.jobs.contains(part)) return;
   verdicts_.on_tick(job);
   if (!context_.jobs.contains(part)) return;
   if (job.shards().rounds_finished() > 0) handover_.release_previous_owner(job);

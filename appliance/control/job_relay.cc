@@ -81,6 +81,7 @@ Status check_replicas(const JobSpec& spec) {
 
 RelaySpec relay_spec(const JobSpec& spec, uint64_t join_timeout_ns) {
   RelaySpec relay{spec.name, spec.world_size, spec.numerics, join_timeout_ns, {}};
+  relay.guard = spec.guard.policy;
   const auto chunks = cut_into_chunks(spec);
   relay.chunks.reserve(chunks.size());
   for (const TensorSpec& tensor : spec.tensors) {
@@ -115,6 +116,7 @@ RelaySpec backup_spec(const JobSpec& spec, const std::string& name) {
   relay.job = name;
   relay.workers = 1;
   relay.numerics = wire::Numerics::kFast;
+  relay.guard = wire::Guard::kFlag;
   relay.is_backup = true;
   for (RelayedChunk& chunk : relay.chunks) {
     const auto block = pipeline::StateLayout::block(spec.optimizer.kind, chunk.elements);

@@ -164,7 +164,29 @@ Status check_copies(const proto::Join& join) {
   return ok_status();
 }
 
-// `spec`: the parts, mode and model of the job.
+// `spec`: the mode and model of the job.
+Status parse_guard(const proto::Join& join, JobSpec& spec) {
+  if (join.guard() >= wire::kGuardCount) {
+    return invalid("guard " + std::to_string(join.guard()) +
+                   " is unknown; 0 flag, 1 reject, 2 zero");
+  }
+  if (!finite_at_least(join.guard_max_abs(), 0)) {
+    return invalid("guard_max_abs = " + number(join.guard_max_abs()) +
+                   " is out of range; it must be finite and >= 0 (0: no bound)");
+  }
+  spec.guard = {static_cast<wire::Guard>(join.guard()), join.guard_max_abs()};
+  if (spec.rejects() && spec.sync.model != wire::SyncModel::kBsp) {
+    return invalid(std::string("guard reject needs sync model bsp: with ") +
+                   to_string(spec.sync.model) +
+                   " the ranks share no round that could be rejected; set guard zero");
+  }
+  if (join.is_backup() && spec.guard != wire::GuardSpec{}) {
+    return invalid("backup = 1 needs guard flag without guard_max_abs: a copy is no gradient");
+  }
+  return ok_status();
+}
+
+// `spec`: the parts, mode, model and guard of the job.
 Status parse_verdicts(const proto::Join& join, JobSpec& spec) {
   const proto::Optimizer& optimizer = join.optimizer();
   if (!finite_at_least(optimizer.max_grad_norm(), 0)) {
@@ -175,7 +197,8 @@ Status parse_verdicts(const proto::Join& join, JobSpec& spec) {
   spec.skip_nonfinite = optimizer.skip_nonfinite();
   if (!spec.needs_verdicts()) return ok_status();
   const std::string what = spec.max_grad_norm > 0 ? "max_grad_norm " + number(spec.max_grad_norm)
-                                                  : std::string("skip_nonfinite");
+                           : spec.skip_nonfinite  ? "skip_nonfinite"
+                                                  : "guard reject";
   if (spec.mode != pipeline::Mode::kOptimize) {
     return invalid(what +
                    " needs mode optimize: in mode aggregate the ranks run the optimizer, "
@@ -273,6 +296,11 @@ std::string JobSpec::title() const {
   return parts == 1 ? job : "part " + std::to_string(part) + " of " + job;
 }
 
+std::string JobSpec::unsound_value() const {
+  if (guard.max_abs == 0) return "an infinity or a NaN";
+  return "an infinity, a NaN or a value beyond guard_max_abs " + number(guard.max_abs);
+}
+
 uint64_t JobSpec::element_count() const {
   uint64_t count = 0;
   for (const TensorSpec& tensor : tensors) count += tensor.elements;
@@ -318,6 +346,7 @@ Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
   const auto sync = parse_sync(join, spec);
   if (!sync) return sync.error();
   spec.sync = *sync;
+  if (const Status status = parse_guard(join, spec); !status) return status.error();
   if (const Status status = parse_verdicts(join, spec); !status) return status.error();
   if (const Status status = check_restore(join); !status) return status.error();
   spec.restore = join.restore();
@@ -403,6 +432,8 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
                            int(worker.skip_nonfinite))) {
     return found;
   }
+  if (auto found = differs("guard", int(job.guard.policy), int(worker.guard.policy))) return found;
+  if (auto found = differs("guard_max_abs", job.guard.max_abs, worker.guard.max_abs)) return found;
   if (job.filled_parts != worker.filled_parts) return "filled_parts: another list of parts";
   const size_t common = std::min(job.tensors.size(), worker.tensors.size());
   for (size_t index = 0; index < common; ++index) {

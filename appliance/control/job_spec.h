@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "nic/wire/control.pb.h"
 #include "nic/wire/control_versions.h"
+#include "nic/wire/guard.h"
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
 #include "pipeline/job_shard.h"
@@ -67,6 +68,7 @@ struct JobSpec {
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
   float max_grad_norm = 0;      // gradients are clipped to this norm; 0: they are not
   bool skip_nonfinite = false;  // a round with an infinity or a NaN changes nothing
+  wire::GuardSpec guard;
   std::vector<uint32_t> filled_parts =
       {};                // needs_verdicts(): the parts that have chunks, ascending
   std::string restore;   // snapshot to start from: "latest" or a number; empty: none
@@ -83,8 +85,15 @@ struct JobSpec {
   // Returns whether its parts can move from one running box to another. With a model other than BSP
   // that needs no copies from the workers.
   bool may_move() const { return survives_its_box() || sync.model != wire::SyncModel::kBsp; }
+  bool rejects() const { return guard.policy == wire::Guard::kReject; }
+  // Mode optimize: a round may be skipped.
+  bool may_skip() const {
+    return skip_nonfinite || (rejects() && mode == pipeline::Mode::kOptimize);
+  }
   // Its rounds wait for a verdict (step_verdicts.h), which the lowest part with chunks makes.
-  bool needs_verdicts() const { return max_grad_norm > 0 || skip_nonfinite; }
+  bool needs_verdicts() const { return max_grad_norm > 0 || may_skip(); }
+  // Returns "an infinity or a NaN", with a larger value if the guard has a bound.
+  std::string unsound_value() const;
   uint32_t deciding_part() const { return filled_parts.empty() ? part : filled_parts.front(); }
   uint64_t element_count() const;
   // Returns "job 'train'" or "part 3 of job 'train'".

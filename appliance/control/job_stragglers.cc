@@ -1,5 +1,4 @@
-// Combines the straggler ledgers of a part's pipelines, and finds the ranks that pushed infinities
-// and NaNs.
+// Combines the straggler ledgers of a part's pipelines, and what they know of each rank's values.
 #include <algorithm>
 #include <map>
 
@@ -144,12 +143,15 @@ HistogramView sum(const Shards& shards,
 
 }  // namespace
 
-void Job::view_nonfinite(JobView& view, uint64_t now_ns) const {
+void Job::view_values(JobView& view, uint64_t now_ns) const {
   for (WorkerView& worker : view.workers) {
     uint64_t newest_ns = 0, where = 0;
     for (const auto& shard : shards_.all()) {
       const pipeline::Session& session = shard->sessions()[worker.rank];
       worker.nonfinite_fragments += session.nonfinite.get();
+      if (const auto squares = session.squares.newest()) {
+        worker.gradient_squares = worker.gradient_squares.value_or(0) + *squares;
+      }
       if (session.nonfinite_at_ns.get() <= newest_ns) continue;
       newest_ns = session.nonfinite_at_ns.get();
       where = session.nonfinite_chunk_round.get();

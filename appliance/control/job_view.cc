@@ -27,6 +27,9 @@ void add_worker_state(WorkerView& worker, const WorkerView& part) {
       worker.last_packet_age_s < 0 ||
       (part.last_packet_age_s >= 0 && part.last_packet_age_s < worker.last_packet_age_s);
   if (is_newer) worker.last_packet_age_s = part.last_packet_age_s;
+  if (part.gradient_squares) {
+    worker.gradient_squares = worker.gradient_squares.value_or(0) + *part.gradient_squares;
+  }
   const auto& newest = worker.newest_nonfinite;
   if (part.newest_nonfinite && (!newest || part.newest_nonfinite->age_s < newest->age_s)) {
     worker.newest_nonfinite = part.newest_nonfinite;

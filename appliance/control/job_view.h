@@ -21,7 +21,7 @@ struct PlaceView {
   uint64_t round = 0;  // round of the tensor's chunks, counted from 0
 };
 
-// The newest fragment of a rank that contained an infinity or a NaN.
+// The newest fragment of a rank that contained an unsound value (wire::GuardSpec).
 struct NonfiniteView {
   PlaceView place;
   double age_s = 0;
@@ -39,8 +39,10 @@ struct WorkerView {
   double late_s = 0;              // time behind the rank before it, over its last arrivals
   double awaited_s = 0;           // time that the others wait for it now; 0 if they do not
   std::optional<uint64_t> dropped_fragments = {};  // model drop only
-  uint64_t nonfinite_fragments = 0;                // fragments with an infinity or a NaN
+  uint64_t nonfinite_fragments = 0;                // fragments with an unsound value
   std::optional<NonfiniteView> newest_nonfinite = {};
+  // Sum of the squares of the newest gradient that was measured, over the chunks on this box.
+  std::optional<double> gradient_squares = {};
 };
 
 // The consistency model, as the job asked for it.
@@ -93,6 +95,8 @@ struct JobView {
   std::string priority_source;  // "registered", "learned", "set", "none"
   std::string delivery;         // "broadcast", "pull"
   std::string numerics;         // "fast", "ordered"
+  std::string guard;            // "flag", "reject", "zero"
+  float guard_max_abs = 0;
   uint32_t world_size = 0;
   uint64_t tensor_count = 0;
   uint64_t element_count = 0;

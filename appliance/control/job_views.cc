@@ -105,6 +105,8 @@ JobView Job::view(uint64_t now_ns) const {
   view.priority_source = priority_source();
   view.delivery = spec_.delivery == wire::Delivery::kPull ? "pull" : "broadcast";
   view.numerics = wire::kNumericsNames[static_cast<size_t>(spec_.numerics)];
+  view.guard = wire::kGuardNames[static_cast<size_t>(spec_.guard.policy)];
+  view.guard_max_abs = spec_.guard.max_abs;
   view.is_backup = spec_.is_backup;
   view.world_size = spec_.world_size;
   view.tensor_count = spec_.tensors.size();
@@ -120,7 +122,7 @@ JobView Job::view(uint64_t now_ns) const {
   view_backup(*this, view);
   view_sync(*this, view);
   view_stragglers(view);
-  view_nonfinite(view, now_ns);
+  view_values(view, now_ns);
   return view;
 }
 

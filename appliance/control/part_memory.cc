@@ -42,6 +42,7 @@ pipeline::ShardSpec shard_shape(const JobSpec& spec) {
   shape.sync = spec.sync;
   shape.delivery = spec.delivery;
   shape.numerics = spec.numerics;
+  shape.guard = spec.guard;
   shape.partial = spec.on_worker_lost == LostPolicy::kPartial;
   shape.relayed = spec.relayed;
   shape.replicated = spec.replicas > 0;

@@ -199,7 +199,7 @@ void StepVerdicts::take_report(Job& deciding, uint32_t part, const pipeline::Ste
     if (found == progress.reports.end() || found->second.round != progress.report->round) return;
     squares += found->second.squares;
   }
-  const bool is_skip = spec.skip_nonfinite && !std::isfinite(squares);
+  const bool is_skip = spec.may_skip() && !std::isfinite(squares);
   adopt(deciding, {.round = progress.report->round,
                    .epoch = deciding.epoch(),
                    .norm = std::sqrt(squares),
@@ -207,7 +207,7 @@ void StepVerdicts::take_report(Job& deciding, uint32_t part, const pipeline::Ste
   if (!is_skip) return;
   context_.note(Severity::kInfo, "step_skipped",
                 "job '" + spec.name + "': round " + std::to_string(progress.report->round) +
-                    " is skipped, because its gradient holds an infinity or a NaN",
+                    " is skipped, because its gradient holds " + spec.unsound_value(),
                 spec.name);
 }
 

@@ -12,6 +12,7 @@
 
 #include "appliance/control/job_view.h"
 #include "base/result.h"
+#include "nic/wire/guard.h"
 #include "nic/wire/schedule.h"
 #include "pipeline/state/uplink.h"
 
@@ -32,6 +33,8 @@ struct RelaySpec {
   // The remote job is the backup of a part: it has one rank, and if its box is lost no other box is
   // tried.
   bool is_backup = false;
+  // Applies to the sums, without a bound: the job's bound is one on a single rank's values.
+  wire::Guard guard = wire::Guard::kFlag;
 };
 
 // Number of tensors before those of the chunks: one, which counts the workers.

@@ -123,6 +123,7 @@ Status BoxRelay::try_join(uint64_t deadline_ns) {
   options.port = settings_.port.c_str();
   options.keys = keys_.c_str();
   options.numerics = static_cast<pbox_numerics>(spec_.numerics);
+  options.guard = static_cast<pbox_guard>(spec_.guard);
   options.backup = spec_.is_backup ? 1 : 0;
   if (spec_.is_backup) {
     options.recovery = PBOX_RECOVERY_NONE;

@@ -22,6 +22,10 @@ constexpr AddedField kAddedFields[] = {
      [](const proto::WorkerMessage& message) {
        return message.join().optimizer().skip_nonfinite();
      }},
+    {"Join.guard", 3, Scope::kJob,
+     [](const proto::WorkerMessage& message) { return message.join().guard() != 0; }},
+    {"Join.guard_max_abs", 3, Scope::kJob,
+     [](const proto::WorkerMessage& message) { return message.join().guard_max_abs() != 0; }},
     {"WorkerMessage.step_verdict", 3, Scope::kReceiver,
      [](const proto::WorkerMessage& message) { return message.has_step_verdict(); }},
     {"WorkerMessage.ask_step", 3, Scope::kReceiver,

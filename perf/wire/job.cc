@@ -73,7 +73,7 @@ void WireJob::sum_chunk(uint32_t chunk, float* accumulator) {
       const uint32_t bytes =
           wire::fragment_length(chunk_bytes_[chunk], shape_.fragment_bytes, fragment);
       function(accumulator + size_t{fragment} * shape_.fragment_bytes / sizeof(float),
-               payload(worker, chunk, fragment), bytes / sizeof(float));
+               payload(worker, chunk, fragment), bytes / sizeof(float), FLT_MAX);
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "pipeline/reduce/reduce.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <iterator>
 #include <type_traits>
@@ -36,29 +37,26 @@ struct Tail {
   HWY_ALIGN std::byte payload[hn::MaxLanes(FloatTag()) * sizeof(float)] = {};
 };
 
-// Tells whether all values are finite, at the cost of two operations per vector. `largest`, which
-// begins at zero, is the maximum of the values' bits shifted left by one, without their signs. Only
-// infinities and NaNs reach 2 * kInfinity. Not a class, because SVE vectors cannot be members.
-inline constexpr uint32_t kInfinity = 0x7f800000;
+// Tells whether all values are sound, at the cost of two operations per vector: the magnitudes of
+// floats compare as their bits do, and those of infinities and NaNs are above all others.
+// `largest`, which begins at zero, is the maximum of the values' bits shifted left by one, without
+// their signs. Not a class, because SVE vectors cannot be members.
 template <class D>
 using Bits = hn::RebindToUnsigned<D>;
 
-template <class D>
-HWY_INLINE void track_largest(D /*d*/, hn::Vec<D> values, hn::Vec<Bits<D>>& largest) {
+template <class DBits>
+HWY_INLINE bool are_sound(DBits d, hn::Vec<DBits> largest, float limit) {
+  return hn::AllTrue(d, hn::Lt(largest, hn::Set(d, 2 * std::bit_cast<uint32_t>(limit) + 1)));
+}
+
+// `kZeroes`: values that are not sound count as 0.
+template <Dtype dtype, bool kAdds, bool kZeroes, class D>
+HWY_INLINE hn::Vec<D> arrived(D d, const float* accumulator, const std::byte* source,
+                              [[maybe_unused]] hn::Vec<D> limits, hn::Vec<Bits<D>>& largest) {
+  auto values = load_widened<dtype>(d, source);
   const auto bits = hn::BitCast(Bits<D>(), values);
   largest = hn::Max(largest, hn::Add(bits, bits));  // the doubling drops the sign bit
-}
-
-template <class DBits>
-HWY_INLINE bool are_finite(DBits d, hn::Vec<DBits> largest) {
-  return hn::AllTrue(d, hn::Lt(largest, hn::Set(d, 2 * kInfinity)));
-}
-
-template <Dtype dtype, bool kAdds, class D>
-HWY_INLINE hn::Vec<D> arrived(D d, const float* accumulator, const std::byte* source,
-                              hn::Vec<Bits<D>>& largest) {
-  const auto values = load_widened<dtype>(d, source);
-  track_largest(d, values, largest);
+  if constexpr (kZeroes) values = hn::IfThenElseZero(hn::Le(hn::Abs(values), limits), values);
   if constexpr (kAdds) {
     return hn::Add(hn::LoadU(d, accumulator), values);
   } else {
@@ -66,27 +64,31 @@ HWY_INLINE hn::Vec<D> arrived(D d, const float* accumulator, const std::byte* so
   }
 }
 
-template <Dtype dtype, bool kAdds>
-bool accumulate(float* accumulator, const std::byte* source, size_t count) {
+template <Dtype dtype, bool kAdds, bool kZeroes>
+bool accumulate(float* accumulator, const std::byte* source, size_t count, float limit) {
   constexpr size_t kBytes = wire::dtype_bytes(dtype);
   PBOX_DCHECK(count == 0 || (accumulator != nullptr && source != nullptr));
+  PBOX_DCHECK(limit >= 0 && limit <= FLT_MAX);
   const PayloadTag<dtype> d;
   const Bits<PayloadTag<dtype>> d_bits;
   const size_t lanes = hn::Lanes(d);
+  const auto limits = hn::Set(d, limit);
   auto largest = hn::Zero(d_bits);
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(arrived<dtype, kAdds>(d, accumulator + i, source + i * kBytes, largest), d,
-               accumulator + i);
+    hn::StoreU(
+        arrived<dtype, kAdds, kZeroes>(d, accumulator + i, source + i * kBytes, limits, largest), d,
+        accumulator + i);
   }
-  if (i == count) return are_finite(d_bits, largest);
+  if (i == count) return are_sound(d_bits, largest, limit);
   PBOX_DCHECK(count - i < lanes && (count - i) * kBytes <= sizeof(Tail::payload));
   Tail tail;
   std::memcpy(tail.payload, source + i * kBytes, (count - i) * kBytes);
   std::memcpy(tail.values, accumulator + i, (count - i) * sizeof(float));
-  hn::Store(arrived<dtype, kAdds>(d, tail.values, tail.payload, largest), d, tail.values);
+  hn::Store(arrived<dtype, kAdds, kZeroes>(d, tail.values, tail.payload, limits, largest), d,
+            tail.values);
   std::memcpy(accumulator + i, tail.values, (count - i) * sizeof(float));
-  return are_finite(d_bits, largest);
+  return are_sound(d_bits, largest, limit);
 }
 
 // In place, an iteration never overwrites an element that is still to be read.
@@ -170,13 +172,47 @@ double squares_of(const float* values, size_t count) {
   return sum;
 }
 
+// As squares_of, over a payload. Infinities and NaNs count as 0.
+template <Dtype dtype>
+double finite_squares_of(const std::byte* source, size_t count) {
+  constexpr size_t kBytes = wire::dtype_bytes(dtype);
+  PBOX_DCHECK(count == 0 || source != nullptr);
+  const hn::CappedTag<double, kSquareSums> d;
+  const hn::Rebind<float, decltype(d)> d_float;
+  const size_t lanes = hn::Lanes(d);
+  HWY_ALIGN double sums[kSquareSums] = {};
+  const auto add_block = [&](const std::byte* block) HWY_ATTR {
+    for (size_t at = 0; at < kSquareSums; at += lanes) {
+      const auto values = load_widened<dtype>(d_float, block + at * kBytes);
+      const auto wide = hn::PromoteTo(d, hn::IfThenElseZero(hn::IsFinite(values), values));
+      hn::Store(hn::Add(hn::Load(d, sums + at), hn::Mul(wide, wide)), d, sums + at);
+    }
+  };
+  size_t i = 0;
+  for (; i + kSquareSums <= count; i += kSquareSums) add_block(source + i * kBytes);
+  std::byte tail[kSquareSums * kBytes] = {};
+  if (i < count) std::memcpy(tail, source + i * kBytes, (count - i) * kBytes);
+  add_block(tail);
+  double sum = 0;
+  for (const double partial : sums) sum += partial;
+  return sum;
+}
+
 Kernels table() {
   constexpr Dtype kF32 = Dtype::kF32;
   constexpr Dtype kF16 = Dtype::kF16;
   constexpr Dtype kBf16 = Dtype::kBf16;
   return {.target = HWY_TARGET,
-          .store = {accumulate<kF32, false>, accumulate<kF16, false>, accumulate<kBf16, false>},
-          .add = {accumulate<kF32, true>, accumulate<kF16, true>, accumulate<kBf16, true>},
+          .store = {accumulate<kF32, false, false>, accumulate<kF16, false, false>,
+                    accumulate<kBf16, false, false>},
+          .add = {accumulate<kF32, true, false>, accumulate<kF16, true, false>,
+                  accumulate<kBf16, true, false>},
+          .store_sound = {accumulate<kF32, false, true>, accumulate<kF16, false, true>,
+                          accumulate<kBf16, false, true>},
+          .add_sound = {accumulate<kF32, true, true>, accumulate<kF16, true, true>,
+                        accumulate<kBf16, true, true>},
+          .finite_squares = {finite_squares_of<kF32>, finite_squares_of<kF16>,
+                             finite_squares_of<kBf16>},
           .narrow = {copy_f32, narrow_to<kF16>, narrow_to<kBf16>},
           .scale = scale_all,
           .all_finite = none_infinite_or_nan,
@@ -214,14 +250,21 @@ Kernels kernels_for(int64_t target) {
   }
 }
 
-bool store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
+bool store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count,
+           float limit) {
   PBOX_DCHECK(static_cast<size_t>(dtype) < wire::kDtypeCount);
-  return kernels().store[static_cast<size_t>(dtype)](accumulator, source, count);
+  return kernels().store[static_cast<size_t>(dtype)](accumulator, source, count, limit);
 }
 
-bool add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
+bool add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count,
+         float limit) {
   PBOX_DCHECK(static_cast<size_t>(dtype) < wire::kDtypeCount);
-  return kernels().add[static_cast<size_t>(dtype)](accumulator, source, count);
+  return kernels().add[static_cast<size_t>(dtype)](accumulator, source, count, limit);
+}
+
+double finite_squares(wire::Dtype dtype, const std::byte* source, size_t count) {
+  PBOX_DCHECK(static_cast<size_t>(dtype) < wire::kDtypeCount);
+  return kernels().finite_squares[static_cast<size_t>(dtype)](source, count);
 }
 
 void scale(float* values, float factor, size_t count) {

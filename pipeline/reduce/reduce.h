@@ -16,6 +16,7 @@
 #pragma once
 
 #include <array>
+#include <cfloat>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -25,11 +26,14 @@
 namespace pbox::reduce {
 
 // First arrival: accumulator[i] = widen(source[i]). Signalling NaNs of f16 become quiet. Returns
-// true if no element of the source is an infinity or a NaN, as add does.
-bool store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count);
+// true if all elements of the source are sound, as add does: their magnitude is at most `limit`,
+// which is finite. An infinity or a NaN never is.
+bool store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count,
+           float limit = FLT_MAX);
 
 // Later arrivals: accumulator[i] += widen(source[i]).
-bool add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count);
+bool add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count,
+         float limit = FLT_MAX);
 
 // values[i] *= factor.
 void scale(float* values, float factor, size_t count);
@@ -46,8 +50,14 @@ inline constexpr size_t kSquareSums = 16;
 // Returns true if no element is an infinity or a NaN.
 bool all_finite(const float* values, size_t count);
 
-using AccumulateFunction = bool (*)(float* accumulator, const std::byte* source, size_t count);
+// Returns the sum of the squares of the payload's elements, in f64 as sum_squares does. Infinities
+// and NaNs count as 0.
+double finite_squares(wire::Dtype dtype, const std::byte* source, size_t count);
+
+using AccumulateFunction = bool (*)(float* accumulator, const std::byte* source, size_t count,
+                                    float limit);
 using NarrowFunction = void (*)(std::byte* destination, const float* source, size_t count);
+using SquaresFunction = double (*)(const std::byte* source, size_t count);
 
 // The functions above for one instruction set. A pipeline holds the best table for its CPU and
 // indexes it by the chunk's dtype. A fragment thus costs a load and an indirect call, and no branch
@@ -56,7 +66,11 @@ struct Kernels {
   int64_t target = 0;                                         // a HWY_* target bit
   std::array<AccumulateFunction, wire::kDtypeCount> store{};  // indexed by Dtype
   std::array<AccumulateFunction, wire::kDtypeCount> add{};    // indexed by Dtype
-  std::array<NarrowFunction, wire::kDtypeCount> narrow{};     // indexed by Dtype
+  // As store and add, but an element that is not sound counts as 0.
+  std::array<AccumulateFunction, wire::kDtypeCount> store_sound{};  // indexed by Dtype
+  std::array<AccumulateFunction, wire::kDtypeCount> add_sound{};    // indexed by Dtype
+  std::array<SquaresFunction, wire::kDtypeCount> finite_squares{};  // indexed by Dtype
+  std::array<NarrowFunction, wire::kDtypeCount> narrow{};           // indexed by Dtype
   void (*scale)(float* values, float factor, size_t count) = nullptr;
   bool (*all_finite)(const float* values, size_t count) = nullptr;
   double (*sum_squares)(const float* values, size_t count) = nullptr;

@@ -2,6 +2,7 @@
 // The vector kernels equal it bit for bit, and use its conversions on CPUs that have none.
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -31,23 +32,49 @@ inline float load_element(wire::Dtype dtype, const std::byte* source, size_t ind
   return dtype == wire::Dtype::kF16 ? widen_f16(half) : widen_bf16(half);
 }
 
-inline bool all_finite(wire::Dtype dtype, const std::byte* source, size_t count) {
+// An infinity or a NaN never is.
+inline bool is_sound(float value, float limit) {
+  return std::fabs(value) <= limit;
+}
+
+inline bool all_sound(wire::Dtype dtype, const std::byte* source, size_t count, float limit) {
   for (size_t i = 0; i < count; ++i) {
-    if (!std::isfinite(load_element(dtype, source, i))) return false;
+    if (!is_sound(load_element(dtype, source, i), limit)) return false;
   }
   return true;
 }
 
-inline bool store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
-  PBOX_DCHECK(accumulator != nullptr || count == 0);
-  for (size_t i = 0; i < count; ++i) accumulator[i] = load_element(dtype, source, i);
-  return all_finite(dtype, source, count);
+inline float sound_element(wire::Dtype dtype, const std::byte* source, size_t index, float limit) {
+  const float value = load_element(dtype, source, index);
+  return is_sound(value, limit) ? value : 0.0f;
 }
 
-inline bool add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
+inline bool store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count,
+                  float limit) {
+  PBOX_DCHECK(accumulator != nullptr || count == 0);
+  for (size_t i = 0; i < count; ++i) accumulator[i] = load_element(dtype, source, i);
+  return all_sound(dtype, source, count, limit);
+}
+
+inline bool add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count,
+                float limit) {
   PBOX_DCHECK(accumulator != nullptr || count == 0);
   for (size_t i = 0; i < count; ++i) accumulator[i] += load_element(dtype, source, i);
-  return all_finite(dtype, source, count);
+  return all_sound(dtype, source, count, limit);
+}
+
+inline bool store_sound(wire::Dtype dtype, float* accumulator, const std::byte* source,
+                        size_t count, float limit) {
+  PBOX_DCHECK(accumulator != nullptr || count == 0);
+  for (size_t i = 0; i < count; ++i) accumulator[i] = sound_element(dtype, source, i, limit);
+  return all_sound(dtype, source, count, limit);
+}
+
+inline bool add_sound(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count,
+                      float limit) {
+  PBOX_DCHECK(accumulator != nullptr || count == 0);
+  for (size_t i = 0; i < count; ++i) accumulator[i] += sound_element(dtype, source, i, limit);
+  return all_sound(dtype, source, count, limit);
 }
 
 inline void scale(float* values, float factor, size_t count) {
@@ -77,15 +104,27 @@ inline bool all_finite(const float* values, size_t count) {
   return true;
 }
 
-inline double sum_squares(const float* values, size_t count) {
+template <typename Element>
+double sum_squares_of(Element element, size_t count) {
   constexpr size_t kSums = 16;
   double sums[kSums] = {};
   for (size_t i = 0; i < count; ++i) {
-    sums[i % kSums] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    const double value = element(i);
+    sums[i % kSums] += value * value;
   }
   double sum = 0;
   for (const double partial : sums) sum += partial;
   return sum;
+}
+
+inline double sum_squares(const float* values, size_t count) {
+  return sum_squares_of([&](size_t i) { return static_cast<double>(values[i]); }, count);
+}
+
+inline double finite_squares(wire::Dtype dtype, const std::byte* source, size_t count) {
+  return sum_squares_of(
+      [&](size_t i) { return static_cast<double>(sound_element(dtype, source, i, FLT_MAX)); },
+      count);
 }
 
 }  // namespace pbox::reduce::reference

@@ -281,6 +281,12 @@ TEST_CASE("recovery options may come from the environment, in the words of the m
   CHECK(read("PBOX_NUMERICS", "ordered", &options) == PBOX_OK);
   CHECK(options.numerics == PBOX_NUMERICS_ORDERED);
   CHECK(read("PBOX_NUMERICS", "exact", &options) == PBOX_INVALID_ARGUMENT);
+  CHECK(options.guard == PBOX_GUARD_FLAG);
+  CHECK(read("PBOX_GUARD", "zero", &options) == PBOX_OK);
+  CHECK(options.guard == PBOX_GUARD_ZERO);
+  CHECK(read("PBOX_GUARD", "clamp", &options) == PBOX_INVALID_ARGUMENT);
+  CHECK(read("PBOX_GUARD_MAX_ABS", "2.5", &options) == PBOX_OK);
+  CHECK(options.guard_max_abs == 2.5f);
   CHECK(read("PBOX_PRIORITY_POLICY", "lifo", &options) == PBOX_INVALID_ARGUMENT);
   CHECK(read("PBOX_RECOVERY", "maybe", &options) == PBOX_INVALID_ARGUMENT);
   CHECK(read("PBOX_ON_WORKER_LOST", "Wait", &options) == PBOX_INVALID_ARGUMENT);

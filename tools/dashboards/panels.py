@@ -84,6 +84,10 @@ JOB_PANELS = [
      {"{{training_job}} rank {{rank}}": rate("pbox_worker_duplicate_fragments_total", JOB)}),
     ("time", "Infinities and NaNs", "pps", "Fragments pushed with an infinity or a NaN, by rank.",
      {"{{training_job}} rank {{rank}}": rate("pbox_worker_nonfinite_fragments_total", JOB)}),
+    ("time", "Norm of the gradient", "none",
+     "Each rank's newest measured gradient. A rank far above the others spoils the result.",
+     {"{{training_job}} rank {{rank}}":
+          f"sqrt(sum by (training_job, rank) (pbox_worker_gradient_square_sum{{{JOB}}}))"}),
     ("time", "Since the last packet", "s", "By rank.",
      {"{{training_job}} rank {{rank}}": f"pbox_worker_last_packet_age_seconds{{{JOB}}}"}),
     ("time", "Rounds that reads lacked", "none", "Only for jobs that report the age of data.",

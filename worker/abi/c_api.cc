@@ -176,6 +176,7 @@ pbox_status pbox_create(const pbox_options* caller_options, pbox_context** conte
     chosen.priority_policy = static_cast<pbox::wire::PriorityPolicy>(options->priority_policy);
     chosen.delivery = static_cast<pbox::wire::Delivery>(options->delivery);
     chosen.numerics = static_cast<pbox::wire::Numerics>(options->numerics);
+    chosen.guard = {static_cast<pbox::wire::Guard>(options->guard), options->guard_max_abs};
     chosen.sync = sync_of(*options);
     chosen.replicas = options->replicas;
     chosen.is_backup = options->backup == 1;

@@ -1,5 +1,6 @@
 #include "worker/abi/check_options.h"
 
+#include <cmath>
 #include <string>
 
 #include "nic/wire/sync.h"
@@ -55,6 +56,14 @@ Status check_choices(const pbox_options& options) {
   if (options.numerics != PBOX_NUMERICS_FAST && options.numerics != PBOX_NUMERICS_ORDERED) {
     return invalid("numerics " + std::to_string(options.numerics) +
                    " is unknown: set PBOX_NUMERICS_FAST or PBOX_NUMERICS_ORDERED");
+  }
+  if (options.guard < PBOX_GUARD_FLAG || options.guard > PBOX_GUARD_ZERO) {
+    return invalid("guard " + std::to_string(options.guard) +
+                   " is unknown: set PBOX_GUARD_FLAG, PBOX_GUARD_REJECT or PBOX_GUARD_ZERO");
+  }
+  if (!std::isfinite(options.guard_max_abs) || options.guard_max_abs < 0) {
+    return invalid("guard_max_abs " + std::to_string(options.guard_max_abs) +
+                   " must be finite and >= 0");
   }
   if (options.replicas > 1) {
     return invalid("replicas " + std::to_string(options.replicas) + " must be 0 or 1");

@@ -122,6 +122,8 @@ void read_environment(Environment& from, pbox_options* options) {
   from.read_word("PBOX_NUMERICS", {"fast", "ordered"}, &options->numerics);
   from.read_number("PBOX_REPLICAS", &options->replicas);
   from.read_text("PBOX_KEYS", &options->keys);
+  from.read_word("PBOX_GUARD", {"flag", "reject", "zero"}, &options->guard);
+  from.read_fraction("PBOX_GUARD_MAX_ABS", &options->guard_max_abs);
 }
 
 pbox_optimizer_options default_optimizer(pbox_optimizer kind) {

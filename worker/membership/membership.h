@@ -28,6 +28,7 @@
 #include "nic/seal/session_keys.h"
 #include "nic/wire/control.pb.h"
 #include "nic/wire/control_versions.h"
+#include "nic/wire/guard.h"
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
 #include "worker/membership/control_requests.h"
@@ -66,6 +67,7 @@ struct MembershipOptions {
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
+  wire::GuardSpec guard = {};
   bool rejoin = false;       // takes the place of a rank that the job has lost
   std::string restore = {};  // snapshot to begin with: "latest" or a number; empty: none
   wire::SyncSpec sync;
@@ -82,6 +84,12 @@ struct MembershipOptions {
 // Returns whether a session that is lost can be resumed. Otherwise its loss ends the membership.
 inline bool can_resume(const MembershipOptions& options) {
   return options.recovery == Recovery::kCopy && options.sync.model == wire::SyncModel::kBsp;
+}
+
+// Returns whether the job's rounds wait for a verdict of the box.
+inline bool needs_verdicts(const MembershipOptions& options, const proto::Optimizer& optimizer) {
+  const bool rejects = options.optimize && options.guard.policy == wire::Guard::kReject;
+  return rejects || optimizer.max_grad_norm() > 0 || optimizer.skip_nonfinite();
 }
 
 // The properties of an open transport.

@@ -13,10 +13,6 @@ namespace {
 
 constexpr uint64_t kJoinHeartbeatNs = 1'000'000'000;
 
-bool needs_verdicts(const proto::Optimizer& optimizer) {
-  return optimizer.max_grad_norm() > 0 || optimizer.skip_nonfinite();
-}
-
 proto::Sync sync_message(const wire::SyncSpec& spec) {
   proto::Sync message;
   message.set_model(static_cast<uint32_t>(spec.model));
@@ -42,7 +38,7 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
   join.set_mode(options.optimize ? 1 : 0);
   join.set_reduction(options.mean ? 1 : 0);
   if (options.optimize) *join.mutable_optimizer() = optimizer;
-  if (needs_verdicts(optimizer)) {
+  if (needs_verdicts(options, optimizer)) {
     join.mutable_filled_parts()->Add(options.filled_parts.begin(), options.filled_parts.end());
   }
   join.set_chunk_bytes(options.chunk_bytes);
@@ -56,6 +52,8 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
   join.set_priority_policy(static_cast<uint32_t>(options.priority_policy));
   join.set_delivery(static_cast<uint32_t>(options.delivery));
   join.set_numerics(static_cast<uint32_t>(options.numerics));
+  join.set_guard(static_cast<uint32_t>(options.guard.policy));
+  join.set_guard_max_abs(options.guard.max_abs);
   join.set_restore(options.restore);
   join.set_replicas(options.replicas);
   join.set_is_backup(options.is_backup);
@@ -267,7 +265,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   if (!spec) return fail(spec.error());
   if (const Status sealed = give_seals(session, options_, session_keys_, *spec); !sealed)
     return fail(sealed.error());
-  if (needs_verdicts(optimizer_) && !session.gives_verdicts()) {
+  if (needs_verdicts(options_, optimizer_) && !session.gives_verdicts()) {
     return fail({ErrorCode::kVersionMismatch,
                  "box " + options_.box +
                      " can neither clip gradients (max_grad_norm) nor skip rounds "

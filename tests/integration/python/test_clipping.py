@@ -104,12 +104,12 @@ def clip_with_a_late_rank(options):
     return timeouts, collected[-1]
 
 
-def train_and_skip(options):
+def train_and_skip(options, skip_nonfinite=True):
     """Rank 1's loss is infinite in one step."""
     model = make_model()
     skipped, kept = [], []
     with pbox.torch.DistributedOptimizer(make_optimizer("adam", model.parameters()), model,
-                                         max_grad_norm=NORM, skip_nonfinite=True,
+                                         max_grad_norm=NORM, skip_nonfinite=skip_nonfinite,
                                          **options) as optimizer:
         for step in range(STEPS):
             optimizer.synchronize()
@@ -325,11 +325,12 @@ class ClippingTest(BoxTestCase):
 
     def test_a_step_that_is_not_finite_is_skipped_on_all_ranks(self):
         expected, _ = train_locally("adam", NORM, skipped=(SPOILED,))
-        results = self.run_ranks(train_and_skip, WORLD_SIZE)
-        for _, skipped, kept in results:
-            self.assertEqual(skipped, [step == SPOILED for step in range(STEPS)])
-            self.assertEqual(kept, skipped)
-        self.check_weights([weights for weights, _, _ in results], expected, atol=1e-5)
+        for results in (self.run_ranks(train_and_skip, WORLD_SIZE),
+                        self.run_ranks(train_and_skip, WORLD_SIZE, False, guard="reject")):
+            for _, skipped, kept in results:
+                self.assertEqual(skipped, [step == SPOILED for step in range(STEPS)])
+                self.assertEqual(kept, skipped)
+            self.check_weights([weights for weights, _, _ in results], expected, atol=1e-5)
 
     def test_the_loss_scale_grows_and_backs_off_equally_on_all_ranks(self):
         expected, norms = train_locally("adam", NORM, skipped=(SPOILED,))

@@ -25,6 +25,7 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   spec.sync = options.sync;
   spec.delivery = options.delivery;
   spec.numerics = options.numerics;
+  spec.guard = options.guard;
   spec.replicated = options.replicated;
   spec.gated = options.gated;
   spec.partial = options.partial;

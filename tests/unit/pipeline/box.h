@@ -38,6 +38,7 @@ struct JobOptions {
   bool replicated = false;
   bool gated = false;
   bool partial = false;
+  wire::GuardSpec guard = {};
 };
 
 pipeline::ShardSpec spec_of(const JobOptions& options);

@@ -43,8 +43,9 @@ TEST_CASE("a payload has the same sum in pieces as in one call") {
             .data = behind.data(), .bytes = static_cast<uint32_t>(follow), .from = {}};
         for (const auto sum : {reduce::kernels().store[type], reduce::kernels().add[type]}) {
           std::vector<float> whole(kElementsMax, 3), pieces(kElementsMax, 3);
-          CHECK(sum(whole.data(), payload.bytes.data(), elements));
-          CHECK(sum_in_pieces(sum, pieces.data(), payload.bytes, wire::dtype_bytes(dtype), next));
+          CHECK(sum(whole.data(), payload.bytes.data(), elements, FLT_MAX));
+          CHECK(sum_in_pieces(sum, pieces.data(), payload.bytes, wire::dtype_bytes(dtype), FLT_MAX,
+                              next));
           CHECK(pieces == whole);
         }
       }
@@ -59,9 +60,11 @@ TEST_CASE("an element that is not finite is found in any piece") {
                                      : std::numeric_limits<float>::quiet_NaN();
     std::memcpy(payload.bytes.data() + index * sizeof(bad), &bad, sizeof(bad));
     std::vector<float> sums(2048);
-    CHECK_FALSE(sum_in_pieces(reduce::kernels().store[0], sums.data(), payload.bytes, 4, {}));
+    CHECK_FALSE(
+        sum_in_pieces(reduce::kernels().store[0], sums.data(), payload.bytes, 4, FLT_MAX, {}));
     std::fill(sums.begin(), sums.end(), 0.0f);
-    CHECK_FALSE(sum_in_pieces(reduce::kernels().add[0], sums.data(), payload.bytes, 4, {}));
+    CHECK_FALSE(
+        sum_in_pieces(reduce::kernels().add[0], sums.data(), payload.bytes, 4, FLT_MAX, {}));
   }
 }
 

@@ -106,6 +106,16 @@ enum pbox_delivery_value { PBOX_DELIVERY_BROADCAST = 0, PBOX_DELIVERY_PULL = 1 }
 typedef int32_t pbox_numerics;
 enum pbox_numerics_value { PBOX_NUMERICS_FAST = 0, PBOX_NUMERICS_ORDERED = 1 };
 
+/* The box's reaction to unsound values in a rank's push: infinities, NaNs and magnitudes beyond
+ * guard_max_abs. Its log names rank, tensor and round in any case. Must be equal on every rank.
+ *
+ * FLAG    They reach the result.
+ * REJECT  No result contains them. PBOX_MODE_AGGREGATE: the job ends for all ranks, with an error
+ *         that says the same. PBOX_MODE_OPTIMIZE: as with skip_nonfinite. Needs BSP.
+ * ZERO    Each of them counts as 0. The other elements count as they are. */
+typedef int32_t pbox_guard;
+enum pbox_guard_value { PBOX_GUARD_FLAG = 0, PBOX_GUARD_REJECT = 1, PBOX_GUARD_ZERO = 2 };
+
 /* The job's consistency model: when a rank may continue without the others. Must be equal on every
  * rank, together with the fields of pbox_options that belong to it. docs/consistency.md compares
  * the models.
@@ -230,6 +240,8 @@ typedef struct pbox_options {
    * both sides prove who they are, and packets are authenticated. Needs the library
    * libpbox_tls.so.1, which is searched as those of ports. NULL or "": no keys. */
   const char* keys;
+  pbox_guard guard;
+  float guard_max_abs; /* finite and >= 0; 0 (default): every finite value is sound */
 } pbox_options;
 
 /* Sets every field to its default. */
@@ -243,10 +255,10 @@ PBOX_API void pbox_options_init_sized(pbox_options* options, size_t struct_size)
  * PBOX_PRIORITY_POLICY (explicit, forward-order, fifo), PBOX_DELIVERY (broadcast, pull), PBOX_SYNC
  * (bsp, asp, ssp, essp, pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE
  * (soft, lazy), PBOX_READS (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast,
- * ordered), PBOX_REPLICAS (0, 1), PBOX_KEYS. PBOX_RANK wins over RANK, PBOX_WORLD_SIZE over
- * WORLD_SIZE. Strings point into the environment. Returns PBOX_INVALID_ARGUMENT if a variable has
- * a value that is not listed or not a number; pbox_last_error(NULL) then names variable, value and
- * remedy. */
+ * ordered), PBOX_REPLICAS (0, 1), PBOX_KEYS, PBOX_GUARD (flag, reject, zero), PBOX_GUARD_MAX_ABS.
+ * PBOX_RANK wins over RANK, PBOX_WORLD_SIZE over WORLD_SIZE. Strings point into the environment.
+ * Returns PBOX_INVALID_ARGUMENT if a variable has a value that is not listed or not a number;
+ * pbox_last_error(NULL) then names variable, value and remedy. */
 PBOX_API pbox_status pbox_options_from_environment_sized(pbox_options* options, size_t struct_size);
 #define pbox_options_from_environment(options) \
   pbox_options_from_environment_sized((options), sizeof(pbox_options))
@@ -287,9 +299,9 @@ PBOX_API void pbox_optimizer_options_init_sized(pbox_optimizer_options* options,
 
 /* Chooses the box's optimizer. PBOX_MODE_OPTIMIZE only, before pbox_join, equal on every rank.
  *
- * With max_grad_norm or skip_nonfinite the box looks at the whole gradient before it steps. Each
- * round must then push every tensor: the results of a round leave once all of them are there.
- * PBOX_SYNC_BSP only. */
+ * With max_grad_norm, skip_nonfinite or PBOX_GUARD_REJECT the box looks at the whole gradient
+ * before it steps. Each round must then push every tensor: the results of a round leave once all of
+ * them are there. PBOX_SYNC_BSP only. */
 PBOX_API pbox_status pbox_set_optimizer(pbox_context* context,
                                         const pbox_optimizer_options* options);
 

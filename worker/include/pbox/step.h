@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* The box's verdict on a round of a job with max_grad_norm or skip_nonfinite. */
+/* The box's verdict on a round of a job with max_grad_norm, skip_nonfinite or PBOX_GUARD_REJECT. */
 typedef struct pbox_step {
   uint32_t struct_size; /* the caller's sizeof; fields beyond it are not written */
   uint32_t round;       /* as pbox_tensor_round counts; 0: there was no verdict yet */

@@ -17,6 +17,7 @@ LOST_POLICIES = {"wait": 0, "partial": 1, "abort": 2}
 PRIORITY_POLICIES = {"explicit": 0, "forward-order": 1, "fifo": 2}
 DELIVERIES = {"broadcast": 0, "pull": 1}
 NUMERICS = {"fast": 0, "ordered": 1}
+GUARDS = {"flag": 0, "reject": 1, "zero": 2}
 SYNC_MODELS = {"bsp": 0, "asp": 1, "ssp": 2, "essp": 3, "pssp": 4, "dpssp": 5, "drop": 6}
 RELEASES = {"soft": 0, "lazy": 1}
 READS = {"fresh": 0, "cached": 1}
@@ -55,8 +56,8 @@ class Client:
     PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
     PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY,
     PBOX_DELIVERY, PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS,
-    PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS, PBOX_REPLICAS, PBOX_KEYS. pbox.h and docs/pytorch.md
-    explain all options. In short:
+    PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS, PBOX_REPLICAS, PBOX_KEYS, PBOX_GUARD,
+    PBOX_GUARD_MAX_ABS. pbox.h and docs/pytorch.md explain all options. In short:
 
     `port`: what carries packets. "socket", or "KIND:ARGUMENTS" of the library libpbox_KIND.so.1,
     for example "dpdk:DEVICE".
@@ -73,6 +74,10 @@ class Client:
     are pulled tensor by tensor ("pull", for comparison with other parameter servers).
     `numerics`: values are added as they arrive ("fast"), or in the order of ranks ("ordered"). The
     latter gives the same bits in every run and costs the box memory for all ranks' values.
+    `guard`: what happens to infinities and NaNs that a rank pushes, and to values beyond
+    `guard_max_abs`. They are counted, and reach the result ("flag"); each counts as 0 ("zero"); or
+    ("reject") the job ends with an error that names the rank, with mode "optimize" the round is
+    skipped instead.
     `replicas`: with mode "optimize" and several boxes, 1 keeps a replica of weights and optimizer
     state on another box, so that none of it is lost with a box.
     `sync`: when a rank may continue without the others. "bsp" (the default); or, with mode
@@ -124,6 +129,7 @@ class Client:
         self.world_size = filled.world_size
         self.wait_timeout_ms = filled.wait_timeout_ms
         self.rejoin = filled.rejoin != 0
+        self.guard = next(name for name, value in GUARDS.items() if value == filled.guard)
         _open_clients.add(self)
 
     def _fill_options(self, mode, reduction, given):
@@ -137,7 +143,7 @@ class Client:
         for name, choices in (("mode", MODES), ("reduction", REDUCTIONS),
                               ("recovery", RECOVERIES), ("on_worker_lost", LOST_POLICIES),
                               ("priority_policy", PRIORITY_POLICIES), ("delivery", DELIVERIES),
-                              ("numerics", NUMERICS),
+                              ("numerics", NUMERICS), ("guard", GUARDS),
                               ("sync", SYNC_MODELS), ("release", RELEASES), ("reads", READS)):
             if given.get(name) is not None or name in ("mode", "reduction"):
                 given[name] = _choice(name, given[name], choices)

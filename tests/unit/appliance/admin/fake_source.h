@@ -62,7 +62,8 @@ class FakeSource : public AdminSource {
                     .state = "lost",
                     .awaited_s = 3.5,
                     .nonfinite_fragments = 21,
-                    .newest_nonfinite = control::NonfiniteView{{"head", 12}, 1.5}},
+                    .newest_nonfinite = control::NonfiniteView{{"head", 12}, 1.5},
+                    .gradient_squares = 6.25},
                    {.rank = 2, .peer = "", .state = "absent"}};
     job.sync = {.model = "ssp", .staleness = 3, .release = "lazy", .reads = "fresh"};
     job.pulls = {.pulls = 400, .delayed = 5, .parked_s = 1.25, .lead_rounds = 2};

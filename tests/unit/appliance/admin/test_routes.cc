@@ -133,6 +133,8 @@ TEST_CASE("the jobs page lists every job with its workers by rank") {
   CHECK(jobs[0]["workers"][1]["nonfinite_tensor"] == "head");
   CHECK(jobs[0]["workers"][1]["nonfinite_round"] == 12);
   CHECK(jobs[0]["workers"][1]["nonfinite_age_seconds"] == 1.5);
+  CHECK(jobs[0]["workers"][0]["gradient_norm"].is_null());
+  CHECK(jobs[0]["workers"][1]["gradient_norm"] == 2.5);
   CHECK(jobs[0]["sync"]["model"] == "ssp");
   CHECK(jobs[0]["sync"]["staleness"] == 3);
   CHECK(jobs[0]["sync"]["release"] == "lazy");

@@ -245,4 +245,41 @@ TEST_CASE("a JOIN with more tensors than a job may have is refused") {
   CHECK_THAT(spec.error().message, Contains("65538") && Contains("at most 65536"));
 }
 
+TEST_CASE("a guard is checked, and in mode optimize `reject` asks for verdicts") {
+  proto::Join join = good_join();
+  CHECK(parse_join(join, {})->guard == wire::GuardSpec{});
+  join.set_guard(2);
+  join.set_guard_max_abs(1.5f);
+  CHECK(parse_join(join, {})->guard == wire::GuardSpec{wire::Guard::kZero, 1.5f});
+  CHECK_FALSE(parse_join(join, {})->needs_verdicts());
+  join.set_guard(1);
+  CHECK(parse_join(join, {})->needs_verdicts());
+  CHECK(parse_join(join, {})->unsound_value() ==
+        "an infinity, a NaN or a value beyond guard_max_abs 1.5");
+  join.set_mode(0);
+  CHECK_FALSE(parse_join(join, {})->needs_verdicts());
+  join.set_guard(3);
+  CHECK_THAT(parse_join(join, {}).error().message,
+             Contains("guard 3 is unknown; 0 flag, 1 reject"));
+  join.set_guard(0);
+  for (const float bound : {-1.0f, INFINITY, NAN}) {
+    join.set_guard_max_abs(bound);
+    CHECK_THAT(parse_join(join, {}).error().message,
+               Contains("guard_max_abs = ") && Contains("must be finite and >= 0"));
+  }
+}
+
+TEST_CASE("guard reject needs sync model bsp, the other guards do not") {
+  proto::Join join = good_join();
+  join.set_recovery(1);
+  join.mutable_sync()->set_model(static_cast<uint32_t>(wire::SyncModel::kAsp));
+  for (const uint32_t guard : {0u, 2u}) {
+    join.set_guard(guard);
+    CHECK(parse_join(join, {}));
+  }
+  join.set_guard(1);
+  CHECK_THAT(parse_join(join, {}).error().message,
+             Contains("guard reject needs sync model bsp") && Contains("set guard zero"));
+}
+
 }  // namespace pbox::control

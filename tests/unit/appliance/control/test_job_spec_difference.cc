@@ -48,6 +48,8 @@ std::vector<Case> cases() {
       {[](auto& spec) { spec.optimizer.beta2 = 0.5f; }, {"optimizer.beta2: 0.5", "has 0.999"}},
       {[](auto& spec) { spec.optimizer.epsilon = 1e-7f; },
        {"optimizer.epsilon: 1e-07", "has 1e-08"}},
+      {[](auto& spec) { spec.guard.policy = wire::Guard::kZero; }, {"guard: 2", "has 0"}},
+      {[](auto& spec) { spec.guard.max_abs = 0.5f; }, {"guard_max_abs: 0.5", "has 0"}},
       {[](auto& spec) { spec.tensors[0].name.front() = 'z'; }, {"tensor 0: named 'z'", "has 'a'"}},
       {[](auto& spec) { spec.tensors[0].elements = 11; },
        {"tensor 0 ('a') elements: 11", "has 10"}},

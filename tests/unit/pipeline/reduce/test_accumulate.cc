@@ -46,8 +46,10 @@ TEST_CASE("store equals the reference on every target") {
     test::Array<std::byte> source(count * wire::dtype_bytes(dtype), misalignment);
     test::fill_payload(dtype, source.data(), count, 17 + count, true);
     test::Array<float> expected(count), actual(count);
-    const bool finite = reduce::reference::store(dtype, expected.data(), source.data(), count);
-    CHECK(kernels.store[static_cast<size_t>(dtype)](actual.data(), source.data(), count) == finite);
+    const bool finite =
+        reduce::reference::store(dtype, expected.data(), source.data(), count, FLT_MAX);
+    CHECK(kernels.store[static_cast<size_t>(dtype)](actual.data(), source.data(), count, FLT_MAX) ==
+          finite);
     CHECK(test::bits(actual.data(), count) == test::bits(expected.data(), count));
   });
 }
@@ -60,9 +62,11 @@ TEST_CASE("add equals the reference on every target") {
     const std::vector<float> before = test::floats(count, 31 + count, true);
     test::Array<float> expected(count), actual(count), widened(count);
     for (size_t i = 0; i < count; ++i) expected[i] = actual[i] = before[i];
-    reduce::reference::store(dtype, widened.data(), source.data(), count);
-    const bool finite = reduce::reference::add(dtype, expected.data(), source.data(), count);
-    CHECK(kernels.add[static_cast<size_t>(dtype)](actual.data(), source.data(), count) == finite);
+    reduce::reference::store(dtype, widened.data(), source.data(), count, FLT_MAX);
+    const bool finite =
+        reduce::reference::add(dtype, expected.data(), source.data(), count, FLT_MAX);
+    CHECK(kernels.add[static_cast<size_t>(dtype)](actual.data(), source.data(), count, FLT_MAX) ==
+          finite);
     auto expected_bits = test::bits(expected.data(), count);
     auto actual_bits = test::bits(actual.data(), count);
     make_sums_of_nans_equal(before, widened, expected_bits, actual_bits);
@@ -79,14 +83,14 @@ TEST_CASE("store and add widen every half-precision value as the reference does"
     for (const wire::Dtype dtype : {wire::Dtype::kF16, wire::Dtype::kBf16}) {
       INFO(target.name << " " << wire::to_string(dtype));
       test::Array<float> expected(halves.size()), stored(halves.size()), sum(halves.size());
-      reduce::reference::store(dtype, expected.data(), source, halves.size());
-      kernels.store[static_cast<size_t>(dtype)](stored.data(), source, halves.size());
+      reduce::reference::store(dtype, expected.data(), source, halves.size(), FLT_MAX);
+      kernels.store[static_cast<size_t>(dtype)](stored.data(), source, halves.size(), FLT_MAX);
       CHECK(test::bits(stored.data(), stored.size()) == test::bits(expected.data(), stored.size()));
 
       test::Array<float> expected_sum(halves.size());
       for (size_t i = 0; i < sum.size(); ++i) sum[i] = expected_sum[i] = 0x1.0p-20f;
-      reduce::reference::add(dtype, expected_sum.data(), source, halves.size());
-      kernels.add[static_cast<size_t>(dtype)](sum.data(), source, halves.size());
+      reduce::reference::add(dtype, expected_sum.data(), source, halves.size(), FLT_MAX);
+      kernels.add[static_cast<size_t>(dtype)](sum.data(), source, halves.size(), FLT_MAX);
       CHECK(test::bits(sum.data(), sum.size()) == test::bits(expected_sum.data(), sum.size()));
     }
   }
@@ -108,12 +112,12 @@ TEST_CASE("store and add report an infinity or NaN wherever it lies, and no othe
         };
         for (size_t i = 0; i < count; ++i) set(i, largest[type], i % 2 != 0);
         for (size_t i = 0; i < count; ++i) accumulator[i] = std::numeric_limits<float>::infinity();
-        CHECK(kernels.store[type](accumulator.data(), source.data(), count));
-        CHECK(kernels.add[type](accumulator.data(), source.data(), count));
+        CHECK(kernels.store[type](accumulator.data(), source.data(), count, FLT_MAX));
+        CHECK(kernels.add[type](accumulator.data(), source.data(), count, FLT_MAX));
         for (size_t i = 0; i < count; i += 1 + i / 16) {
           set(i, infinity[type] + (i % 3 == 0 ? 1 : 0), i % 5 == 0);
-          REQUIRE_FALSE(kernels.store[type](accumulator.data(), source.data(), count));
-          REQUIRE_FALSE(kernels.add[type](accumulator.data(), source.data(), count));
+          REQUIRE_FALSE(kernels.store[type](accumulator.data(), source.data(), count, FLT_MAX));
+          REQUIRE_FALSE(kernels.add[type](accumulator.data(), source.data(), count, FLT_MAX));
           set(i, largest[type], i % 2 != 0);
         }
       });
@@ -127,8 +131,10 @@ TEST_CASE("store and add do not touch elements after the last") {
       test::Array<float> source(count), accumulator(count + 16);
       for (size_t i = 0; i < count; ++i) source[i] = 1.0f;
       for (size_t i = 0; i < count + 16; ++i) accumulator[i] = 7.0f;
-      kernels.store[0](accumulator.data(), reinterpret_cast<std::byte*>(source.data()), count);
-      kernels.add[0](accumulator.data(), reinterpret_cast<std::byte*>(source.data()), count);
+      kernels.store[0](accumulator.data(), reinterpret_cast<std::byte*>(source.data()), count,
+                       FLT_MAX);
+      kernels.add[0](accumulator.data(), reinterpret_cast<std::byte*>(source.data()), count,
+                     FLT_MAX);
       for (size_t i = 0; i < count + 16; ++i) REQUIRE(accumulator[i] == (i < count ? 2.0f : 7.0f));
     }
   }

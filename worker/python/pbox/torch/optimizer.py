@@ -210,7 +210,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _open_step(self):
         """Starts a step. The learning rate can change only here, between two steps."""
-        if self._max_grad_norm or self._skip_nonfinite:
+        if self._max_grad_norm or self.skips_nonfinite:
             self.last_step()
         learning_rate = self._hyper_parameters.learning_rate()
         if learning_rate != self._learning_rate:
@@ -247,8 +247,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def skips_nonfinite(self):
-        """The argument `skip_nonfinite`."""
-        return self._skip_nonfinite
+        """True with the argument `skip_nonfinite`, or with guard "reject"."""
+        return self._skip_nonfinite or self.client.guard == "reject"
 
     @property
     def restored_steps(self):
@@ -271,7 +271,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def last_step(self):
         """Returns what Client.last_step() does, for the last step() that has returned. Only with
-        `max_grad_norm` or `skip_nonfinite`."""
+        `max_grad_norm`, `skip_nonfinite` or guard "reject"."""
         if not self._step_open:
             # The verdict comes before the first new weights.
             self._wait_for(self._slots[:1])

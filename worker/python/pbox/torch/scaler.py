@@ -35,7 +35,8 @@ class GradScaler:
                 "DistributedOptimizer, or use torch's GradScaler for an optimizer that runs here")
         if enabled and not optimizer.skips_nonfinite:
             raise InvalidArgument("GradScaler: make the DistributedOptimizer with "
-                                  "skip_nonfinite=True, so that the box skips steps that overflow")
+                                  "skip_nonfinite=True or guard=\"reject\", so that the box skips "
+                                  "steps that overflow")
         for name, value, is_valid in (
                 ("init_scale", init_scale, 0 < init_scale < math.inf),
                 ("growth_factor", growth_factor, growth_factor > 1),

@@ -1,0 +1,39 @@
+// The numeric guard (nic/wire/guard.h) on the data path: finds unsound values while they are added,
+// and measures gradients. A fragment counts once, so the guard sees it once. The pipeline's core
+// calls everything here.
+#pragma once
+
+#include "pipeline/job_shard.h"
+#include "pipeline/reduce/reduce.h"
+
+namespace pbox::pipeline {
+
+// Returns the kernel that takes a gradient's fragment. `is_first`: no rank has pushed it yet.
+inline reduce::AccumulateFunction gradient_kernel(const reduce::Kernels& kernels,
+                                                  const JobShard& shard, const Chunk& chunk,
+                                                  bool is_first) {
+  const auto type = static_cast<size_t>(chunk.dtype);
+  PBOX_DCHECK(type < wire::kDtypeCount);
+  if (shard.guard.policy == wire::Guard::kZero) [[unlikely]] {
+    return is_first ? kernels.store_sound[type] : kernels.add_sound[type];
+  }
+  return is_first ? kernels.store[type] : kernels.add[type];
+}
+
+// A push of the rank contains an unsound value. `round`: the rank's own, modulo 2^32.
+void note_unsound(JobShard& shard, Session& session, Chunk& chunk, uint32_t round, uint64_t now_ns);
+
+// Adds a gradient's fragment to the rank's squares, in the rounds that are measured.
+inline void measure_gradient(const reduce::Kernels& kernels, const JobShard& shard,
+                             Session& session, const Chunk& chunk, const wire::Parsed& parsed) {
+  if (!GradientSquares::measures(parsed.header.round)) [[likely]]
+    return;
+  const size_t elements = parsed.header.payload_bytes / wire::dtype_bytes(chunk.dtype);
+  PBOX_DCHECK(elements > 0 && elements <= chunk.elements);
+  PBOX_DCHECK(shard.element_count >= chunk.elements);
+  const auto squares = kernels.finite_squares[static_cast<size_t>(chunk.dtype)];
+  session.squares.add(parsed.header.round, squares(parsed.payload, elements), elements,
+                      shard.element_count);
+}
+
+}  // namespace pbox::pipeline
