@@ -1,8 +1,8 @@
 #include "nic/crypto/cipher.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <cstring>
 
 #include "nic/crypto/ciphers.h"
 
@@ -15,15 +15,18 @@ static_assert(std::endian::native == std::endian::little);
 
 }  // namespace
 
-Cipher::Nonce Cipher::nonce_of(const std::array<std::byte, kIvBytes>& iv,
-                               const wire::HeaderWords& header) {
-  constexpr size_t kOffset = kIvBytes - sizeof(uint64_t);
-  Nonce nonce = iv;
-  uint64_t low = 0;
-  std::memcpy(&low, nonce.data() + kOffset, sizeof(low));
-  low ^= __builtin_bswap64(header[kPacketNumberWord]);
-  std::memcpy(nonce.data() + kOffset, &low, sizeof(low));
+Cipher::Nonce Cipher::pad(const std::array<std::byte, kIvBytes>& iv) {
+  Nonce nonce;
+  std::copy(iv.begin(), iv.end(), nonce.bytes.begin());
   return nonce;
+}
+
+// The number is in bytes [4, 12), big endian.
+Cipher::Nonce Cipher::nonce_of(const Nonce& iv, const wire::HeaderWords& header) {
+  using Words = uint64_t __attribute__((vector_size(sizeof(Nonce))));
+  static_assert(kIvBytes == 12);
+  const uint64_t number = __builtin_bswap64(header[kPacketNumberWord]);
+  return std::bit_cast<Nonce>(std::bit_cast<Words>(iv) ^ Words{number << 32, number >> 32});
 }
 
 Result<std::unique_ptr<Cipher>> make_cipher(Suite suite, [[maybe_unused]] SecretPages& pages,

@@ -18,8 +18,13 @@ class Cipher : public seal::PacketCipher {
   virtual void set_keys(const Keys& keys) = 0;
 
  protected:
-  using Nonce = std::array<std::byte, kIvBytes>;
-  static Nonce nonce_of(const std::array<std::byte, kIvBytes>& iv, const wire::HeaderWords& header);
+  // kIvBytes bytes, and zeros behind them. One store writes all: libraries load a nonce in wide
+  // words, which would stall on narrow stores.
+  struct alignas(16) Nonce {
+    std::array<std::byte, 16> bytes{};
+  };
+  static Nonce pad(const std::array<std::byte, kIvBytes>& iv);
+  static Nonce nonce_of(const Nonce& iv, const wire::HeaderWords& header);
 };
 
 // kFastest: ipsec-mb where the CPU is amd64 and has AES instructions, otherwise OpenSSL.

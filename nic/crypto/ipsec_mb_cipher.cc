@@ -33,7 +33,7 @@ class IpsecMbCipher final : public Cipher {
   IpsecMbCipher& operator=(const IpsecMbCipher&) = delete;
 
   void set_keys(const Keys& keys) override {
-    iv_ = keys.iv.bytes;
+    iv_ = pad(keys.iv.bytes);
     IMB_AES256_GCM_PRE(functions_, keys.key.bytes.data(), key_);
   }
 
@@ -44,7 +44,7 @@ class IpsecMbCipher final : public Cipher {
     gcm_context_data context;
     wire::Tag tag;
     IMB_AES256_GCM_ENC(functions_, key_, &context, raw(to), raw(payload.data()), payload.size(),
-                       raw(nonce.data()), raw(header.data()), sizeof(header), raw(tag.data()),
+                       raw(nonce.bytes.data()), raw(header.data()), sizeof(header), raw(tag.data()),
                        tag.size());
     return tag;
   }
@@ -56,8 +56,8 @@ class IpsecMbCipher final : public Cipher {
     gcm_context_data context;
     wire::Tag found;
     IMB_AES256_GCM_DEC(functions_, key_, &context, raw(to), raw(payload.data()), payload.size(),
-                       raw(nonce.data()), raw(header.data()), sizeof(header), raw(found.data()),
-                       found.size());
+                       raw(nonce.bytes.data()), raw(header.data()), sizeof(header),
+                       raw(found.data()), found.size());
     return wire::is_equal(found, tag);
   }
 
@@ -70,7 +70,7 @@ class IpsecMbCipher final : public Cipher {
     const Nonce nonce = nonce_of(iv_, header);
     gcm_context_data context;
     wire::Tag tag;
-    IMB_AES256_GMAC_INIT(functions_, key_, &context, raw(nonce.data()), nonce.size());
+    IMB_AES256_GMAC_INIT(functions_, key_, &context, raw(nonce.bytes.data()), kIvBytes);
     if (!payload.empty())
       IMB_AES256_GMAC_UPDATE(functions_, key_, &context, raw(payload.data()), payload.size());
     IMB_AES256_GMAC_UPDATE(functions_, key_, &context, raw(header.data()), sizeof(header));
@@ -79,7 +79,7 @@ class IpsecMbCipher final : public Cipher {
   }
 
   const Suite suite_;
-  std::array<std::byte, kIvBytes> iv_{};
+  Nonce iv_;
   SecretPages& pages_;
   std::byte* const slot_;
   gcm_key_data* const key_;

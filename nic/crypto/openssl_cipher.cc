@@ -27,7 +27,7 @@ class OpenSslCipher final : public Cipher {
   }
 
   void set_keys(const Keys& keys) override {
-    iv_ = keys.iv.bytes;
+    iv_ = pad(keys.iv.bytes);
     PBOX_CHECK(EVP_CipherInit_ex(context_.get(), EVP_aes_256_gcm(), nullptr,
                                  raw(keys.key.bytes.data()), nullptr, 1) == 1);
   }
@@ -56,7 +56,7 @@ class OpenSslCipher final : public Cipher {
   void run(bool seals, const wire::HeaderWords& header, std::span<const std::byte> payload,
            std::byte* to) {
     const Nonce nonce = nonce_of(iv_, header);
-    PBOX_CHECK(EVP_CipherInit_ex(context_.get(), nullptr, nullptr, nullptr, raw(nonce.data()),
+    PBOX_CHECK(EVP_CipherInit_ex(context_.get(), nullptr, nullptr, nullptr, raw(nonce.bytes.data()),
                                  seals ? 1 : 0) == 1);
     if (suite_ == Suite::kGmac256) authenticate(payload);
     authenticate(std::as_bytes(std::span(header)));
@@ -77,7 +77,7 @@ class OpenSslCipher final : public Cipher {
   }
 
   const Suite suite_;
-  std::array<std::byte, kIvBytes> iv_{};
+  Nonce iv_;
   std::unique_ptr<EVP_CIPHER_CTX, Free> context_;
 };
 

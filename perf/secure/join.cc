@@ -17,7 +17,7 @@ constexpr int kAnswerLimitMs = 120'000;
 
 struct Join {
   double milliseconds = 0;
-  double cpu_seconds = 0;  // used by the ranks and the box, until the ranks have left
+  double cpu_seconds = 0;  // ranks and box, until the ranks have left
 };
 
 double children_cpu_seconds() {
