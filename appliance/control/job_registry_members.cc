@@ -99,7 +99,7 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection,
   if (connection.job == nullptr) {
     const auto place = other_owner(join);
     if (place && *place) return context_.connections.redirect(id, **place);
-    job = place ? admission_.admit(message) : place.error();
+    job = place ? admission_.admit(message, connection.identity) : place.error();
     const bool has_no_room = place && !job && job.error().code == ErrorCode::kResourceExhausted;
     if (has_no_room && !join.is_backup() && parts_.hand_back(join.job(), join.part())) {
       job = Error{ErrorCode::kUnavailable, job.error().message +
@@ -135,6 +135,7 @@ void JobRegistry::admit_member(ConnectionId id, const Connection& connection,
   }
   member.connection = id;
   member.peer = connection.peer;
+  member.identity = connection.identity;
   member.ipv6 = connection.endpoint.ipv6;
   describe_member(member, message, job.barrier_released());
   member.known_host.reset();
@@ -282,7 +283,9 @@ void JobRegistry::gather_again(Job& job, std::optional<uint32_t> kept_rank, cons
     Member& member = job.members()[rank];
     if (rank == kept_rank) continue;
     if (member.state == Member::State::kJoined) context_.connections.drop(member.connection);
+    auto seat = std::move(member.identity);
     member = {};
+    member.identity = std::move(seat);
   }
   sessions_.share_credit();
   remove_if_over(job);

@@ -63,14 +63,14 @@ void Desk::crash() {
   said_.clear();
 }
 
-ConnectionId Desk::open() {
+ConnectionId Desk::open(std::optional<tls::Identity> identity) {
   const ConnectionId id = next_id_++;
   closed_[id] = false;
   registry_->on_open(
       id,
       nic::parse_endpoint("10.0." + std::to_string(id / 250) + "." + std::to_string(id % 250), 5000)
           .value(),
-      now_ns_);
+      now_ns_, std::move(identity));
   return id;
 }
 
