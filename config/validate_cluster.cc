@@ -65,10 +65,23 @@ void check_upstream(const Config& config, Errors& errors) {
 }
 
 void check_etcd_is_private(const Config& config, Errors& errors) {
-  if (!config.cluster.ca_file.empty()) return;
-  for (const auto& endpoint : config.cluster.endpoints) {
+  const Cluster& cluster = config.cluster;
+  const bool has_tls = !cluster.ca_file.empty();
+  // Boxes with keys believe what etcd says about other boxes.
+  const bool must_log_in =
+      !config.security.keys.empty() && cluster.cert_file.empty() && cluster.user.empty();
+  if (has_tls && !must_log_in) return;
+  for (const auto& endpoint : cluster.endpoints) {
     const std::string host = host_of(endpoint);
     if (host == "localhost" || is_loopback_address(host)) continue;
+    if (has_tls) {
+      errors.push_back("cluster.endpoints: " + endpoint +
+                       " is off loopback, and this box does not log in to etcd: anyone there could "
+                       "change what the boxes agree on; give cert_file and key_file, or user and "
+                       "password_file, or on a network you trust set "
+                       "security.insecure_off_loopback = true");
+      continue;
+    }
     errors.push_back("cluster.endpoints: " + endpoint +
                      " is off loopback and cluster.ca_file is empty: anyone there could change "
                      "what the boxes agree on; give ca_file, or on a network you trust set "

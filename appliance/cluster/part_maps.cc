@@ -90,6 +90,10 @@ Result<std::optional<proto::PartPlace>> PartMaps::other_owner(const std::string&
   return std::optional<proto::PartPlace>(std::move(place));
 }
 
+bool PartMaps::lists_box(const std::string& box) const {
+  return options_.box_directory().last_record(box) != nullptr;
+}
+
 // Boxes that drain count too: other boxes may have chosen them before they drained.
 bool PartMaps::has_other_boxes(const std::string&) const {
   return options_.box_directory().boxes().size() > 1;

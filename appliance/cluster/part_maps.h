@@ -76,6 +76,7 @@ class PartMaps : public control::PartDirectory {
   void release_snapshot(const std::string& job) override;
   void on_job_over(const std::string& job) override { ended_.insert(job); }
   std::vector<proto::JobLoad> loads() const override { return options_.loads(); }
+  bool lists_box(const std::string& box) const override;
   bool has_other_boxes(const std::string& job) const override;
 
   // Must be called whenever the box directory changes. A part stays on this box while its new owner

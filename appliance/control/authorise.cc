@@ -14,7 +14,7 @@ using enum Right;
 // clang-format off
 constexpr MessageRights kRights[] = {
     // message                                            box      tenant   operator viewer
-    {Message::kJoin,            "JOIN",                   kAlways, kOwnJob, kNever,  kNever},
+    {Message::kJoin,            "JOIN",                   kAsWorker, kOwnJob, kNever,  kNever},
     {Message::kLeave,           "LEAVE",                  kJoined, kJoined, kNever,  kNever},
     {Message::kHeartbeat,       "a heartbeat",            kJoined, kJoined, kNever,  kNever},
     {Message::kBarrier,         "a barrier",              kJoined, kJoined, kNever,  kNever},
@@ -22,14 +22,14 @@ constexpr MessageRights kRights[] = {
     {Message::kAskDataAddresses, "AskDataAddresses",      kAlways, kAlways, kAlways, kAlways},
     {Message::kRounds,          "rounds",                 kJoined, kJoined, kNever,  kNever},
     {Message::kSetPriorities,   "priorities",             kJoined, kJoined, kNever,  kNever},
-    {Message::kAskPartMap,      "AskPartMap",             kAlways, kOwnJob, kNever,  kNever},
+    {Message::kAskPartMap,      "AskPartMap",             kAsWorker, kOwnJob, kNever,  kNever},
     {Message::kQueuePairs,      "queue pairs",            kJoined, kJoined, kNever,  kNever},
-    {Message::kAskState,        "AskState",               kAlways, kNever,  kNever,  kNever},
+    {Message::kAskState,        "AskState",               kListed, kNever,  kNever,  kNever},
     {Message::kPortGivenUp,     "a port that is given up", kJoined, kJoined, kNever, kNever},
-    {Message::kAskCut,          "AskCut",                 kAlways, kNever,  kNever,  kNever},
-    {Message::kAskReport,       "AskReport",              kAlways, kNever,  kNever,  kNever},
+    {Message::kAskCut,          "AskCut",                 kListed, kNever,  kNever,  kNever},
+    {Message::kAskReport,       "AskReport",              kListed, kNever,  kNever,  kNever},
     {Message::kStepVerdict,     "a verdict on a round",   kJoined, kJoined, kNever,  kNever},
-    {Message::kAskStep,         "AskStep",                kAlways, kNever,  kNever,  kNever},
+    {Message::kAskStep,         "AskStep",                kListed, kNever,  kNever,  kNever},
     {Message::KIND_NOT_SET,     "an unknown message",     kJoined, kJoined, kNever,  kNever},
 };
 // clang-format on
@@ -49,12 +49,23 @@ Error denied(const tls::Identity& peer, const std::string& why) {
   return {ErrorCode::kInvalidArgument, "the keys of " + tls::to_uri(peer) + " do not allow " + why};
 }
 
+bool is_for_replica(const Message& message) {
+  return message.has_join() ? message.join().is_backup() : message.ask_part_map().is_backup();
+}
+
+// Otherwise keys of a box that was taken out of the cluster would still open its state.
+Status check_listed(const tls::Identity& peer, const std::string& what, bool is_listed) {
+  if (is_listed) return ok_status();
+  return denied(peer, what + "; the cluster's store lists no box '" + peer.box +
+                          "' (`pboxctl boxes`), or this box has none ([cluster] store)");
+}
+
 // A JOIN or a question that comes before it.
 Status check_own_job(const tls::Identity& peer, const Message& message) {
   const bool is_join = message.has_join();
   PBOX_CHECK(is_join || message.has_ask_part_map());
   const std::string& job = is_join ? message.join().job() : message.ask_part_map().job();
-  if (is_join ? message.join().is_backup() : message.ask_part_map().is_backup()) {
+  if (is_for_replica(message)) {
     return denied(peer, "a replica of a box's part; only boxes make replicas");
   }
   if (!tls::owns_job(peer, job)) {
@@ -76,7 +87,7 @@ std::span<const MessageRights> message_rights() {
   return kRights;
 }
 
-Status authorise(const tls::Identity& peer, const Message& message, bool has_joined) {
+Status authorise(const tls::Identity& peer, const Message& message, const Standing& standing) {
   const auto* row =
       std::find_if(std::begin(kRights), std::end(kRights),
                    [&](const MessageRights& rights) { return rights.kind == message.kind_case(); });
@@ -85,8 +96,12 @@ Status authorise(const tls::Identity& peer, const Message& message, bool has_joi
     case kAlways: return ok_status();
     case kOwnJob: return check_own_job(peer, message);
     case kJoined:
-      if (has_joined) return ok_status();
+      if (standing.has_joined) return ok_status();
       return denied(peer, std::string(row->name) + " before JOIN");
+    case kListed: return check_listed(peer, row->name, standing.is_listed);
+    case kAsWorker:
+      if (!is_for_replica(message)) return ok_status();
+      return check_listed(peer, "a replica", standing.is_listed);
     case kNever: break;
   }
   return denied(peer, std::string(row->name) + "; it is for " +

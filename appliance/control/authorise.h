@@ -12,8 +12,16 @@ namespace pbox::control {
 enum class Right : uint8_t {
   kNever,
   kAlways,
-  kOwnJob,  // for a job and, where the message names one, a rank of its keys; never as a box
-  kJoined   // once a JOIN has been accepted on this connection
+  kOwnJob,   // for a job and, where the message names one, a rank of its keys; never as a box
+  kJoined,   // once a JOIN has been accepted on this connection
+  kListed,   // a box that the cluster's store lists
+  kAsWorker  // as a worker of a job; for a replica a box that the cluster's store lists
+};
+
+// Facts about a peer besides its identity.
+struct Standing {
+  bool has_joined = false;  // the connection speaks for a member of a job
+  bool is_listed = false;   // the cluster's store lists a box of its name
 };
 
 struct MessageRights {
@@ -25,8 +33,8 @@ struct MessageRights {
 // The table, in the order of control.proto.
 std::span<const MessageRights> message_rights();
 
-// Returns an error that names the identity, the message and the remedy if the peer may not send
-// it. `has_joined`: the connection speaks for a member of a job.
-Status authorise(const tls::Identity& peer, const proto::WorkerMessage& message, bool has_joined);
+// Returns an error that names the identity, the message and the remedy if the peer may not send it.
+Status authorise(const tls::Identity& peer, const proto::WorkerMessage& message,
+                 const Standing& standing);
 
 }  // namespace pbox::control

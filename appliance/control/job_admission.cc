@@ -30,7 +30,8 @@ bool same_process(const Member& member, const proto::Join& join) {
 
 }  // namespace
 
-Result<Job*> JobAdmission::admit(const proto::WorkerMessage& message) {
+Result<Job*> JobAdmission::admit(const proto::WorkerMessage& message,
+                                 const std::optional<tls::Identity>& identity) {
   const proto::Join& join = message.join();
   auto spec = parse_join(join, context_.options.job_limits);
   if (!spec) return spec.error();
@@ -52,6 +53,7 @@ Result<Job*> JobAdmission::admit(const proto::WorkerMessage& message) {
   const Status alike = check_versions_of_ranks(*job, message, context_.options.added_fields);
   if (!alike) return alike.error();
   if (const Status status = check_member(*job, *spec, join); !status) return status.error();
+  if (const Status status = check_seat(*job, join, identity); !status) return status.error();
   return job;
 }
 
@@ -214,6 +216,18 @@ Status JobAdmission::check_member(const Job& job, const JobSpec& spec,
                  rank_of(join) + " differs from the ranks before it: " + *difference};
   }
   return job.running() ? check_return(job, join) : check_gathering(job, join);
+}
+
+// A rank belongs to the identity that has joined as it, until the job is over or the rank leaves
+// before the start. Renewed keys state the same identity.
+Status JobAdmission::check_seat(const Job& job, const proto::Join& join,
+                                const std::optional<tls::Identity>& identity) {
+  const auto& owner = job.members()[join.rank()].identity;
+  if (!owner || owner == identity) return ok_status();
+  return Error{ErrorCode::kInvalidArgument,
+               rank_of(join) + " belongs to " + tls::to_uri(*owner) + "; the keys of " +
+                   (identity ? tls::to_uri(*identity) : "nobody") +
+                   " do not allow to take its place: use keys of the same identity"};
 }
 
 // The job has yet to start, or to start again on this box.

@@ -1,6 +1,7 @@
 // Decides whether a worker may join, and creates the job when its first rank does. Control thread.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,9 @@ class JobAdmission {
 
   // Returns the job that the worker of this JOIN may join, which is new for its first rank. The
   // error says why the worker may not join. If all ranks of a running job are lost and a new run
-  // begins, the old job fails here.
-  Result<Job*> admit(const proto::WorkerMessage& message);
+  // begins, the old job fails here. `identity`: as in Connection.
+  Result<Job*> admit(const proto::WorkerMessage& message,
+                     const std::optional<tls::Identity>& identity);
 
  private:
   Status check_abilities(const JobSpec& spec) const;
@@ -48,6 +50,8 @@ class JobAdmission {
   Status check_memory(const Job& job, const std::vector<PipelineUse>& uses) const;
   Status check_arenas(const Job& job, const std::vector<PipelineUse>& uses) const;
   Status check_member(const Job& job, const JobSpec& spec, const proto::Join& join) const;
+  static Status check_seat(const Job& job, const proto::Join& join,
+                           const std::optional<tls::Identity>& identity);
   Status check_gathering(const Job& job, const proto::Join& join) const;
   Status check_resuming(const Job& job, const proto::Join& join) const;
   Status check_return(const Job& job, const proto::Join& join) const;

@@ -104,7 +104,11 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
     return refuse_message(context_, id, connection->peer, message, speaks.error());
   }
   if (connection->identity) {
-    const Status allowed = authorise(*connection->identity, message, connection->job != nullptr);
+    const tls::Identity& identity = *connection->identity;
+    const Standing standing{
+        .has_joined = connection->job != nullptr,
+        .is_listed = identity.role == tls::Role::kBox && parts_.lists_box(identity.box)};
+    const Status allowed = authorise(identity, message, standing);
     if (!allowed) return deny_message(context_, id, connection->peer, message, allowed.error());
   }
   if (message.has_join()) return on_join(id, *connection, message);

@@ -105,7 +105,9 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection,
         connection.identity ? ok_status()
                             : check_connections(wire::tenant_of(join.job()),
                                                 context_.options.tenants, context_.connections, 1);
-    job = !in_bounds ? in_bounds.error() : place ? admission_.admit(message) : place.error();
+    job = !in_bounds ? in_bounds.error()
+          : place    ? admission_.admit(message, connection.identity)
+                     : place.error();
     const bool has_no_room = place && !job && job.error().code == ErrorCode::kResourceExhausted;
     if (has_no_room && !join.is_backup() && parts_.hand_back(join.job(), join.part())) {
       job = Error{ErrorCode::kUnavailable, job.error().message +
@@ -141,6 +143,7 @@ void JobRegistry::admit_member(ConnectionId id, const Connection& connection,
   }
   member.connection = id;
   member.peer = connection.peer;
+  member.identity = connection.identity;
   member.ipv6 = connection.endpoint.ipv6;
   describe_member(member, message, job.barrier_released());
   member.known_host.reset();
@@ -284,7 +287,9 @@ void JobRegistry::gather_again(Job& job, std::optional<uint32_t> kept_rank, cons
     Member& member = job.members()[rank];
     if (rank == kept_rank) continue;
     if (member.state == Member::State::kJoined) context_.connections.drop(member.connection);
+    auto seat = std::move(member.identity);
     member = {};
+    member.identity = std::move(seat);
   }
   sessions_.share_credit();
   remove_if_over(job);

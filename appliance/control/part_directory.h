@@ -71,6 +71,10 @@ class PartDirectory {
   // Returns the loads of the parts that run on this box, for the leader of the cluster.
   virtual std::vector<proto::JobLoad> loads() const { return {}; }
 
+  // Returns whether the cluster's store lists a box of this name, or has since this box started: a
+  // box whose lease has ended may still have to give its parts' state away.
+  virtual bool lists_box(const std::string& /*box*/) const { return false; }
+
   // Returns whether other boxes could take over this box's parts of the job, or have done so.
   virtual bool has_other_boxes(const std::string&) const { return false; }
 };

@@ -91,6 +91,13 @@ std::vector<uint64_t> Roster::incarnations() const {
   return incarnations;
 }
 
+std::string Roster::tenant() const {
+  for (const Member& member : members_) {
+    if (member.identity && !member.identity->tenant.empty()) return member.identity->tenant;
+  }
+  return "";
+}
+
 std::vector<ConsumedRounds> Roster::stated() const {
   std::vector<ConsumedRounds> stated;
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {

@@ -10,6 +10,7 @@
 
 #include "appliance/control/recovery_plan.h"
 #include "appliance/control/step_verdict.h"
+#include "nic/tls/identity.h"
 
 namespace pbox::control {
 
@@ -35,7 +36,9 @@ struct Member {
   enum class State { kAbsent, kJoined, kLost, kLeft, kExcluded };
   State state = State::kAbsent;
   ConnectionId connection = 0;
-  std::string peer;               // address of the control connection
+  std::string peer;  // address of the control connection
+  // The seat is that of this identity as long as the job runs; absent without TLS.
+  std::optional<tls::Identity> identity = {};
   std::string software;           // name and version, as the worker states them
   uint32_t protocol_version = 0;  // the session's; valid once the rank has joined
   uint32_t path_mtu = 0;
@@ -112,6 +115,8 @@ class Roster {
   uint32_t newest_epoch() const;
   // Incarnations of all ranks that have one. Snapshots list them to identify the run.
   std::vector<uint64_t> incarnations() const;
+  // The tenant of the ranks; empty without TLS, and for jobs of boxes.
+  std::string tenant() const;
   // Rounds that the ready resuming ranks have consumed. The views point into this roster.
   std::vector<ConsumedRounds> stated() const;
   // The barrier at which a recovered job goes on: the newest one that all resuming ranks have asked

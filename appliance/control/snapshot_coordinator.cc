@@ -114,7 +114,8 @@ Status SnapshotCoordinator::begin(const std::string& name, uint64_t timeout_ns) 
   const auto claim = [this, alive, name](const std::function<void(const Status&)>& done) {
     if (!alive.expired()) parts_.claim_snapshot(name, done);
   };
-  run->begin(context_.options.box_name, parts[0]->members().incarnations(), claim);
+  const Roster& members = parts[0]->members();
+  run->begin(context_.options.box_name, members.incarnations(), claim, members.tenant());
   return ok_status();
 }
 
@@ -428,6 +429,7 @@ void SnapshotCoordinator::read(const Job& job, snapshot::Choice choice, uint64_t
   const JobKey part = key_of(job.spec());
   const uint64_t number = context_.next_question();
   reads_[part] = {number, due_ns};
+  choice.tenant = job.members().tenant();
   store_->load(job.part_head(), std::move(choice),
                [this, alive = std::weak_ptr(context_.alive), part, number, done](auto loaded) {
                  if (!alive.expired()) on_read(part, number, std::move(loaded), done);

@@ -40,10 +40,11 @@ SnapshotRun::SnapshotRun(snapshot::SnapshotStore& store, Ask ask, AskPartMap ask
 }
 
 void SnapshotRun::begin(const std::string& own_name, std::vector<uint64_t> ranks,
-                        const Claim& claim) {
+                        const Claim& claim, std::string tenant) {
   PBOX_CHECK(state_ == State::kStarting && number_ == 0);
   own_name_ = own_name;
   ranks_ = std::move(ranks);
+  tenant_ = std::move(tenant);
   if (claim == nullptr) return reserve_number();
   claim([weak = weak_from_this()](const Status& claimed) {
     const auto self = weak.lock();
@@ -227,6 +228,7 @@ void SnapshotRun::finish() {
   snapshot::Manifest manifest{.job = job_,
                               .number = number_,
                               .steps = steps_,
+                              .tenant = tenant_,
                               .taken_at = clock_(),
                               .ranks = ranks_,
                               .parts = {}};

@@ -47,9 +47,10 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   using Claim = std::function<void(std::function<void(const Status&)>)>;
 
   // Starts the run; must be called once. `own_name`: this box's name in the part map. `ranks`:
-  // incarnations of the job's ranks. Without `claim` there is no other box.
-  void begin(const std::string& own_name, std::vector<uint64_t> ranks,
-             const Claim& claim = nullptr);
+  // incarnations of the job's ranks. Without `claim` there is no other box. `tenant`: that of the
+  // ranks, for the manifest.
+  void begin(const std::string& own_name, std::vector<uint64_t> ranks, const Claim& claim = nullptr,
+             std::string tenant = {});
   void on_tick(uint64_t now_ns);
 
   bool is_over() const { return state_ == State::kDone || state_ == State::kFailed; }
@@ -96,6 +97,7 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   uint64_t deadline_ns_;
   std::string own_name_;
   std::vector<uint64_t> ranks_;
+  std::string tenant_;
   State state_ = State::kStarting;
   std::vector<Part> parts_;
   uint64_t number_ = 0;

@@ -32,13 +32,10 @@ std::string to_text(const Manifest& manifest) {
     parts.push_back(
         {{"box", part.box}, {"file", part.name}, {"bytes", part.bytes}, {"crc32c", part.crc32c}});
   }
-  return Json{{"format", kFormat},
-              {"job", manifest.job},
-              {"number", manifest.number},
-              {"steps", manifest.steps},
-              {"taken_at", manifest.taken_at},
-              {"ranks", std::move(ranks)},
-              {"parts", std::move(parts)}}
+  return Json{{"format", kFormat},         {"job", manifest.job},
+              {"number", manifest.number}, {"steps", manifest.steps},
+              {"tenant", manifest.tenant}, {"taken_at", manifest.taken_at},
+              {"ranks", std::move(ranks)}, {"parts", std::move(parts)}}
              .dump(1) +
          "\n";
 }
@@ -48,6 +45,7 @@ Manifest manifest_from_text(const std::string& text) {
   Manifest manifest{.job = json.at("job"),
                     .number = json.at("number"),
                     .steps = json.at("steps"),
+                    .tenant = json.value("tenant", ""),  // absent in those of older releases
                     .taken_at = json.at("taken_at"),
                     .ranks = {},
                     .parts = {}};
@@ -279,12 +277,28 @@ std::vector<std::string> jobs(const std::string& directory) {
   return names;
 }
 
+namespace {
+
+Status check_tenant(const Manifest& manifest, const Choice& choice) {
+  const bool is_stated = !manifest.tenant.empty() && !choice.tenant.empty();
+  if (!is_stated || manifest.tenant == choice.tenant) return ok_status();
+  return Error{ErrorCode::kMismatch, "snapshot " + std::to_string(manifest.number) + " of job '" +
+                                         manifest.job + "' is of tenant '" + manifest.tenant +
+                                         "', and this job is of tenant '" + choice.tenant +
+                                         "'; start the job without restore"};
+}
+
+}  // namespace
+
 Result<Restored> load(const std::string& directory, const PartHead& part, const Choice& choice,
                       const std::atomic<bool>& stopped) {
   const auto manifest = choose(directory, part.job, choice);
   if (!manifest) return manifest.error();
   Restored restored{.number = manifest->number, .steps = manifest->steps, .chunks = {}};
   if (manifest->number == 0) return restored;
+  if (const Status permitted = check_tenant(*manifest, choice); !permitted) {
+    return permitted.error();
+  }
   const std::string folder = number_folder(directory, part.job, manifest->number);
   PlacedChunks wanted = chunks_of(part);
   for (const PartFile& file : manifest->parts) {

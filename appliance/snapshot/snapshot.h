@@ -45,7 +45,8 @@ struct Manifest {
   uint64_t number = 0;  // number among the job's snapshots, from 1; the newest has the greatest
   // optimizer steps applied to the weights since the job first started without any
   uint64_t steps = 0;
-  std::string taken_at;  // UTC, for example 2026-01-31T23:59:59Z
+  std::string tenant = {};  // tenant of the job's ranks; empty if they had no keys
+  std::string taken_at;     // UTC, for example 2026-01-31T23:59:59Z
   // Incarnations of the job's ranks. A rank that finds its own incarnation here took part in the
   // run that the snapshot is of.
   std::vector<uint64_t> ranks;
@@ -59,6 +60,8 @@ struct Choice {
   // `begun_with`, from which the job started.
   std::vector<uint64_t> ranks = {};
   uint64_t begun_with = 0;  // 0: the job did not start from a snapshot
+  // The tenant that asks. A snapshot of another tenant is refused. Empty: the ranks have no keys.
+  std::string tenant = {};
 };
 
 // The state with which a part starts. `number` is 0 if there is no snapshot.

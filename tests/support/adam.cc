@@ -106,13 +106,14 @@ std::string describe(const pbox_statistics& statistics, const std::vector<float>
 void train(Line& line, const AdamTraining::Options& options, uint32_t rank,
            const Progress& progress) {
   const AbiWorker worker({.box = options.box,
-                          .job = "adam",
+                          .job = options.job,
                           .rank = rank,
                           .world_size = 2,
                           .adjust = [&](auto& of_worker) {
                             of_worker.mode = PBOX_MODE_OPTIMIZE;
                             of_worker.restore = options.restore.c_str();
                             of_worker.replicas = options.replicas;
+                            of_worker.keys = options.keys.c_str();
                           }});
   const uint32_t tensor = worker.tensor("weights", kElements);
   pbox_optimizer_options adam;

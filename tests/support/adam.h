@@ -19,6 +19,8 @@ class AdamTraining {
     bool checks = true;
     std::string restore = {};  // as in pbox_options
     uint32_t replicas = 0;     // as in pbox_options
+    std::string job = "adam";
+    std::string keys = {};  // as in pbox_options
     // The boxes skip rounds that are not finite, of which there are some, and each rank checks what
     // it learns of every round.
     bool skips = false;

@@ -94,4 +94,16 @@ TEST_CASE("etcd off loopback needs TLS, or both consents") {
   CHECK(error_of(far + "[security]\ninsecure = true\ninsecure_off_loopback = true\n") == "");
 }
 
+TEST_CASE("a box with keys logs in to an etcd off loopback") {
+  const std::string far = "store = etcd\nendpoints = 127.0.0.1:2379, etcd.rack:2379\n";
+  const std::string keys = "[security]\nkeys = /keys\n";
+  CHECK_THAT(error_of(far + keys), Contains("etcd.rack:2379") && Contains("ca_file is empty"));
+  CHECK_THAT(error_of(far + "ca_file = /ca\n" + keys),
+             Contains("etcd.rack:2379") && Contains("does not log in") && Contains("cert_file"));
+  CHECK(error_of(far + "ca_file = /ca\ncert_file = /c\nkey_file = /k\n" + keys) == "");
+  CHECK(error_of(far + "ca_file = /ca\nuser = box\npassword_file = /p\n" + keys) == "");
+  CHECK(error_of(far + "ca_file = /ca\n" + keys + "insecure_off_loopback = true\n") == "");
+  CHECK(error_of("store = etcd\nendpoints = 127.0.0.1:2379\n" + keys) == "");
+}
+
 }  // namespace pbox::config

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,7 @@ class MovableParts : public PartDirectory {
     box_questions.push_back({box, question, std::move(done)});
   }
   bool has_other_boxes(const std::string&) const override { return others; }
+  bool lists_box(const std::string& box) const override { return listed.contains(box); }
   std::vector<proto::PartPlace> backup_candidates(const std::string&, uint32_t) const override {
     return backup_places;
   }
@@ -97,6 +99,7 @@ class MovableParts : public PartDirectory {
   std::map<std::pair<std::string, uint32_t>, proto::PartPlace> moved;
   std::optional<Error> unknown;
   bool others = false;
+  std::set<std::string> listed;  // boxes in the cluster's store
   std::vector<std::pair<std::string, uint32_t>> handed_back;
   std::vector<proto::AskPartMap> questions;
   std::vector<Answer> answers;  // owed, in the order of the questions

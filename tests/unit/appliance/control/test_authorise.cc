@@ -21,6 +21,7 @@ const Identity kTenant{.role = Role::kTenant,
                        .tenant = "acme",
                        .job_glob = "run-*",
                        .ranks = {2, 3}};
+const Standing kStranger, kMember{.has_joined = true}, kListed{.is_listed = true};
 const Identity kOperator{.role = Role::kOperator, .cluster = "rack"};
 const Identity kViewer{.role = Role::kViewer, .cluster = "rack"};
 
@@ -93,7 +94,8 @@ TEST_CASE("the table has one row for each kind of message, and one for those of 
 TEST_CASE("each role may send what the table says, and nothing else") {
   struct Row {
     Message::KindCase kind;
-    const char* rights;  // box, tenant, operator, viewer: a always, j once joined, n never
+    // box, tenant, operator, viewer: a always, j once joined, l if listed, n never
+    const char* rights;
   };
   // The tenant's JOIN and AskPartMap name no job here, so they are refused.
   const std::vector<Row> table = {{Message::kJoin, "annn"},
@@ -106,12 +108,12 @@ TEST_CASE("each role may send what the table says, and nothing else") {
                                   {Message::kSetPriorities, "jjnn"},
                                   {Message::kAskPartMap, "annn"},
                                   {Message::kQueuePairs, "jjnn"},
-                                  {Message::kAskState, "annn"},
+                                  {Message::kAskState, "lnnn"},
                                   {Message::kPortGivenUp, "jjnn"},
-                                  {Message::kAskCut, "annn"},
-                                  {Message::kAskReport, "annn"},
+                                  {Message::kAskCut, "lnnn"},
+                                  {Message::kAskReport, "lnnn"},
                                   {Message::kStepVerdict, "jjnn"},
-                                  {Message::kAskStep, "annn"},
+                                  {Message::kAskStep, "lnnn"},
                                   {Message::KIND_NOT_SET, "jjnn"}};
   REQUIRE(table.size() == message_rights().size());
   const Identity peers[] = {kBox, kTenant, kOperator, kViewer};
@@ -120,37 +122,48 @@ TEST_CASE("each role may send what the table says, and nothing else") {
     REQUIRE(message.kind_case() == row.kind);
     for (size_t role = 0; role < std::size(peers); ++role) {
       CAPTURE(int(row.kind), role);
-      CHECK(authorise(peers[role], message, false).ok() == (row.rights[role] == 'a'));
-      CHECK(authorise(peers[role], message, true).ok() == (row.rights[role] != 'n'));
+      for (const bool has_joined : {false, true}) {
+        for (const bool is_listed : {false, true}) {
+          const char right = row.rights[role];
+          const bool may =
+              right == 'a' || (right == 'j' && has_joined) || (right == 'l' && is_listed);
+          const Standing standing{.has_joined = has_joined, .is_listed = is_listed};
+          CHECK(authorise(peers[role], message, standing).ok() == may);
+        }
+      }
     }
   }
 }
 
 TEST_CASE("a tenant joins jobs and ranks of its keys only") {
-  CHECK(authorise(kTenant, join("acme/run-1", 2), false).ok());
-  CHECK(authorise(kTenant, join("acme/run-1", 3), false).ok());
-  CHECK(authorise(kTenant, ask_part_map("acme/run-1"), false).ok());
+  CHECK(authorise(kTenant, join("acme/run-1", 2), kStranger).ok());
+  CHECK(authorise(kTenant, join("acme/run-1", 3), kStranger).ok());
+  CHECK(authorise(kTenant, ask_part_map("acme/run-1"), kStranger).ok());
   for (const Message& message :
        {join("acme/other", 2), join("run-1", 2), join("acmes/run-1", 2), join("other/run-1", 2),
         ask_part_map("acme/other"), ask_part_map("other/run-1"), ask_part_map("")}) {
-    const Status denied = authorise(kTenant, message, true);
+    const Status denied = authorise(kTenant, message, kMember);
     REQUIRE_FALSE(denied.ok());
     CHECK_THAT(denied.error().message,
                Contains(tls::to_uri(kTenant)) && Contains("acme/NAME") && Contains("pboxctl keys"));
   }
   for (const uint32_t rank : {0u, 1u, 4u, UINT32_MAX}) {
-    const Status denied = authorise(kTenant, join("acme/run-1", rank), false);
+    const Status denied = authorise(kTenant, join("acme/run-1", rank), kStranger);
     REQUIRE_FALSE(denied.ok());
     CHECK_THAT(denied.error().message,
                Contains("rank " + std::to_string(rank)) && Contains("--ranks"));
   }
 }
 
-TEST_CASE("replicas are for boxes") {
-  CHECK(authorise(kBox, join("anything", 0, true), false).ok());
-  CHECK(authorise(kBox, ask_part_map("anything", true), false).ok());
+TEST_CASE("replicas are for boxes of the cluster") {
+  for (const Message& message : {join("anything", 0, true), ask_part_map("anything", true)}) {
+    CHECK(authorise(kBox, message, kListed).ok());
+    const Status denied = authorise(kBox, message, kStranger);
+    REQUIRE_FALSE(denied.ok());
+    CHECK_THAT(denied.error().message, Contains("lists no box 'a'") && Contains("pboxctl boxes"));
+  }
   for (const Message& message : {join("acme/run-1", 2, true), ask_part_map("acme/run-1", true)}) {
-    const Status denied = authorise(kTenant, message, false);
+    const Status denied = authorise(kTenant, message, kStranger);
     REQUIRE_FALSE(denied.ok());
     CHECK_THAT(denied.error().message, Contains("only boxes make replicas"));
   }

@@ -255,6 +255,29 @@ TEST_CASE("the last two snapshots are kept, and one that was never completed doe
   CHECK(load_all(folder, head_of(0, 1, {{"a", 0, 2048}}))->number == 4);
 }
 
+TEST_CASE("a snapshot of a tenant is for that tenant, and for ranks without keys") {
+  const Folder folder;
+  Manifest manifest = write_all(folder);
+  const PartHead head = head_of(0, 2, {{"a", 0, 2048}, {"b", 0, 1024}});
+  const auto restore = [&](const std::string& tenant, const std::string& which = "latest") {
+    return load(folder.path, head, {.which = which, .tenant = tenant}, kGoesOn);
+  };
+  CHECK(restore("acme").ok());  // taken by ranks without keys
+  manifest.tenant = "acme";
+  REQUIRE(finish(folder.path, manifest));
+  std::vector<Error> damaged;
+  CHECK(list(folder.path, head.job, damaged).at(0).tenant == "acme");
+  CHECK(restore("acme").ok());
+  CHECK(restore("").ok());
+  for (const char* which : {"latest", "1"}) {
+    const auto refused = restore("other", which);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code == ErrorCode::kMismatch);
+    CHECK_THAT(refused.error().message,
+               Contains("of tenant 'acme'") && Contains("of tenant 'other'"));
+  }
+}
+
 TEST_CASE("a damaged manifest matters only to those who ask for it, or if it is the newest") {
   const Folder folder;
   const PartHead head = head_of(0, 1, {{"a", 0, 2048}});
