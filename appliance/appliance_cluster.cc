@@ -149,6 +149,10 @@ Status Appliance::set_draining(const std::string& box, bool draining) {
     const std::string what = "box '" + box + (draining ? "' drains" : "' takes parts again");
     log(set ? EventLog::Level::kInfo : EventLog::Level::kWarning, "drain",
         set ? what : what + ": not done, " + set.error().message);
+    audit({.kind = audit::Kind::kDrain,
+           .box = box,
+           .outcome = draining ? "drains" : "takes parts",
+           .reason = set ? "" : "not done: " + set.error().message});
   });
   return ok_status();
 }

@@ -228,6 +228,9 @@ constexpr MetricRow kRows[] = {
            "Peers whose TLS handshake was refused, too slow, or gave way to others; the log says "
            "why",
            [](const Sample& sample) { return Value(sample.box.handshakes_refused); }),
+    of_box("pbox_audit_lost_total", kCounter,
+           "Lines that the audit log could not write; the log says why",
+           [](const Sample& sample) { return Value(sample.box.audit_lost); }),
     of_box("pbox_resident_memory_bytes", kGauge, "Resident memory of the daemon",
            [](const Sample& sample) { return Value(sample.usage.resident_bytes); }),
     of_box("pbox_cpu_seconds_total", kCounter, "CPU time of the daemon, over all threads",

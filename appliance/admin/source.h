@@ -56,6 +56,7 @@ struct BoxView {
   uint64_t snapshots_taken = 0, snapshots_failed = 0;
   uint32_t control_connections = 0;
   uint64_t handshakes_refused = 0;           // peers whose TLS handshake has failed
+  uint64_t audit_lost = 0;                   // lines that the audit log could not write
   std::vector<std::string> links_down = {};  // devices of data.port = dpdk without a link
 };
 

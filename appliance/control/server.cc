@@ -43,6 +43,21 @@ constexpr uint64_t kClosingMaxNs = 5 * kNanosPerSecond;
 // Accepting fails, for example because the process has no free file descriptor.
 constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
 
+// The answer to a peer without TLS is a control message, which it can read.
+HandshakeOptions handshake_options(const HandshakeLimits& limits) {
+  proto::BoxMessage message;
+  message.mutable_failure()->set_code(static_cast<uint32_t>(ErrorCode::kInvalidArgument));
+  message.mutable_failure()->set_message(
+      "this box accepts TLS connections only; set PBOX_KEYS to a folder of keys of its cluster "
+      "(`pboxctl keys`)");
+  auto framed = wire::frame(message);
+  PBOX_CHECK(framed.ok());
+  return {.limits = limits,
+          .plain_text_answer = std::move(*framed),
+          .plain_text_remedy =
+              "give it keys (`pboxctl keys`; PBOX_KEYS for workers, [security] keys for boxes)"};
+}
+
 nic::Endpoint to_endpoint(const tcp::endpoint& peer) {
   sockaddr_storage address{};
   PBOX_CHECK(peer.size() <= sizeof(address));
@@ -93,7 +108,7 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   using Pointer = std::shared_ptr<Connection>;
 
   void on_accepted(tcp::socket socket);
-  void on_handshake_refused(const std::string& why);
+  void on_handshake_refused(const nic::Endpoint& peer, const std::string& why);
   void add(tcp::socket socket, const nic::Endpoint& peer, std::unique_ptr<tls::Connection> tls,
            const std::string& plain);
   void accept_later(const error_code& error);
@@ -178,20 +193,25 @@ void ControlServer::Implementation::begin_handshakes() {
   if (options_.credentials == nullptr) return;
   const std::weak_ptr<Implementation> weak = shared_from_this();
   handshakes_.emplace(
-      context_, options_.credentials, options_.handshakes,
+      context_, options_.credentials, handshake_options(options_.handshakes),
       [weak](AcceptedPeer peer) {
         const auto self = weak.lock();
         if (!self || !self->acceptor_.is_open()) return;
         self->add(std::move(peer.socket), peer.endpoint, std::move(peer.tls), peer.plain);
       },
-      [weak](const std::string& why) {
-        if (const auto self = weak.lock()) self->on_handshake_refused(why);
+      [weak](const nic::Endpoint& peer, const std::string& why) {
+        if (const auto self = weak.lock()) self->on_handshake_refused(peer, why);
       });
 }
 
-void ControlServer::Implementation::on_handshake_refused(const std::string& why) {
+void ControlServer::Implementation::on_handshake_refused(const nic::Endpoint& peer,
+                                                         const std::string& why) {
   ++handshakes_refused_;
-  options_.on_event({RegistryEvent::Severity::kWarning, "handshake_refused", why});
+  const std::string address = to_string(peer);
+  options_.on_event({RegistryEvent::Severity::kWarning, "handshake_refused", address + ": " + why});
+  if (options_.audit) {
+    options_.audit({.kind = audit::Kind::kHandshakeRefused, .address = address, .reason = why});
+  }
 }
 
 void ControlServer::Implementation::add(tcp::socket socket, const nic::Endpoint& peer,
@@ -222,7 +242,7 @@ void ControlServer::Implementation::read(ConnectionId id, const Pointer& connect
           reason = taken.error().message;
           if (connection->stream.tls() == nullptr) {
             const tcp::endpoint peer = connection->socket.remote_endpoint(error);
-            self->on_handshake_refused(to_string(to_endpoint(peer)) + ": " + reason);
+            self->on_handshake_refused(to_endpoint(peer), reason);
           }
         }
         self->remove(id, reason);
