@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <array>
+#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -29,6 +31,18 @@ EventLog::Level level_of(control::RegistryEvent::Severity severity) {
     case control::RegistryEvent::Severity::kWarning: return EventLog::Level::kWarning;
   }
   return EventLog::Level::kInfo;
+}
+
+// Returns the names of the box and of the host, whole and without its domain.
+std::vector<std::string> own_names(const std::string& box) {
+  std::array<char, HOST_NAME_MAX + 1> buffer{};
+  std::vector<std::string> names = {box};
+  if (gethostname(buffer.data(), buffer.size() - 1) == 0) {
+    const std::string host = buffer.data();
+    names.push_back(host);
+    names.push_back(host.substr(0, host.find('.')));
+  }
+  return names;
 }
 
 }  // namespace
@@ -94,6 +108,7 @@ void Appliance::on_registry_event(const control::RegistryEvent& event) {
 void Appliance::on_second() {
   const uint64_t now_ns = monotonic_ns();
   events_.end_windows(now_ns);
+  if (audit_log_) audit_log_->on_second(now_ns);
   history_.add_second(pipelines_->views(), now_ns);
   if (seconds_ > 0 && seconds_ % kKeysWarningSeconds == 0) warn_of_expiry();
   if (seconds_++ % admin::History::kJobIntervalSeconds == 0) {
@@ -128,6 +143,7 @@ Status Appliance::start() {
   if (!config_.security.keys.empty()) {
     if (const Status status = host::keep_memory_out_of_dumps(); !status) return status.error();
   }
+  if (const Status status = open_audit(); !status) return status.error();
   if (const Status status = load_keys(); !status) return status.error();
   for (const std::string& reason : topology_.reasons) {
     log(EventLog::Level::kInfo, "topology", reason);
@@ -163,7 +179,8 @@ Status Appliance::start() {
        .port = config_.control.port,
        .connections_max = config_.control.connections_max,
        .on_event = [this](const control::RegistryEvent& event) { on_registry_event(event); },
-       .credentials = keys_},
+       .credentials = keys_,
+       .audit = audit_sink()},
       *registry_);
   if (!control) return control.error();
   control_ = std::move(*control);
@@ -179,6 +196,7 @@ Status Appliance::start() {
 
   std::string where = "control=" + address_and_port(config_.box.listen, control_->port());
   if (admin_) where += " admin=" + address_and_port(config_.admin.listen, admin_->port());
+  if (admin_ && !config_.admin.socket.empty()) where += " socket=" + config_.admin.socket;
   log(EventLog::Level::kInfo, "ready", where);
   std::printf("pboxd ready %s\n", where.c_str());
   std::fflush(stdout);
@@ -208,11 +226,47 @@ void Appliance::pin_control_thread() {
 
 Status Appliance::start_admin() {
   if (!config_.admin.enabled) return ok_status();
+  std::vector<std::string> names = own_names(config_.box.name);
+  names.insert(names.end(), config_.admin.hosts.begin(), config_.admin.hosts.end());
   auto admin = admin::AdminServer::start(
-      context_, {.listen = config_.admin.listen, .port = config_.admin.port}, *this);
+      context_,
+      {.listen = config_.admin.listen,
+       .port = config_.admin.port,
+       .names = std::move(names),
+       .socket = config_.admin.socket,
+       .credentials = config::admin_has_tls(config_) ? keys_ : nullptr,
+       .on_refused = [this](const std::string& client,
+                            const std::string& why) { on_admin_refused(client, why); },
+       .audit = audit_sink()},
+      *this);
   if (!admin) return admin.error();
   admin_ = std::move(*admin);
   return ok_status();
+}
+
+void Appliance::on_admin_refused(const std::string& client, const std::string& why) {
+  log(EventLog::Level::kWarning, "handshake_refused", "HTTP: " + client + ": " + why);
+  audit({.kind = audit::Kind::kHandshakeRefused, .address = client, .reason = "HTTP: " + why});
+}
+
+Status Appliance::open_audit() {
+  if (config_.log.audit.empty()) return ok_status();
+  auto opened =
+      audit::AuditLog::open(config_.log.audit, [this](bool is_lost, const std::string& text) {
+        log(is_lost ? EventLog::Level::kWarning : EventLog::Level::kInfo, "audit_lost", text);
+      });
+  if (!opened) return opened.error();
+  audit_log_ = std::move(*opened);
+  return ok_status();
+}
+
+void Appliance::audit(const audit::Record& record) const {
+  if (audit_log_) audit_log_->write(record, monotonic_ns());
+}
+
+audit::Sink Appliance::audit_sink() const {
+  if (!audit_log_) return {};
+  return [this](const audit::Record& record) { audit(record); };
 }
 
 control::RegistryOptions Appliance::registry_options() const {
@@ -245,6 +299,7 @@ control::RegistryOptions Appliance::registry_options() const {
           .snapshot_every_ns = config_.snapshots.every_s * kNanosPerSecond,
           .checks_addresses = config_.data.port != config::PortKind::kRdma,
           .keys = session_keys_.get(),
+          .audit = audit_sink(),
           .draw = system_entropy};
 }
 
@@ -268,6 +323,7 @@ void Appliance::wait_for_signal() {
 
 void Appliance::reload() {
   reload_keys();
+  if (audit_log_) audit_log_->reopen();
   auto outcome = config::reload(config_, read_again_());
   if (outcome.config) {
     // Keys that can be reloaded change memory only; cores, ports and pipelines stay.
@@ -301,6 +357,7 @@ void Appliance::drain(const char* why) {
   draining_ = true;
   notify_stopping(std::string(why) + ": telling the workers");
   log(EventLog::Level::kInfo, "draining", std::string(why) + ": telling the workers");
+  audit({.kind = audit::Kind::kDrain, .box = config_.box.name, .outcome = "stops", .reason = why});
   registry_->shut_down();
   // Other boxes still fetch states of parts that moved to them.
   if (registry_->states_kept() == 0) control_->stop_accepting();
@@ -352,9 +409,10 @@ admin::BoxView Appliance::box() const {
           .snapshots_taken = totals.snapshots_taken,
           .snapshots_failed = totals.snapshots_failed,
           .control_connections = static_cast<uint32_t>(registry_->connection_count()),
-          .handshakes_refused = control_->handshakes_refused(),
+          .handshakes_refused = control_->handshakes_refused() + (admin_ ? admin_->refused() : 0),
           .keys_expire_unix_s =
               keys_ == nullptr ? std::nullopt : std::optional(keys_->expires_unix_s()),
+          .audit_lost = audit_log_ ? audit_log_->lost() : 0,
           .links_down = pipelines_->ports().links_down(),
           .tenants = registry_->tenants()};
 }

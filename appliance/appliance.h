@@ -15,6 +15,7 @@
 
 #include "appliance/admin/server.h"
 #include "appliance/admin/source.h"
+#include "appliance/audit/audit_log.h"
 #include "appliance/cluster/balancer.h"
 #include "appliance/cluster/box_directory.h"
 #include "appliance/cluster/epoch_pool.h"
@@ -87,6 +88,10 @@ class Appliance : public admin::AdminSource {
   static std::string address_and_port(const std::string& address, uint16_t port);
   void pin_control_thread();
   Status start_admin();
+  void on_admin_refused(const std::string& client, const std::string& why);
+  Status open_audit();
+  void audit(const audit::Record& record) const;
+  audit::Sink audit_sink() const;
   control::RegistryOptions registry_options() const;
   void look_for_port_events();
   void wait_for_step_reports();
@@ -106,6 +111,7 @@ class Appliance : public admin::AdminSource {
   boost::asio::signal_set signals_{context_};
   boost::asio::steady_timer drain_timer_{context_};
   EventLog events_;
+  std::unique_ptr<audit::AuditLog> audit_log_;  // null: there is none
   boost::asio::steady_timer second_timer_{context_};
   uint32_t seconds_ = 0;  // calls of on_second()
   admin::History history_;

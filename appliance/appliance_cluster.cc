@@ -45,6 +45,7 @@ void Appliance::reload_keys() {
   }
   use_keys(std::move(*keys));
   control_->set_credentials(keys_);
+  if (admin_) admin_->set_credentials(keys_);
 }
 
 void Appliance::warn_of_expiry() {
@@ -194,6 +195,10 @@ Status Appliance::set_draining(const std::string& box, bool draining) {
     const std::string what = "box '" + box + (draining ? "' drains" : "' takes parts again");
     log(set ? EventLog::Level::kInfo : EventLog::Level::kWarning, "drain",
         set ? what : what + ": not done, " + set.error().message);
+    audit({.kind = audit::Kind::kDrain,
+           .box = box,
+           .outcome = draining ? "drains" : "takes parts",
+           .reason = set ? "" : "not done: " + set.error().message});
   });
   return ok_status();
 }

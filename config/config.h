@@ -64,6 +64,9 @@ struct Admin {
   bool enabled = true;
   std::string listen = "127.0.0.1";
   uint16_t port = limits::kAdminPort;  // TCP; 0: a free one
+  std::vector<std::string> hosts;      // further names under which clients reach the server
+  std::string socket;                  // path of a UNIX socket; empty: none
+  OnOffAuto tls = OnOffAuto::kAuto;    // over TCP, with keys; kAuto: off loopback only
   bool operator==(const Admin&) const = default;
 };
 
@@ -177,6 +180,7 @@ struct Security {
 struct Log {
   LogLevel level = LogLevel::kInfo;
   LogFormat format = LogFormat::kText;
+  std::string audit;  // file of the audit log, or "stderr"; empty: none
   bool operator==(const Log&) const = default;
 };
 
@@ -198,6 +202,9 @@ struct Config {
   Log log;
   bool operator==(const Config&) const = default;
 };
+
+// Returns whether the HTTP server has TLS over TCP.
+bool admin_has_tls(const Config& config);
 
 inline constexpr char kDefaultPath[] = "/etc/pbox/pboxd.conf";
 

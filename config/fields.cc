@@ -5,6 +5,7 @@
 #include "config/cpu_list.h"
 #include "config/dpdk_device.h"
 #include "config/field_makers.h"
+#include "config/fields_admin.h"
 #include "config/fields_cluster.h"
 #include "config/fields_rdma.h"
 #include "config/tenant_list.h"
@@ -33,6 +34,22 @@ Field box_name() {
                [](Config& config, const std::string& text) {
                  if (!is_box_name(text)) return false;
                  config.box.name = text;
+                 return true;
+               }};
+}
+
+Field log_audit() {
+  return Field{"log.audit",
+               "file of the audit log, or stderr; empty: none",
+               "an absolute path, stderr, or nothing",
+               false,
+               [](const Config& config) { return config.log.audit; },
+               [](Config& config, const std::string& text) {
+                 const bool is_path = text.starts_with('/') && !text.ends_with('/');
+                 if (!is_plain(text) || (!text.empty() && !is_path && text != "stderr")) {
+                   return false;
+                 }
+                 config.log.audit = text;
                  return true;
                }};
 }
@@ -106,11 +123,7 @@ void add_addresses_and_ports(std::vector<Field>& list) {
                         "most control connections at a time"));
   add_cluster(list);
   add_upstream(list);
-  list.push_back(boolean("admin.enabled", PBOX_MEMBER(admin, enabled),
-                         "serve metrics, health and the JSON API over HTTP"));
-  list.push_back(address("admin.listen", PBOX_MEMBER(admin, listen), "address of the HTTP server"));
-  list.push_back(number("admin.port", PBOX_MEMBER(admin, port), 0, kPortMax, Reload::kNo,
-                        "TCP port of the HTTP server; 0: a free one"));
+  add_admin(list);
 }
 
 void add_data(std::vector<Field>& list) {
@@ -222,7 +235,8 @@ void add_jobs_and_log(std::vector<Field>& list) {
                         Reload::kNo, "run without keys; auto: on loopback only"));
   list.push_back(boolean("security.insecure_off_loopback",
                          PBOX_MEMBER(security, insecure_off_loopback),
-                         "second consent to run without keys off loopback; with keys, to HTTP"));
+                         "second consent to run without keys off loopback; with keys, to HTTP "
+                         "without TLS"));
   list.push_back(choice("log.level", PBOX_MEMBER(log, level),
                         {{"debug", LogLevel::kDebug},
                          {"info", LogLevel::kInfo},
@@ -232,6 +246,7 @@ void add_jobs_and_log(std::vector<Field>& list) {
   list.push_back(choice("log.format", PBOX_MEMBER(log, format),
                         {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}, 2, Reload::kNo,
                         "text for people, json for collectors"));
+  list.push_back(log_audit());
 }
 
 }  // namespace

@@ -118,14 +118,19 @@ void check_security(const Config& config, Errors& errors) {
     check_dpdk_stays_on_host(config, errors);
     check_rdma_is_allowed(config, errors);
   }
-  // Keys protect neither HTTP nor the connections to etcd.
+  if (!has_keys && config.admin.enabled && config.admin.tls == OnOffAuto::kOn) {
+    errors.push_back(
+        "admin.tls = on needs keys, and security.keys is empty; name the folder that pboxctl keys "
+        "box has made");
+  }
   if (has_keys && !security.insecure_off_loopback && config.admin.enabled &&
-      is_open(config.admin.listen)) {
-    errors.push_back("admin.listen = " + config.admin.listen +
-                     " is off loopback, and HTTP has neither login nor TLS: anyone there could "
-                     "operate the box; listen on 127.0.0.1, or on a network you trust set "
+      is_open(config.admin.listen) && !admin_has_tls(config)) {
+    errors.push_back("admin.tls = off, but admin.listen = " + config.admin.listen +
+                     " is off loopback: anyone there could operate the box; set admin.tls = auto, "
+                     "listen on 127.0.0.1, or on a network you trust set "
                      "security.insecure_off_loopback = true");
   }
+  // Keys do not protect the connections to etcd.
   if (is_insecure || (has_keys && security.insecure_off_loopback)) return;
   check_etcd_is_private(config, errors);
 }

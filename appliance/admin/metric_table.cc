@@ -242,6 +242,9 @@ constexpr MetricRow kRows[] = {
              const auto expiry = sample.box.keys_expire_unix_s;
              return expiry ? Value(static_cast<double>(*expiry)) : Value();
            }),
+    of_box("pbox_audit_lost_total", kCounter,
+           "Lines that the audit log could not write; the log says why",
+           [](const Sample& sample) { return Value(sample.box.audit_lost); }),
     of_box("pbox_resident_memory_bytes", kGauge, "Resident memory of the daemon",
            [](const Sample& sample) { return Value(sample.usage.resident_bytes); }),
     of_box("pbox_cpu_seconds_total", kCounter, "CPU time of the daemon, over all threads",

@@ -2,20 +2,16 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "appliance/admin/json_view.h"
 #include "appliance/admin/live_page.h"
 #include "appliance/admin/metrics.h"
+#include "base/check.h"
 
 namespace pbox::admin {
 namespace {
 
-constexpr std::string_view kJobsPrefix = "/api/v1/jobs/";
-constexpr std::string_view kPrioritiesSuffix = "/priorities";
-constexpr std::string_view kTraceSuffix = "/trace";
-constexpr std::string_view kSnapshotSuffix = "/snapshot";
-constexpr std::string_view kBoxesPrefix = "/api/v1/boxes/";
-constexpr std::string_view kDrainSuffix = "/drain";
 constexpr const char* kJsonType = "application/json";
 constexpr const char* kHtmlType = "text/html; charset=utf-8";
 constexpr const char* kTextType = "text/plain; charset=utf-8";
@@ -64,19 +60,6 @@ AdminResponse recorder(const AdminSource& source) {
   if (!images) return refuse(503, images.error().message);
   return {200, "application/octet-stream", std::move(*images)};
 }
-
-struct Route {
-  const char* path;
-  AdminResponse (*respond)(const AdminSource&);
-};
-
-constexpr Route kRoutes[] = {
-    {"/metrics", metrics},          {"/healthz", health},
-    {"/readyz", readiness},         {"/api/v1/box", box},
-    {"/api/v1/boxes", boxes},       {"/api/v1/history", history},
-    {"/api/v1/jobs", jobs},         {"/api/v1/rebalancing", rebalancing},
-    {"/api/v1/recorder", recorder}, {"/api/v1/stragglers", stragglers},
-};
 
 std::optional<unsigned> hex_value(char digit) {
   if (digit >= '0' && digit <= '9') return static_cast<unsigned>(digit - '0');
@@ -182,64 +165,73 @@ AdminResponse set_draining(AdminSource& source, std::string_view encoded_name,
   return refuse(409, begun.error().message);
 }
 
-bool is_between(std::string_view path, std::string_view prefix, std::string_view suffix) {
-  return path.starts_with(prefix) && path.ends_with(suffix) &&
-         path.size() > prefix.size() + suffix.size();
+// A change of the box, by POST: the page, the name as it was sent, the name, and the body.
+AdminResponse apply(AdminSource& source, Page page, std::string_view encoded_name,
+                    const std::string& name, std::string_view body) {
+  switch (page) {
+    case Page::kSetPriorities: return set_priorities(source, encoded_name, name, body);
+    case Page::kBeginTrace: return begin_trace(source, encoded_name, name, body);
+    case Page::kBeginSnapshot: return begin_snapshot(source, encoded_name, name, body);
+    case Page::kSetDraining: return set_draining(source, encoded_name, name, body);
+    default: break;
+  }
+  PBOX_CHECK(false);
+  return refuse(500, "a page without an answer");
 }
 
-struct JobPage {
-  std::string_view suffix;
-  AdminResponse (*respond)(AdminSource&, std::string_view encoded_name);
-};
-
-constexpr JobPage kJobPages[] = {{kTraceSuffix, trace}, {kSnapshotSuffix, snapshot}};
-
-struct Change {
-  std::string_view prefix, suffix;  // the path around the name of the job or box
-  AdminResponse (*respond)(AdminSource&, std::string_view, const std::string&, std::string_view);
-};
-
-constexpr Change kChanges[] = {
-    {kJobsPrefix, kPrioritiesSuffix, set_priorities},
-    {kJobsPrefix, kTraceSuffix, begin_trace},
-    {kJobsPrefix, kSnapshotSuffix, begin_snapshot},
-    {kBoxesPrefix, kDrainSuffix, set_draining},
-};
+AdminResponse show(AdminSource& source, Page page, std::string_view encoded_name) {
+  switch (page) {
+    case Page::kLive: return {200, kHtmlType, std::string(kLivePage)};
+    case Page::kMetrics: return metrics(source);
+    case Page::kHealth: return health(source);
+    case Page::kReadiness: return readiness(source);
+    case Page::kBox: return box(source);
+    case Page::kBoxes: return boxes(source);
+    case Page::kHistory: return history(source);
+    case Page::kJobs: return jobs(source);
+    case Page::kRebalancing: return rebalancing(source);
+    case Page::kRecorder: return recorder(source);
+    case Page::kStragglers: return stragglers(source);
+    case Page::kTrace: return trace(source, encoded_name);
+    case Page::kSnapshot: return snapshot(source, encoded_name);
+    case Page::kJob: return job(source, encoded_name);
+    default: break;
+  }
+  PBOX_CHECK(false);
+  return refuse(500, "a page without an answer");
+}
 
 // Changes accept JSON only, against cross-site requests: before a page of another origin may send
 // JSON, its browser asks this server (Fetch standard, CORS-preflight), which refuses.
-AdminResponse change(AdminSource& source, const AdminRequest& request, std::string_view path) {
-  for (const Change& change : kChanges) {
-    if (!is_between(path, change.prefix, change.suffix)) continue;
-    if (!request.content_type.starts_with(kJsonType)) {
-      return refuse(415, "the content type must be " + std::string(kJsonType));
-    }
-    path.remove_prefix(change.prefix.size());
-    path.remove_suffix(change.suffix.size());
-    const auto name = percent_decode(path);
-    if (!name) return refuse(400, "the name is not percent-encoded");
-    return change.respond(source, path, *name, request.body);
+AdminResponse change(AdminSource& source, const FoundPath& found, const AdminRequest& request) {
+  if (!request.content_type.starts_with(kJsonType)) {
+    return refuse(415, "the content type must be " + std::string(kJsonType));
   }
-  return refuse(405, "method POST is not allowed for '" + std::string(path) + "'");
+  const auto name = percent_decode(found.name);
+  if (!name) return refuse(400, "the name is not percent-encoded");
+  return apply(source, found.row->page, found.name, *name, request.body);
 }
 
 }  // namespace
 
 AdminResponse refuse(unsigned status, std::string_view what) {
+  std::vector<std::string> reads, changes;
+  for (const PathRights& row : path_rights()) {
+    (row.method == std::string_view("POST") ? changes : reads).emplace_back(row.path);
+  }
   std::string text(what);
-  text += "; this server has GET and HEAD of /";
-  for (const Route& route : kRoutes) text.append(" ").append(route.path);
-  text.append(" ").append(kJobsPrefix).append("NAME ");
-  text.append(kJobsPrefix).append("NAME").append(kTraceSuffix).append(" ");
-  text.append(kJobsPrefix).append("NAME").append(kSnapshotSuffix).append(", and POST of ");
-  text.append(kJobsPrefix).append("NAME").append(kPrioritiesSuffix).append(", ");
-  text.append(kJobsPrefix).append("NAME").append(kTraceSuffix).append(", ");
-  text.append(kJobsPrefix).append("NAME").append(kSnapshotSuffix).append(" and ");
-  text.append(kBoxesPrefix).append("NAME").append(kDrainSuffix).append("\n");
-  return {status, kTextType, text};
+  text += kPagesFollow;
+  text += "GET and HEAD of";
+  for (const std::string& path : reads) text.append(" ").append(path);
+  text += ", and POST of ";
+  for (size_t index = 0; index < changes.size(); ++index) {
+    const bool is_last = index + 1 == changes.size();
+    text.append(index == 0 ? "" : is_last ? " and " : ", ").append(changes[index]);
+  }
+  return {status, kTextType, text + "\n"};
 }
 
-AdminResponse answer(AdminSource& source, const AdminRequest& request) {
+AdminResponse answer(AdminSource& source, const Principal& client, const AdminRequest& request) {
   const bool reads = request.method == "GET" || request.method == "HEAD";
   if (!reads && request.method != "POST") {
     return refuse(405, "method " + std::string(request.method) + " is not allowed");
@@ -248,18 +240,13 @@ AdminResponse answer(AdminSource& source, const AdminRequest& request) {
   if (!request.target.starts_with('/')) return refuse(400, "the target is not a path");
 
   const std::string_view path = request.target.substr(0, request.target.find('?'));
-  if (!reads) return change(source, request, path);
-  if (path == "/") return {200, kHtmlType, std::string(kLivePage)};
-  for (const Route& route : kRoutes) {
-    if (path == route.path) return route.respond(source);
+  const auto found = find_path(request.method, path);
+  if (!found && reads) return refuse(404, "no page '" + std::string(path) + "'");
+  if (!found) return refuse(405, "method POST is not allowed for '" + std::string(path) + "'");
+  if (const Status allowed = authorise(client, *found->row); !allowed) {
+    return {403, kTextType, allowed.error().message + "\n"};
   }
-  for (const JobPage& page : kJobPages) {
-    if (!is_between(path, kJobsPrefix, page.suffix)) continue;
-    const size_t name_bytes = path.size() - kJobsPrefix.size() - page.suffix.size();
-    return page.respond(source, path.substr(kJobsPrefix.size(), name_bytes));
-  }
-  if (path.starts_with(kJobsPrefix)) return job(source, path.substr(kJobsPrefix.size()));
-  return refuse(404, "no page '" + std::string(path) + "'");
+  return reads ? show(source, found->row->page, found->name) : change(source, *found, request);
 }
 
 }  // namespace pbox::admin

@@ -1,9 +1,11 @@
-// Maps each path to its answer: a function of a request and the box's views, without a socket.
+// Maps each path to its answer: a function of a request, its sender's rights and the box's views,
+// without a socket.
 #pragma once
 
 #include <string>
 #include <string_view>
 
+#include "appliance/admin/rights.h"
 #include "appliance/admin/source.h"
 
 namespace pbox::admin {
@@ -22,9 +24,12 @@ struct AdminResponse {
   std::string body;  // set for HEAD too: the server sends its length, but not the body
 };
 
-// Answers a request. The body of an error is one line of text that lists the pages that exist.
+// Answers a request. The body of an error is one line of text: the remedy, or the pages that exist.
 // Control thread.
-AdminResponse answer(AdminSource& source, const AdminRequest& request);
+AdminResponse answer(AdminSource& source, const Principal& client, const AdminRequest& request);
+
+// Separates the reason of a refusal from the list of pages.
+inline constexpr std::string_view kPagesFollow = "; this server has ";
 
 // Returns the answer to a request that failed: "<what>; this server has ...". The server also uses
 // it for errors that precede a complete request.

@@ -1,192 +1,43 @@
-// The only file that includes Beast, which is slow to compile.
 #include "appliance/admin/server.h"
+
+#include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
-#include <boost/beast/http.hpp>
+#include <cerrno>
 #include <chrono>
-#include <limits>
-#include <optional>
-#include <unordered_set>
 #include <utility>
 
+#include "appliance/admin/local_socket.h"
 #include "appliance/admin/routes.h"
+#include "appliance/admin/session.h"
+#include "appliance/control/handshakes.h"
+#include "appliance/control/listen.h"
+#include "base/check.h"
 
 namespace pbox::admin {
 namespace {
 
 namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = beast::http;
+using asio::ip::tcp;
 using boost::system::error_code;
-using tcp = asio::ip::tcp;
+using local = asio::local::stream_protocol;
+using GenericSocket = asio::generic::stream_protocol::socket;
 
-constexpr size_t kReadBufferBytes = 2 * limits::kAdminHeaderBytesMax;
 constexpr std::chrono::milliseconds kAcceptRetryDelay{100};
-constexpr std::chrono::milliseconds kLingerTimeout{1'000};
-
-class Session;
-
-// The state that the connections share with their listener. It outlives both.
-struct Shared {
-  AdminSource* source;
-  std::chrono::milliseconds timeout;
-  size_t connections_max;
-  std::unordered_set<Session*> sessions;
-};
-
-// One connection: reads a request, answers it, and starts again. Its pending operations own it, so
-// it is destroyed when the last of them ends. One deadline covers a whole read or a whole write, so
-// a client that sends or takes one byte at a time does not extend it.
-class Session : public std::enable_shared_from_this<Session> {
- public:
-  Session(tcp::socket socket, std::shared_ptr<Shared> shared)
-      : stream_(std::move(socket)), buffer_(kReadBufferBytes), shared_(std::move(shared)) {
-    shared_->sessions.insert(this);
-  }
-  ~Session() { shared_->sessions.erase(this); }
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
-
-  void read_request();
-  void close() {
-    closed_ = true;
-    stream_.close();
-  }
-
- private:
-  void on_header(error_code error);
-  void read_body();
-  void respond();
-  void write_response(AdminResponse answer, bool keep_alive, bool with_body);
-  void linger();
-  void discard();
-
-  beast::tcp_stream stream_;
-  beast::flat_buffer buffer_;
-  std::optional<http::request_parser<http::string_body>> parser_;
-  std::optional<http::response<http::string_body>> response_;
-  std::shared_ptr<Shared> shared_;
-  bool closed_ = false;
-};
-
-void Session::read_request() {
-  parser_.emplace();
-  parser_->header_limit(limits::kAdminHeaderBytesMax);
-  // answer() refuses a body that it does not want, whatever its length. boost::none would not mean
-  // "no limit" here: Boost 1.74 takes every length to exceed it.
-  parser_->body_limit(std::numeric_limits<uint64_t>::max());
-  stream_.expires_after(shared_->timeout);
-  http::async_read_header(
-      stream_, buffer_, *parser_,
-      [self = shared_from_this()](error_code error, size_t) { self->on_header(error); });
-}
-
-void Session::on_header(error_code error) {
-  if (closed_) return;
-  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    const std::string bound = std::to_string(limits::kAdminHeaderBytesMax);
-    write_response(refuse(431, "the header is longer than " + bound + " bytes"), false, true);
-  } else if (error == http::error::end_of_stream || error == http::error::partial_message) {
-    return;  // the client has disconnected
-  } else if (error.category() == http::make_error_code(http::error::bad_method).category()) {
-    write_response(refuse(400, "not HTTP: " + error.message()), false, true);
-  } else if (!error && parser_->get().method() == http::verb::post) {
-    read_body();
-  } else if (!error) {
-    respond();
-  }
-}
-
-void Session::read_body() {
-  if (parser_->chunked() || parser_->content_length().value_or(0) > limits::kAdminBodyBytesMax) {
-    const std::string bound = std::to_string(limits::kAdminBodyBytesMax);
-    write_response(refuse(413, "a body must state its length and have at most " + bound + " bytes"),
-                   false, true);
-    return;
-  }
-  http::async_read(stream_, buffer_, *parser_,
-                   [self = shared_from_this()](error_code error, size_t) {
-                     if (!error && !self->closed_) self->respond();
-                   });
-}
-
-void Session::respond() {
-  const auto& message = parser_->get();
-  const auto view = [](beast::string_view text) {
-    return std::string_view(text.data(), text.size());
-  };
-  const AdminRequest request{
-      .method = view(message.method_string()),
-      .target = view(message.target()),
-      .has_body = parser_->chunked() || parser_->content_length().value_or(0) > 0,
-      .content_type = view(message[http::field::content_type]),
-      .body = message.body()};
-  // The connection ends after a body that stays unread: its bytes would be taken for a request.
-  const bool is_read = parser_->is_done() || !request.has_body;
-  write_response(answer(*shared_->source, request), message.keep_alive() && is_read,
-                 message.method() != http::verb::head);
-}
-
-void Session::write_response(AdminResponse answer, bool keep_alive, bool with_body) {
-  const auto& header = parser_->get();
-  response_.emplace(static_cast<http::status>(answer.status),
-                    parser_->is_header_done() ? header.version() : 11u);
-  response_->set(http::field::server, "pboxd");
-  response_->set(http::field::content_type, answer.content_type);
-  response_->set(http::field::cache_control, "no-store");
-  response_->set("X-Content-Type-Options", "nosniff");
-  if (answer.status == 405) response_->set(http::field::allow, "GET, HEAD, POST");
-  response_->keep_alive(keep_alive);
-  response_->content_length(answer.body.size());
-  if (with_body) response_->body() = std::move(answer.body);
-  stream_.expires_after(shared_->timeout);
-  http::async_write(stream_, *response_,
-                    [self = shared_from_this(), keep_alive](error_code error, size_t) {
-                      if (error || self->closed_) return;
-                      if (keep_alive) {
-                        self->read_request();
-                      } else {
-                        self->linger();
-                      }
-                    });
-}
-
-// Ends the connection without losing the answer. Closing a socket that has unread bytes resets it,
-// and the reset may overtake the answer. So this sends the end of the stream and discards what
-// still arrives, for at most kLingerTimeout.
-void Session::linger() {
-  error_code ignored;
-  stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
-  stream_.expires_after(kLingerTimeout);
-  discard();
-}
-
-void Session::discard() {
-  buffer_.clear();
-  stream_.async_read_some(buffer_.prepare(kReadBufferBytes),
-                          [self = shared_from_this()](error_code error, size_t) {
-                            if (!error && !self->closed_) self->discard();
-                          });
-}
 
 // Best effort: the socket's send buffer is empty, so the answer fits unless the peer has
 // disconnected already.
-void refuse_connection(tcp::socket& socket) {
-  const AdminResponse answer = refuse(503, "too many connections");
-  const std::string text =
-      "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: " +
-      answer.content_type + "\r\nContent-Length: " + std::to_string(answer.body.size()) +
-      "\r\n\r\n" + answer.body;
+void refuse_connection(GenericSocket& socket) {
+  const std::string text = answer_text(refuse(503, "too many connections"), {});
   error_code ignored;
   socket.non_blocking(true, ignored);
   asio::write(socket, asio::buffer(text), ignored);
-  socket.shutdown(tcp::socket::shutdown_send, ignored);
+  socket.shutdown(asio::socket_base::shutdown_send, ignored);
 }
 
 Result<tcp::acceptor> open_acceptor(asio::io_context& io, const AdminOptions& options) {
@@ -212,57 +63,172 @@ Result<tcp::acceptor> open_acceptor(asio::io_context& io, const AdminOptions& op
   return acceptor;
 }
 
+// Handshakes under way. A client reads its answer within seconds, so few are needed at a time.
+constexpr control::HandshakeLimits kHandshakeLimits = {
+    .most = limits::kAdminConnectionsMax, .most_per_address = limits::kAdminConnectionsMax / 4};
+
+control::HandshakeOptions handshake_options() {
+  const std::string remedy =
+      "use https:// and a certificate of the box's cluster (`pboxctl keys operator`, or viewer for "
+      "metrics; pboxctl takes its folder as --keys)";
+  return {
+      .limits = kHandshakeLimits,
+      .plain_text_answer = answer_text(
+          {400, "text/plain; charset=utf-8",
+           "this port speaks HTTP with TLS, and the client speaks it without; " + remedy + "\n"},
+          {}),
+      .plain_text_remedy = remedy};
+}
+
 }  // namespace
 
-class AdminServer::Listener : public std::enable_shared_from_this<Listener> {
+// Accepts connections, within their bound.
+class AdminServer::Listener {
  public:
-  Listener(asio::io_context& io, tcp::acceptor acceptor, std::shared_ptr<Shared> shared)
-      : acceptor_(std::move(acceptor)), retry_timer_(io), shared_(std::move(shared)) {}
+  Listener(asio::io_context& io, std::shared_ptr<const Shared> shared, size_t connections_max)
+      : shared_(std::move(shared)), connections_max_(connections_max), retry_timer_(io) {}
+
+ protected:
+  ~Listener() = default;
+
+  // Accepts for as long as the acceptor is open. `self` owns both, and has on_accepted(socket).
+  template <typename Self, typename Acceptor>
+  static void accept(std::shared_ptr<Self> self, Acceptor& acceptor) {
+    acceptor.async_accept([self, &acceptor](error_code error, auto socket) {
+      if (!acceptor.is_open()) return;
+      if (!error) {
+        self->on_accepted(std::move(socket));
+        return accept(self, acceptor);
+      }
+      // The process is probably out of file descriptors. An immediate attempt would spin the
+      // control thread.
+      self->retry_timer_.expires_after(kAcceptRetryDelay);
+      self->retry_timer_.async_wait([self, &acceptor](error_code) {
+        if (acceptor.is_open()) accept(self, acceptor);
+      });
+    });
+  }
+
+  void open(Peer peer) {
+    if (sessions_->size() >= connections_max_) {
+      if (peer.tls == nullptr) refuse_connection(peer.socket);
+      return;
+    }
+    Session::open(std::move(peer), shared_, sessions_);
+  }
+
+  void close_all() {
+    retry_timer_.cancel();
+    for (Session* session : *sessions_) session->close();
+  }
+
+ private:
+  std::shared_ptr<const Shared> shared_;
+  std::shared_ptr<Sessions> sessions_ = std::make_shared<Sessions>();
+  size_t connections_max_;
+  asio::steady_timer retry_timer_;
+};
+
+class AdminServer::TcpListener : public Listener, public std::enable_shared_from_this<TcpListener> {
+ public:
+  TcpListener(asio::io_context& io, tcp::acceptor acceptor, std::shared_ptr<const Shared> shared,
+              size_t connections_max)
+      : Listener(io, std::move(shared), connections_max), acceptor_(std::move(acceptor)) {}
 
   uint16_t port() const {
     error_code ignored;
     return acceptor_.local_endpoint(ignored).port();
   }
-
-  void accept() {
-    acceptor_.async_accept([self = shared_from_this()](error_code error, tcp::socket socket) {
-      self->on_accept(error, std::move(socket));
-    });
+  void begin() { accept(shared_from_this(), acceptor_); }
+  // Every connection has TLS from now on.
+  void use_tls(asio::io_context& io, std::shared_ptr<const tls::Credentials> credentials,
+               const std::function<void(const std::string&, const std::string&)>& on_refused) {
+    handshakes_.emplace(
+        io, std::move(credentials), handshake_options(),
+        [weak = weak_from_this()](control::AcceptedPeer peer) {
+          const auto self = weak.lock();
+          if (self && self->acceptor_.is_open()) self->on_established(std::move(peer));
+        },
+        [on_refused](const nic::Endpoint& peer, const std::string& why) {
+          on_refused(nic::to_string(peer), why);
+        });
   }
-
+  // No effect without TLS. The rights of a client are those of its certificate at the handshake.
+  void set_credentials(std::shared_ptr<const tls::Credentials> credentials) {
+    if (!handshakes_) return;
+    handshakes_->set_credentials(std::move(credentials));
+    close_all();
+  }
+  void on_accepted(tcp::socket socket) {
+    error_code error;
+    const tcp::endpoint peer = socket.remote_endpoint(error);
+    if (error) return;  // the client has already disconnected
+    if (handshakes_) return handshakes_->begin(socket, control::to_endpoint(peer));
+    const std::string address = nic::to_string(control::to_endpoint(peer));
+    open({.socket = std::move(socket),
+          .client = {.name = address, .address = address, .role = tls::Role::kOperator}});
+  }
   void stop() {
     error_code ignored;
     acceptor_.close(ignored);
-    retry_timer_.cancel();
-    for (Session* session : shared_->sessions) session->close();
+    handshakes_.reset();
+    close_all();
   }
 
  private:
-  void on_accept(error_code error, tcp::socket socket) {
-    if (!acceptor_.is_open()) return;
-    if (error) {
-      // The process is probably out of file descriptors. An immediate retry would spin the control
-      // thread.
-      retry_timer_.expires_after(kAcceptRetryDelay);
-      retry_timer_.async_wait([self = shared_from_this()](error_code) {
-        if (self->acceptor_.is_open()) self->accept();
-      });
-      return;
-    }
-    if (shared_->sessions.size() >= shared_->connections_max) {
-      refuse_connection(socket);
-    } else {
-      std::make_shared<Session>(std::move(socket), shared_)->read_request();
-    }
-    accept();
+  void on_established(control::AcceptedPeer peer) {
+    const tls::Identity identity = peer.tls->peer();
+    open({.socket = std::move(peer.socket),
+          .client = {.name = tls::to_uri(identity),
+                     .address = nic::to_string(peer.endpoint),
+                     .role = identity.role},
+          .tls = std::move(peer.tls),
+          .plain = std::move(peer.plain)});
   }
 
   tcp::acceptor acceptor_;
-  asio::steady_timer retry_timer_;
-  std::shared_ptr<Shared> shared_;
+  std::optional<control::Handshakes> handshakes_;
 };
 
-AdminServer::AdminServer(std::shared_ptr<Listener> listener) : listener_(std::move(listener)) {}
+class AdminServer::LocalListener : public Listener,
+                                   public std::enable_shared_from_this<LocalListener> {
+ public:
+  LocalListener(asio::io_context& io, std::unique_ptr<LocalSocket> file,
+                std::shared_ptr<const Shared> shared, size_t connections_max)
+      : Listener(io, std::move(shared), connections_max), file_(std::move(file)), acceptor_(io) {}
+
+  Status begin() {
+    error_code error;
+    const int fd = file_->duplicate();
+    if (fd < 0) return system_error("admin.socket", errno);
+    acceptor_.assign(local(), fd, error);
+    if (error) {
+      close(fd);
+      return Error{ErrorCode::kSystem, "admin.socket: " + error.message()};
+    }
+    accept(shared_from_this(), acceptor_);
+    return ok_status();
+  }
+  void on_accepted(local::socket socket) {
+    const auto credentials = peer_credentials(socket.native_handle());
+    if (!credentials) return;  // the client has already disconnected
+    open({.socket = std::move(socket),
+          .client = local_principal(*credentials, geteuid(), file_->group()),
+          .is_local = true});
+  }
+  void stop() {
+    error_code ignored;
+    acceptor_.close(ignored);
+    file_.reset();
+    close_all();
+  }
+
+ private:
+  std::unique_ptr<LocalSocket> file_;
+  local::acceptor acceptor_;
+};
+
+AdminServer::AdminServer() = default;
 
 AdminServer::~AdminServer() {
   stop();
@@ -273,19 +239,46 @@ Result<std::unique_ptr<AdminServer>> AdminServer::start(asio::io_context& io,
                                                         AdminSource& source) {
   auto acceptor = open_acceptor(io, options);
   if (!acceptor) return acceptor.error();
-  auto shared = std::make_shared<Shared>(
-      Shared{&source, std::chrono::milliseconds(options.timeout_ms), options.connections_max, {}});
-  auto listener = std::make_shared<Listener>(io, std::move(*acceptor), std::move(shared));
-  listener->accept();
-  return std::unique_ptr<AdminServer>(new AdminServer(std::move(listener)));
+  std::unique_ptr<AdminServer> server(new AdminServer());
+  const auto on_refused = [count = server->refused_, tell = options.on_refused](
+                              const std::string& client, const std::string& why) {
+    ++*count;
+    if (tell) tell(client, why);
+  };
+  const auto shared = std::make_shared<const Shared>(
+      Shared{.source = &source,
+             .names = OwnNames(options.names),
+             .timeout = std::chrono::milliseconds(options.timeout_ms),
+             .on_refused = on_refused,
+             .audit = options.audit});
+  server->tcp_ =
+      std::make_shared<TcpListener>(io, std::move(*acceptor), shared, options.connections_max);
+  if (options.credentials) server->tcp_->use_tls(io, options.credentials, on_refused);
+  server->tcp_->begin();
+  if (options.socket.empty()) return server;
+  auto file = LocalSocket::listen(options.socket, static_cast<int>(options.connections_max));
+  if (!file) return file.error();
+  server->local_ =
+      std::make_shared<LocalListener>(io, std::move(*file), shared, options.connections_max);
+  if (const Status begun = server->local_->begin(); !begun) return begun.error();
+  return server;
 }
 
 uint16_t AdminServer::port() const {
-  return listener_->port();
+  return tcp_->port();
+}
+
+uint64_t AdminServer::refused() const {
+  return *refused_;
+}
+
+void AdminServer::set_credentials(std::shared_ptr<const tls::Credentials> credentials) {
+  tcp_->set_credentials(std::move(credentials));
 }
 
 void AdminServer::stop() {
-  listener_->stop();
+  if (tcp_) tcp_->stop();
+  if (local_) local_->stop();
 }
 
 }  // namespace pbox::admin

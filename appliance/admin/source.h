@@ -58,6 +58,7 @@ struct BoxView {
   uint32_t control_connections = 0;
   uint64_t handshakes_refused = 0;                 // peers whose TLS handshake has failed
   std::optional<int64_t> keys_expire_unix_s = {};  // absent without keys
+  uint64_t audit_lost = 0;                         // lines that the audit log could not write
   std::vector<std::string> links_down = {};        // devices of data.port = dpdk without a link
   std::map<std::string, control::TenantUse, std::less<>> tenants = {};
 };

@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "base/cpu_set.h"
-#include "nic/wire/control_frame.h"
 
 namespace pbox::control {
 
@@ -35,17 +34,6 @@ std::string source_of(const nic::Endpoint& peer) {
   return {bytes, kNetworkBytes};
 }
 
-std::string plain_text_answer() {
-  proto::BoxMessage message;
-  message.mutable_failure()->set_code(static_cast<uint32_t>(ErrorCode::kInvalidArgument));
-  message.mutable_failure()->set_message(
-      "this box accepts TLS connections only; set PBOX_KEYS to a folder of keys of its cluster "
-      "(`pboxctl keys`)");
-  auto framed = wire::frame(message);
-  PBOX_CHECK(framed.ok());
-  return std::move(*framed);
-}
-
 }  // namespace
 
 struct Handshakes::Attempt {
@@ -67,14 +55,15 @@ struct Handshakes::Attempt {
 
 Handshakes::Handshakes(asio::io_context& control,
                        std::shared_ptr<const tls::Credentials> credentials,
-                       const HandshakeLimits& limits, OnAccepted on_accepted, OnRefused on_refused)
+                       HandshakeOptions options, OnAccepted on_accepted, OnRefused on_refused)
     : control_(control),
-      limits_(limits),
+      options_(std::move(options)),
       on_accepted_(std::move(on_accepted)),
       on_refused_(std::move(on_refused)),
       credentials_(std::move(credentials)),
       work_(context_.get_executor()) {
-  PBOX_CHECK(credentials_ != nullptr && limits_.most > 0 && limits_.most_per_address > 0);
+  PBOX_CHECK(credentials_ != nullptr && options_.limits.most > 0 &&
+             options_.limits.most_per_address > 0);
   thread_ = std::thread([this] {
     name_current_thread("handshakes");
     context_.run();
@@ -99,8 +88,8 @@ void Handshakes::set_credentials(std::shared_ptr<const tls::Credentials> credent
 
 // Sockets also wait while the thread is behind; as many as there are places.
 void Handshakes::begin(tcp::socket& socket, const nic::Endpoint& peer) {
-  if (count_ >= 2 * limits_.most) {
-    return on_refused_(to_string(peer) + ": too many TLS handshakes are under way");
+  if (count_ >= 2 * options_.limits.most) {
+    return on_refused_(peer, "too many TLS handshakes are under way");
   }
   error_code error;
   const tcp protocol = peer.ipv6 ? tcp::v6() : tcp::v4();
@@ -117,11 +106,11 @@ void Handshakes::start(const Pointer& attempt) {
   attempt->number = next_number_++;
   attempts_[attempt->number] = attempt;
   by_source_[source].insert(attempt->number);
-  attempt->timer.expires_after(limits_.time);
+  attempt->timer.expires_after(options_.limits.time);
   attempt->timer.async_wait([this, attempt](const error_code& error) {
     if (error || attempt->is_over) return;
-    note(attempt,
-         "the TLS handshake did not end within " + std::to_string(limits_.time.count()) + " ms");
+    note(attempt, "the TLS handshake did not end within " +
+                      std::to_string(options_.limits.time.count()) + " ms");
     end(attempt);
   });
   read(attempt);
@@ -129,8 +118,8 @@ void Handshakes::start(const Pointer& attempt) {
 
 void Handshakes::make_room(const std::string& source) {
   auto crowded = by_source_.find(source);
-  if (crowded == by_source_.end() || crowded->second.size() < limits_.most_per_address) {
-    if (attempts_.size() < limits_.most) return;
+  if (crowded == by_source_.end() || crowded->second.size() < options_.limits.most_per_address) {
+    if (attempts_.size() < options_.limits.most) return;
     crowded = std::max_element(by_source_.begin(), by_source_.end(),
                                [](const auto& left, const auto& right) {
                                  return left.second.size() < right.second.size();
@@ -196,12 +185,9 @@ void Handshakes::hand_over(const Pointer& attempt) {
   });
 }
 
-// The answer is a control message, which the peer can read.
 void Handshakes::refuse_plain_text(const Pointer& attempt) {
-  attempt->to_peer = plain_text_answer();
-  refuse(attempt,
-         "it does not speak TLS, which this box requires; give it keys (`pboxctl keys`; PBOX_KEYS "
-         "for workers, [security] keys for boxes)");
+  attempt->to_peer = options_.plain_text_answer;
+  refuse(attempt, "it does not speak TLS, which this box requires; " + options_.plain_text_remedy);
 }
 
 // Sends what tells the peer why, and reads on until the peer has closed the connection or its time
@@ -228,9 +214,8 @@ void Handshakes::discard(const Pointer& attempt) {
 }
 
 void Handshakes::note(const Pointer& attempt, const std::string& why) {
-  asio::post(control_, [on_refused = on_refused_, text = to_string(attempt->peer) + ": " + why] {
-    on_refused(text);
-  });
+  asio::post(control_,
+             [on_refused = on_refused_, peer = attempt->peer, why] { on_refused(peer, why); });
 }
 
 void Handshakes::end(const Pointer& attempt) {

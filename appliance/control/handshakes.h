@@ -1,6 +1,6 @@
-// TLS handshakes of control connections, on a thread of their own: a signature takes longer than a
-// message, and strangers can ask for as many as they like. Established connections leave for the
-// control thread, so handshakes never delay them.
+// TLS handshakes of the connections to one port, on a thread of their own: a signature takes longer
+// than a message, and strangers can ask for as many as they like. Established connections leave for
+// the control thread, so handshakes never delay them.
 //
 // Handshakes are bounded in number, in number for each source address, and in time. An address
 // that has reached its bound loses its oldest handshake to each new one, and all addresses
@@ -32,6 +32,15 @@ struct HandshakeLimits {
   std::chrono::milliseconds time = std::chrono::seconds(5);
 };
 
+// How peers are treated.
+struct HandshakeOptions {
+  HandshakeLimits limits = {};
+  // The answer to a peer that does not speak TLS, in a form that it can read.
+  std::string plain_text_answer = {};
+  // How such a peer comes to speak TLS, for the log.
+  std::string plain_text_remedy = {};
+};
+
 // A connection whose handshake is done. Its socket belongs to the control thread's io_context.
 struct AcceptedPeer {
   boost::asio::ip::tcp::socket socket;
@@ -45,12 +54,12 @@ struct AcceptedPeer {
 class Handshakes {
  public:
   using OnAccepted = std::function<void(AcceptedPeer)>;
-  // `why` names the peer, what is wrong and the remedy.
-  using OnRefused = std::function<void(const std::string& why)>;
+  // `why` says what is wrong, and the remedy.
+  using OnRefused = std::function<void(const nic::Endpoint& peer, const std::string& why)>;
 
   // Both functions are called from `control`, each time a handshake has ended.
   Handshakes(boost::asio::io_context& control, std::shared_ptr<const tls::Credentials> credentials,
-             const HandshakeLimits& limits, OnAccepted on_accepted, OnRefused on_refused);
+             HandshakeOptions options, OnAccepted on_accepted, OnRefused on_refused);
   // Closes what is under way.
   ~Handshakes();
 
@@ -78,7 +87,7 @@ class Handshakes {
   void end(const Pointer& attempt);
 
   boost::asio::io_context& control_;
-  HandshakeLimits limits_;
+  HandshakeOptions options_;
   OnAccepted on_accepted_;
   OnRefused on_refused_;
   std::atomic<uint32_t> count_{0};

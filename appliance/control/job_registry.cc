@@ -31,20 +31,22 @@ proto::BoxMessage data_addresses(const PipelineHost& host) {
   return message;
 }
 
-void refuse_message(RegistryContext& context, ConnectionId id, const std::string& peer,
+void refuse_message(RegistryContext& context, ConnectionId id, const Connection& peer,
                     const proto::WorkerMessage& message, const Error& why) {
   if (message.has_join() || message.has_ask_part_map()) ++context.totals.joins_refused;
   if (message.has_join()) {
-    context.note(Severity::kWarning, "join_refused", peer + ": " + why.message);
+    context.note(Severity::kWarning, "join_refused", peer.peer + ": " + why.message);
+    context.audit(join_record(audit::Kind::kJoinRefused, message.join(), why.message), &peer);
   }
   context.connections.refuse(id, why);
 }
 
 // An attempt to do what the peer's keys do not allow is of interest, whatever the message.
-void deny_message(RegistryContext& context, ConnectionId id, const std::string& peer,
+void deny_message(RegistryContext& context, ConnectionId id, const Connection& peer,
                   const proto::WorkerMessage& message, const Error& why) {
   if (!message.has_join()) {
-    context.note(Severity::kWarning, "message_denied", peer + ": " + why.message);
+    context.note(Severity::kWarning, "message_denied", peer.peer + ": " + why.message);
+    context.audit({.kind = audit::Kind::kMessageDenied, .reason = why.message}, &peer);
   }
   refuse_message(context, id, peer, message, why);
 }
@@ -101,7 +103,7 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
              "intended port"});
   }
   if (const Status speaks = check_versions(message, context_.options.added_fields); !speaks) {
-    return refuse_message(context_, id, connection->peer, message, speaks.error());
+    return refuse_message(context_, id, *connection, message, speaks.error());
   }
   if (connection->identity) {
     const tls::Identity& identity = *connection->identity;
@@ -109,7 +111,7 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
         .has_joined = connection->job != nullptr,
         .is_listed = identity.role == tls::Role::kBox && parts_.lists_box(identity.box)};
     const Status allowed = authorise(identity, message, standing);
-    if (!allowed) return deny_message(context_, id, connection->peer, message, allowed.error());
+    if (!allowed) return deny_message(context_, id, *connection, message, allowed.error());
   }
   if (message.has_join()) return on_join(id, *connection, message);
   if (answer_box(id, message)) return;
@@ -187,13 +189,13 @@ void JobRegistry::on_ask_state(ConnectionId id, const proto::AskState& question)
     keep_state(*job);
     abandon(*job);
   }
-  auto answer = handover_.answer(question);
+  auto answer = handover_.answer(question, context_.connections.find(id));
   if (!answer) return context_.connections.refuse(id, answer.error());
   context_.connections.send(id, std::move(*answer));
 }
 
 void JobRegistry::on_ask_cut(ConnectionId id, const proto::AskCut& question) {
-  auto progress = snapshots_.take_cut(question);
+  auto progress = snapshots_.take_cut(question, context_.connections.find(id));
   if (!progress) return context_.connections.refuse(id, progress.error());
   proto::BoxMessage answer;
   *answer.mutable_cut_progress() = std::move(*progress);

@@ -91,6 +91,15 @@ std::string no_majority(const Job& job, bool can_go_on) {
 
 }  // namespace
 
+audit::Record join_record(audit::Kind kind, const proto::Join& join, std::string reason) {
+  return {.kind = kind,
+          .job = join.job(),
+          .part = join.part(),
+          .rank = join.rank(),
+          .outcome = join.is_backup() ? "replica" : "",
+          .reason = std::move(reason)};
+}
+
 void JobRegistry::on_join(ConnectionId id, Connection& connection,
                           const proto::WorkerMessage& message) {
   const proto::Join& join = message.join();
@@ -118,6 +127,7 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection,
   if (!job) {
     ++context_.totals.joins_refused;
     context_.note(Severity::kWarning, "join_refused", connection.peer + ": " + job.error().message);
+    context_.audit(join_record(audit::Kind::kJoinRefused, join, job.error().message), &connection);
     return context_.connections.refuse(id, job.error());
   }
   PBOX_CHECK(*job != nullptr);
@@ -158,6 +168,7 @@ void JobRegistry::admit_member(ConnectionId id, const Connection& connection,
                     " with control protocol " + std::to_string(member.protocol_version) +
                     (join.resumes() ? ", resumes from epoch " + std::to_string(join.epoch()) : ""),
                 join.job());
+  context_.audit(join_record(audit::Kind::kJoin, join), &connection);
   if (job.running()) return readmit(job, join.rank());
   member.state = Member::State::kJoined;
   if (join.resumes()) job.on_rank_resumes(context_.now_ns);

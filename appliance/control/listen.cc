@@ -1,6 +1,11 @@
 #include "appliance/control/listen.h"
 
+#include <cstring>
+#include <utility>
+
 #include "base/check.h"
+#include "nic/socket/address.h"
+#include "nic/wire/control_frame.h"
 
 namespace pbox::control {
 
@@ -22,6 +27,27 @@ Status listen(tcp::acceptor& acceptor, const std::string& address, uint16_t port
     return Error{ErrorCode::kSystem, where + error.message() + "; is another pboxd running?"};
   }
   return ok_status();
+}
+
+HandshakeOptions handshake_options(const HandshakeLimits& limits) {
+  proto::BoxMessage message;
+  message.mutable_failure()->set_code(static_cast<uint32_t>(ErrorCode::kInvalidArgument));
+  message.mutable_failure()->set_message(
+      "this box accepts TLS connections only; set PBOX_KEYS to a folder of keys of its cluster "
+      "(`pboxctl keys`)");
+  auto framed = wire::frame(message);
+  PBOX_CHECK(framed.ok());
+  return {.limits = limits,
+          .plain_text_answer = std::move(*framed),
+          .plain_text_remedy =
+              "give it keys (`pboxctl keys`; PBOX_KEYS for workers, [security] keys for boxes)"};
+}
+
+nic::Endpoint to_endpoint(const tcp::endpoint& peer) {
+  sockaddr_storage address{};
+  PBOX_CHECK(peer.size() <= sizeof(address));
+  std::memcpy(&address, peer.data(), peer.size());
+  return nic::from_sockaddr(address);
 }
 
 }  // namespace pbox::control

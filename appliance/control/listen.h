@@ -1,14 +1,22 @@
-// Opens the TCP port on which a box is asked. Control thread.
+// The TCP port on which a box is asked: how it is opened, and what peers without TLS are told
+// there. Control thread.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
 #include <string>
 
+#include "appliance/control/handshakes.h"
 #include "base/result.h"
+#include "nic/endpoint.h"
 
 namespace pbox::control {
 
 // `acceptor` is closed. Errors name the address, the port and the key of the configuration.
 Status listen(boost::asio::ip::tcp::acceptor& acceptor, const std::string& address, uint16_t port);
+
+// A peer without TLS is answered by a control message, which it can read.
+HandshakeOptions handshake_options(const HandshakeLimits& limits);
+
+nic::Endpoint to_endpoint(const boost::asio::ip::tcp::endpoint& peer);
 
 }  // namespace pbox::control

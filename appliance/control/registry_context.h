@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "appliance/audit/record.h"
 #include "appliance/control/connection_keys.h"
 #include "appliance/control/control_connections.h"
 #include "appliance/control/job_table.h"
@@ -42,6 +43,7 @@ struct RegistryOptions {
   bool checks_addresses = true;
   // Packets of all sessions have keys of this; null: they have none. Outlives the registry.
   ConnectionKeys* keys = nullptr;
+  audit::Sink audit = {};  // empty: there is no audit log
   // Draws numbers that strangers must not guess: those of sessions, and names of backup copies.
   Draws draw = seeded_draws(1);
 };
@@ -84,10 +86,22 @@ struct RegistryContext {
             std::string job = {}) {
     events.push_back({severity, name, std::move(text), std::move(job)});
   }
+  // Writes a record to the audit log. `peer`: the one that it is about; null: this box.
+  void audit(audit::Record record, const Connection* peer) const {
+    if (!options.audit) return;
+    if (peer != nullptr) {
+      if (peer->identity) record.who = tls::to_uri(*peer->identity);
+      record.address = peer->peer;
+    }
+    options.audit(record);
+  }
 
  private:
   uint64_t questions_ = 0;
 };
+
+// Returns the entry of the audit log about a JOIN.
+audit::Record join_record(audit::Kind kind, const proto::Join& join, std::string reason = {});
 
 // The services that the parts of the registry need from it.
 class JobOwner {

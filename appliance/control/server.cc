@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <chrono>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <optional>
@@ -23,7 +21,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/standstill.h"
-#include "nic/socket/address.h"
 
 namespace pbox::control {
 
@@ -45,13 +42,6 @@ static_assert(kOutgoingBytesMax >= limits::kControlMessageBytesMax + 8 * limits:
 constexpr uint64_t kClosingMaxNs = 5 * kNanosPerSecond;
 // Accepting fails, for example because the process has no free file descriptor.
 constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
-
-nic::Endpoint to_endpoint(const tcp::endpoint& peer) {
-  sockaddr_storage address{};
-  PBOX_CHECK(peer.size() <= sizeof(address));
-  std::memcpy(&address, peer.data(), peer.size());
-  return nic::from_sockaddr(address);
-}
 
 }  // namespace
 
@@ -97,7 +87,7 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   using Pointer = std::shared_ptr<Connection>;
 
   void on_accepted(tcp::socket socket);
-  void on_handshake_refused(const std::string& why);
+  void on_handshake_refused(const nic::Endpoint& peer, const std::string& why);
   void add(AcceptedPeer peer);
   bool check_peer(ConnectionId id);
   void check_next();
@@ -166,20 +156,25 @@ void ControlServer::Implementation::begin_handshakes() {
   if (options_.credentials == nullptr) return;
   const std::weak_ptr<Implementation> weak = shared_from_this();
   handshakes_.emplace(
-      context_, options_.credentials, options_.handshakes,
+      context_, options_.credentials, handshake_options(options_.handshakes),
       [weak](AcceptedPeer peer) {
         const auto self = weak.lock();
         if (!self || !self->acceptor_.is_open()) return;
         self->add(std::move(peer));
       },
-      [weak](const std::string& why) {
-        if (const auto self = weak.lock()) self->on_handshake_refused(why);
+      [weak](const nic::Endpoint& peer, const std::string& why) {
+        if (const auto self = weak.lock()) self->on_handshake_refused(peer, why);
       });
 }
 
-void ControlServer::Implementation::on_handshake_refused(const std::string& why) {
+void ControlServer::Implementation::on_handshake_refused(const nic::Endpoint& peer,
+                                                         const std::string& why) {
   ++handshakes_refused_;
-  options_.on_event({RegistryEvent::Severity::kWarning, "handshake_refused", why});
+  const std::string address = to_string(peer);
+  options_.on_event({RegistryEvent::Severity::kWarning, "handshake_refused", address + ": " + why});
+  if (options_.audit) {
+    options_.audit({.kind = audit::Kind::kHandshakeRefused, .address = address, .reason = why});
+  }
 }
 
 void ControlServer::Implementation::add(AcceptedPeer peer) {
@@ -240,7 +235,7 @@ void ControlServer::Implementation::read(ConnectionId id, const Pointer& connect
           reason = taken.error().message;
           if (connection->stream.tls() == nullptr) {
             const tcp::endpoint peer = connection->socket.remote_endpoint(error);
-            self->on_handshake_refused(to_string(to_endpoint(peer)) + ": " + reason);
+            self->on_handshake_refused(to_endpoint(peer), reason);
           }
         }
         self->remove(id, reason);

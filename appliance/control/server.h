@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "appliance/audit/record.h"
 #include "appliance/control/handshakes.h"
 #include "appliance/control/job_registry.h"
 #include "appliance/control/secret_source.h"
@@ -21,6 +22,7 @@ struct ControlOptions {
   // The box's keys. Every connection then has TLS, and every peer a certificate. Null: none has.
   std::shared_ptr<const tls::Credentials> credentials = nullptr;
   HandshakeLimits handshakes = {};
+  audit::Sink audit = {};  // empty: there is no audit log
 };
 
 class ControlServer : public SecretSource {

@@ -125,7 +125,8 @@ std::optional<SnapshotView> SnapshotCoordinator::view(const std::string& name) c
   return found->second.run->view();
 }
 
-Result<CutProgress> SnapshotCoordinator::take_cut(const proto::AskCut& question) {
+Result<CutProgress> SnapshotCoordinator::take_cut(const proto::AskCut& question,
+                                                  const Connection* asker) {
   const JobKey part{question.job(), question.part()};
   auto found = cuts_.find(part);
   if (question.over()) {
@@ -150,7 +151,15 @@ Result<CutProgress> SnapshotCoordinator::take_cut(const proto::AskCut& question)
                      "' is being taken here; try again when it is complete"};
   }
   if (!is_known) {
-    if (const Status begun = begin_cut(*job, question); !begun) {
+    const Status begun = begin_cut(*job, question);
+    context_.audit({.kind = audit::Kind::kCut,
+                    .job = question.job(),
+                    .part = question.part(),
+                    .snapshot = question.snapshot(),
+                    .outcome = begun ? "begun" : "failed",
+                    .reason = begun ? "" : begun.error().message},
+                   asker);
+    if (!begun) {
       CutProgress failed;
       fail_cut(failed, begun.error().message);
       return failed;

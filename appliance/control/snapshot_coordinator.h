@@ -31,7 +31,8 @@ class SnapshotCoordinator {
   std::optional<SnapshotView> view(const std::string& job) const;
 
   // Answers the box that coordinates a snapshot. kNotFound if the part is not here any more.
-  Result<proto::CutProgress> take_cut(const proto::AskCut& question);
+  Result<proto::CutProgress> take_cut(const proto::AskCut& question,
+                                      const Connection* asker = nullptr);
   // Memory of all cuts, or of one tenant's, in bytes. A cut counts until the disk has written it,
   // even if no box asks for it any more.
   uint64_t cut_bytes(std::optional<std::string_view> tenant) const;

@@ -42,10 +42,26 @@ void StateHandover::keep(const Job& job, PartState state, bool is_copy, CopyName
                                .kept_for_ns = kept_for_ns,
                                .until_ns = context_.now_ns + kept_for_ns,
                                .is_copy = is_copy,
-                               .copy = std::move(copy)};
+                               .copy = std::move(copy),
+                               .asker = {}};
 }
 
-Result<proto::BoxMessage> StateHandover::answer(const proto::AskState& question) {
+void StateHandover::audit(const proto::AskState& question, KeptState& kept,
+                          const Connection* asker) const {
+  if (asker == nullptr) return;
+  const std::string name =
+      asker->identity ? tls::to_uri(*asker->identity) : nic::address_string(asker->endpoint);
+  if (!question.taken() && std::exchange(kept.asker, name) == name) return;
+  context_.audit({.kind = audit::Kind::kState,
+                  .job = question.job(),
+                  .part = question.part(),
+                  .epoch = question.epoch(),
+                  .outcome = question.taken() ? "taken" : "given"},
+                 asker);
+}
+
+Result<proto::BoxMessage> StateHandover::answer(const proto::AskState& question,
+                                                const Connection* asker) {
   const auto kept = kept_.find({question.job(), question.part()});
   const bool is_copy = question.is_backup();
   const bool is_here = kept != kept_.end() && kept->second.is_copy == is_copy;
@@ -58,6 +74,7 @@ Result<proto::BoxMessage> StateHandover::answer(const proto::AskState& question)
                      std::to_string(question.part()) + " of job '" + question.job() + "'"};
   }
   kept->second.until_ns = context_.now_ns + kept->second.kept_for_ns;
+  audit(question, kept->second, asker);
   proto::BoxMessage answer;
   if (question.taken()) {
     answer.mutable_part_state();

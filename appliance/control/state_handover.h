@@ -30,7 +30,8 @@ class StateHandover {
   void keep(const Job& job, PartState state, bool is_copy, CopyName copy);
   // Answers a box that asks for a state, or that acknowledges it, which ends the keeping. kNotFound
   // if this box does not keep that state.
-  Result<proto::BoxMessage> answer(const proto::AskState& question);
+  Result<proto::BoxMessage> answer(const proto::AskState& question,
+                                   const Connection* asker = nullptr);
   // Drops the states whose time is over.
   void drop_expired();
   void drop(const JobKey& part) { kept_.erase(part); }
@@ -70,6 +71,7 @@ class StateHandover {
     uint64_t until_ns = 0;
     bool is_copy = false;  // a copy of another box's part; the asking box knows its epoch
     CopyName copy;         // the copy that another box has of it
+    std::string asker;     // the box that asked for it last, for the audit log
   };
   // A transfer from the previous owner, or from the box with the backup copy.
   struct StateTransfer {
@@ -95,6 +97,8 @@ class StateHandover {
 
   void begin_transfer(const Job& job, const Member& newest);
   void ask(const Job& job, StateTransfer& transfer);
+  // Records in the audit log that a box begins to take the state, or has taken it.
+  void audit(const proto::AskState& question, KeptState& kept, const Connection* asker) const;
   void on_answer(const JobKey& part, uint64_t number, const Result<proto::PartState>& answer);
   void give_up(const Job& job, const std::string& why);
   void acknowledge_handover(const StateSource& source);

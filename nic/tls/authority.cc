@@ -1,8 +1,11 @@
 #include "nic/tls/authority.h"
 
+#include <arpa/inet.h>
 #include <openssl/bn.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
+
+#include <array>
 
 #include "base/check.h"
 #include "nic/tls/openssl_types.h"
@@ -21,6 +24,12 @@ Owned<EVP_PKEY> make_key() {
   Owned<EVP_PKEY> key(EVP_EC_gen("P-256"));
   PBOX_CHECK(key != nullptr);
   return key;
+}
+
+bool is_ip_literal(const std::string& host) {
+  std::array<unsigned char, sizeof(in6_addr)> ignored;
+  return inet_pton(AF_INET, host.c_str(), ignored.data()) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), ignored.data()) == 1;
 }
 
 KeyPair to_pem(X509* certificate, EVP_PKEY* key) {
@@ -141,6 +150,11 @@ Result<KeyPair> issue(const KeyPair& authority, const CertificateOrder& order) {
   PBOX_CHECK(X509_set_issuer_name(own, X509_get_subject_name(issuer)) == 1);
   std::string names;
   for (const std::string& uri : order.uris) names += (names.empty() ? "URI:" : ",URI:") + uri;
+  for (const std::string& host : order.hosts) {
+    if (!names.empty()) names += ',';
+    names += is_ip_literal(host) ? "IP:" : "DNS:";
+    names += host;
+  }
   if (!names.empty()) add_extension(own, issuer, NID_subject_alt_name, names);
   add_extension(own, issuer, NID_basic_constraints, "critical,CA:FALSE");
   add_extension(own, issuer, NID_key_usage, "critical,digitalSignature");

@@ -1,67 +1,53 @@
 #include "tools/pboxctl/admin_client.h"
 
-#include <boost/asio/connect.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/beast/core.hpp>
-#include <boost/beast/http.hpp>
+#include <unistd.h>
+
 #include <boost/program_options.hpp>
 #include <cctype>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <string_view>
 
 #include "base/limits.h"
+#include "tools/pboxctl/http_connection.h"
 
 namespace pboxctl {
 namespace {
 
-namespace beast = boost::beast;
-namespace http = boost::beast::http;
 namespace options = boost::program_options;
 using Json = nlohmann::json;
 
-constexpr std::chrono::seconds kTimeout{5};
+// Where the unit of the package has the box's UNIX socket.
+constexpr char kPackagedSocket[] = "/run/pbox/admin.sock";
 
-using Request = http::request<http::string_body>;
+HttpServer server_of(const options::variables_map& given) {
+  const auto& admin = given["admin"];
+  HttpServer server{.where = admin.as<std::string>()};
+  if (admin.defaulted() && access(kPackagedSocket, R_OK | W_OK) == 0) {
+    server.where = std::string("unix:") + kPackagedSocket;
+  }
+  const char* keys = std::getenv("PBOX_KEYS");
+  if (keys != nullptr) server.keys = keys;
+  if (given.contains("keys")) server.keys = given["keys"].as<std::string>();
+  return server;
+}
 
-pbox::Result<std::string> send(const std::string& admin, Request request) {
-  const auto failed = [&admin](const std::string& what) {
-    return pbox::Error{pbox::ErrorCode::kUnavailable,
-                       "--admin " + admin + ": " + what +
-                           "; give the HOST:PORT that a box names as admin= when it is ready"};
+// `fields`: header fields after the usual ones, and the body.
+pbox::Result<std::string> send(const options::variables_map& given, const std::string& method,
+                               const std::string& path, const std::string& fields) {
+  const HttpServer server = server_of(given);
+  const bool is_local = server.where.starts_with("unix:");
+  const auto answer = send_request(server, method + " " + path + " HTTP/1.1\r\nHost: " +
+                                               (is_local ? "localhost" : server.where) +
+                                               "\r\nConnection: close\r\n" + fields);
+  const auto failed = [&server](const std::string& what) {
+    return pbox::Error{pbox::ErrorCode::kUnavailable, "--admin " + server.where + ": " + what};
   };
-  const size_t colon = admin.rfind(':');
-  if (colon == std::string::npos) return failed("there is no port");
-  std::string host = admin.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
-  boost::asio::io_context context;
-  boost::asio::ip::tcp::resolver resolver(context);
-  beast::tcp_stream stream(context);
-  beast::flat_buffer buffer;
-  http::response_parser<http::string_body> response;
-  response.body_limit(boost::none);  // 256 ranks of 64 jobs exceed Beast's default of 1 MiB
-  request.set(http::field::host, admin);
-  beast::error_code error;
-  const auto found = resolver.resolve(host, admin.substr(colon + 1), error);
-  if (error) return failed(error.message());
-  // Only the asynchronous calls have a time limit.
-  stream.expires_after(kTimeout);
-  const auto note = [&error](beast::error_code result, auto&&...) { error = result; };
-  const auto run = [&] {
-    context.restart();
-    context.run();
-    return !error;
-  };
-  stream.async_connect(found, note);
-  if (!run()) return failed(error.message());
-  http::async_write(stream, request, note);
-  if (!run()) return failed(error.message());
-  http::async_read(stream, buffer, response, note);
-  if (!run()) return failed(error.message());
-  const auto status = response.get().result();
-  if (status == http::status::ok || status == http::status::accepted) return response.get().body();
-  return failed(response.get().body());
+  if (!answer) return failed(answer.error().message);
+  constexpr unsigned kOk = 200, kAccepted = 202;
+  if (answer->status == kOk || answer->status == kAccepted) return answer->body;
+  return failed(answer->body.substr(0, answer->body.find_last_not_of('\n') + 1));
 }
 
 }  // namespace
@@ -82,21 +68,19 @@ std::string in_path(const std::string& name) {
   return path;
 }
 
-pbox::Result<std::string> ask(const std::string& admin, const std::string& path) {
-  return send(admin, Request(http::verb::get, path, 11));
+pbox::Result<std::string> ask(const options::variables_map& given, const std::string& path) {
+  return send(given, "GET", path, "\r\n");
 }
 
-pbox::Result<std::string> post(const std::string& admin, const std::string& path,
+pbox::Result<std::string> post(const options::variables_map& given, const std::string& path,
                                const std::string& json) {
-  Request request(http::verb::post, path, 11);
-  request.set(http::field::content_type, "application/json");
-  request.body() = json;
-  request.prepare_payload();
-  return send(admin, std::move(request));
+  return send(given, "POST", path,
+              "Content-Type: application/json\r\nContent-Length: " + std::to_string(json.size()) +
+                  "\r\n\r\n" + json);
 }
 
-pbox::Result<Json> ask_json(const std::string& admin, const std::string& path) {
-  const auto body = ask(admin, path);
+pbox::Result<Json> ask_json(const options::variables_map& given, const std::string& path) {
+  const auto body = ask(given, path);
   if (!body) return body.error();
   constexpr bool kThrows = false;
   Json page = Json::parse(*body, nullptr, kThrows);
@@ -109,7 +93,13 @@ void add_admin_option(options::options_description& description) {
   const std::string admin = "127.0.0.1:" + std::to_string(pbox::limits::kAdminPort);
   description.add_options()(
       "admin", options::value<std::string>()->default_value(admin)->value_name("HOST:PORT"),
-      "admin server of a box");
+      "admin server of a box, or unix:PATH; by default first /run/pbox/admin.sock, if it is there");
+  add_keys_option(description);
+}
+
+void add_keys_option(options::options_description& description) {
+  description.add_options()("keys", options::value<std::string>()->value_name("FOLDER"),
+                            "keys to show a server with TLS; default: PBOX_KEYS");
 }
 
 options::options_description admin_options() {
@@ -121,7 +111,7 @@ options::options_description admin_options() {
 }
 
 std::optional<Json> fetch(const options::variables_map& given, const std::string& path) {
-  auto page = ask_json(given["admin"].as<std::string>(), path);
+  auto page = ask_json(given, path);
   if (page) return std::move(*page);
   std::cerr << "pboxctl: " << page.error().message << '\n';
   return std::nullopt;

@@ -15,20 +15,24 @@ namespace pboxctl {
 // Returns `name` percent-encoded for a path of the API.
 std::string in_path(const std::string& name);
 
-// Returns the body of GET `path` at HOST:PORT. Blocks for at most five seconds. The error's message
-// contains the remedy.
-pbox::Result<std::string> ask(const std::string& admin, const std::string& path);
+// Returns the body of GET `path` of the box that --admin names, with the keys of --keys or
+// PBOX_KEYS. Blocks for at most five seconds. The error's message contains the remedy.
+pbox::Result<std::string> ask(const boost::program_options::variables_map& given,
+                              const std::string& path);
 
 // Like `ask`, for a POST of JSON.
-pbox::Result<std::string> post(const std::string& admin, const std::string& path,
-                               const std::string& json);
+pbox::Result<std::string> post(const boost::program_options::variables_map& given,
+                               const std::string& path, const std::string& json);
 
 // Like `ask`, for an answer that must be a JSON object.
-pbox::Result<nlohmann::json> ask_json(const std::string& admin, const std::string& path);
+pbox::Result<nlohmann::json> ask_json(const boost::program_options::variables_map& given,
+                                      const std::string& path);
 
+// Adds --admin and --keys.
 void add_admin_option(boost::program_options::options_description& description);
+void add_keys_option(boost::program_options::options_description& description);
 
-// Returns --admin, --output and --help, the options of every command that queries a box.
+// Returns --admin, --keys, --output and --help, the options of every command that queries a box.
 boost::program_options::options_description admin_options();
 
 // Returns the answer to GET `path` of the box that --admin names. On failure prints the reason to

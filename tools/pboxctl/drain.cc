@@ -65,8 +65,8 @@ int drain(const options::variables_map& given, const Words& more) {
   const bool undo = given.contains("undo");
   if (undo && given.contains("wait"))
     return complain("drain", "--wait and --undo exclude each other");
-  const auto body = post(given["admin"].as<std::string>(), "/api/v1/boxes/" + more[0] + "/drain",
-                         Json{{"draining", !undo}}.dump());
+  const auto body =
+      post(given, "/api/v1/boxes/" + more[0] + "/drain", Json{{"draining", !undo}}.dump());
   if (!body) {
     std::cerr << "pboxctl: " << body.error().message << '\n';
     return kFailed;

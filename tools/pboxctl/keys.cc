@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <boost/program_options.hpp>
+#include <cctype>
 #include <ctime>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
 
 #include "nic/tls/credentials.h"
 #include "tools/pboxctl/key_command.h"
@@ -27,6 +29,9 @@ options::options_description keys_options() {
   description.add_options()(
       "ranks", options::value<std::string>()->default_value("*")->value_name("FIRST-LAST"),
       "job: ranks that may use the keys; *: all");
+  description.add_options()(
+      "hosts", options::value<std::string>()->default_value("")->value_name("LIST"),
+      "box: further names and IP addresses for browsers, curl and Prometheus, separated by ','");
   description.add_options()("days", options::value<unsigned>()->value_name("N"),
                             "days until the keys expire, at most 3650; default 90, of an "
                             "authority 3650");
@@ -67,6 +72,30 @@ std::string uri_of(const options::variables_map& given, const Words& more,
          given["ranks"].as<std::string>();
 }
 
+// Returns the names under which HTTP clients reach a box: its own, and those of --hosts.
+pbox::Result<std::vector<std::string>> hosts_of(const options::variables_map& given,
+                                                const tls::Identity& identity) {
+  const auto& list = given["hosts"].as<std::string>();
+  const auto wrong = [](const std::string& what) {
+    return pbox::Error{pbox::ErrorCode::kInvalidArgument, "--hosts " + what};
+  };
+  if (identity.role != tls::Role::kBox) {
+    if (!list.empty()) return wrong("is for boxes");
+    return std::vector<std::string>();
+  }
+  std::vector<std::string> hosts = {identity.box};
+  std::istringstream items(list);
+  for (std::string host; std::getline(items, host, ',');) {
+    const bool is_plain = !host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
+      return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.' ||
+             c == ':';
+    });
+    if (!is_plain) return wrong("has the item '" + host + "'; give names or IP addresses");
+    hosts.push_back(host);
+  }
+  return hosts;
+}
+
 int issue(const options::variables_map& given, const Words& more) {
   const unsigned days = days_of(given, kDaysDefault);
   if (days == 0) return kUsage;
@@ -83,7 +112,10 @@ int issue(const options::variables_map& given, const Words& more) {
                      tls::utc_text(facts->expires_unix_s) +
                      "; give fewer days, or make a new authority");
   }
+  const auto hosts = hosts_of(given, *identity);
+  if (!hosts) return complain("keys", hosts.error().message);
   const auto keys = tls::issue(*authority, {.uris = {tls::to_uri(*identity)},
+                                            .hosts = *hosts,
                                             .serves = identity->role == tls::Role::kBox,
                                             .validity = validity});
   if (!keys) return fail_keys("ca.pem and ca-key.pem in " + more[1] + " " + keys.error().message);

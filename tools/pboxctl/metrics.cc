@@ -48,7 +48,7 @@ Json sample_of(const std::string& line) {
 
 int metrics(const options::variables_map& given, const Words& /*more*/) {
   const bool as_json = wants_json(given);
-  const auto text = ask(given["admin"].as<std::string>(), "/metrics");
+  const auto text = ask(given, "/metrics");
   if (!text) {
     std::cerr << "pboxctl: " << text.error().message << '\n';
     return kFailed;
@@ -77,6 +77,7 @@ options::options_description version_options() {
   options::options_description description("Options");
   description.add_options()("admin", options::value<std::string>()->value_name("HOST:PORT"),
                             "admin server of a box, to show the box's version too");
+  add_keys_option(description);
   add_output_option(description);
   description.add_options()("help,h", "print this text");
   return description;

@@ -20,7 +20,7 @@ options::options_description recorder_options() {
 
 int recorder(const options::variables_map& given, const Words& /*more*/) {
   if (!given.contains("output")) return complain("recorder", "name a file with --output");
-  const auto images = ask(given["admin"].as<std::string>(), "/api/v1/recorder");
+  const auto images = ask(given, "/api/v1/recorder");
   if (!images) {
     std::cerr << "pboxctl: " << images.error().message << '\n';
     return kFailed;

@@ -75,8 +75,7 @@ int take(const options::variables_map& given, const Words& more) {
   const bool as_json = wants_json(given);
   if (more.empty()) return complain("snapshot", "name the job, as `pboxctl jobs` lists it");
   const std::string path = "/api/v1/jobs/" + in_path(more[0]) + "/snapshot";
-  const auto begun = post(given["admin"].as<std::string>(), path,
-                          Json{{"timeout_s", given["timeout"].as<double>()}}.dump());
+  const auto begun = post(given, path, Json{{"timeout_s", given["timeout"].as<double>()}}.dump());
   if (!begun) {
     std::cerr << "pboxctl: " << begun.error().message << '\n';
     return kFailed;

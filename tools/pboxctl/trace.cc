@@ -54,8 +54,7 @@ int trace(const options::variables_map& given, const Words& more) {
   if (more.empty()) return complain("trace", "name the job, as `pboxctl jobs` lists it");
   const auto seconds = given["seconds"].as<double>();
   const std::string path = "/api/v1/jobs/" + in_path(more[0]) + "/trace";
-  const auto begun =
-      post(given["admin"].as<std::string>(), path, Json{{"seconds", seconds}}.dump());
+  const auto begun = post(given, path, Json{{"seconds", seconds}}.dump());
   if (!begun) {
     std::cerr << "pboxctl: " << begun.error().message << '\n';
     return kFailed;

@@ -46,7 +46,8 @@ Config unlike_defaults() {
                     "/etc/pbox/ca.pem",
                     "/etc/pbox/box.pem",
                     "/etc/pbox/box.key"};
-  config.admin = {false, "::1", 0};
+  config.admin = {false,         "::1", 0, {"box7.example.com", "metrics"}, "/run/pbox/admin.sock",
+                  OnOffAuto::kOn};
   config.data = {20'000, PortKind::kDpdk, 1u << 20, 2u << 20, 9'000, true, OnOffAuto::kOff};
   config.dpdk = {{{"0000:3b:00.0", {"10.0.0.1/24", "fd00::1/64"}, {"10.0.0.254"}, 7},
                   {"net_memif0,role=server", {"10.0.1.1/24"}, {}, 0}},
@@ -58,7 +59,7 @@ Config unlike_defaults() {
   config.memory = {0.3, OnOffAuto::kOff};
   config.jobs = {1, 2, 3, 65'536, {{"acme", 3, 10, 4096, 640, 80}, {"*", 1, 2, 0, 0, 0}}};
   config.security = {"/etc/pbox/keys", OnOffAuto::kOff, true, true, 5'000};
-  config.log = {LogLevel::kError, LogFormat::kJson};
+  config.log = {LogLevel::kError, LogFormat::kJson, "/var/log/pbox/audit.log"};
   return config;
 }
 

@@ -32,7 +32,7 @@ TEST_CASE("without keys a box off loopback needs both flags") {
   CHECK_FALSE(only_error(config).empty());
 }
 
-TEST_CASE("a box with keys may listen off loopback, but its admin server needs consent") {
+TEST_CASE("a box with keys may listen off loopback; its admin server has TLS then, or consent") {
   Config config;
   config.security.keys = "/etc/pbox/keys";
   CHECK(only_error(config).empty());
@@ -41,10 +41,35 @@ TEST_CASE("a box with keys may listen off loopback, but its admin server needs c
   config.security.insecure = OnOffAuto::kOff;
   CHECK(only_error(config).empty());
   config.admin.listen = "10.0.0.7";
-  CHECK_THAT(only_error(config), Catch::Contains("admin.listen = 10.0.0.7") &&
-                                     Catch::Contains("neither login nor TLS"));
+  CHECK(only_error(config).empty());
+  CHECK(admin_has_tls(config));
+  config.admin.tls = OnOffAuto::kOff;
+  CHECK_FALSE(admin_has_tls(config));
+  CHECK_THAT(only_error(config),
+             Catch::Contains("admin.listen = 10.0.0.7") && Catch::Contains("set admin.tls = auto"));
   config.security.insecure_off_loopback = true;
   CHECK(only_error(config).empty());
+}
+
+TEST_CASE(
+    "the admin server has TLS off loopback, or where it is asked for, and never without keys") {
+  Config config;
+  CHECK_FALSE(admin_has_tls(config));
+  config.admin.tls = OnOffAuto::kOn;
+  CHECK_FALSE(admin_has_tls(config));
+  CHECK_THAT(only_error(config), Catch::Contains("admin.tls = on needs keys"));
+  config.security.keys = "/etc/pbox/keys";
+  CHECK(only_error(config).empty());
+  CHECK(admin_has_tls(config));
+  config.admin.tls = OnOffAuto::kAuto;
+  for (const char* loopback : {"127.0.0.1", "127.0.0.2", "::1"}) {
+    config.admin.listen = loopback;
+    CHECK_FALSE(admin_has_tls(config));
+  }
+  for (const char* open : {"0.0.0.0", "::", "10.0.0.7", "fd00::7"}) {
+    config.admin.listen = open;
+    CHECK(admin_has_tls(config));
+  }
 }
 
 TEST_CASE("a box has keys or is insecure, not both, and not neither") {

@@ -22,6 +22,13 @@ authority=$(sed -n 's/^authority //p' "$folder/out")
 expect 0 'pbox://rack/box/a, until 20' "$pboxctl" keys box "$ca" a --out "$folder/a"
 mode_is 600 "$folder/a/key.pem"
 cmp "$ca/ca.pem" "$folder/a/ca.pem"
+expect 0 'pbox://rack/box/b, until 20' "$pboxctl" keys box "$ca" b --out "$folder/b" \
+  --hosts b.example.com,10.0.0.7
+for name in DNS:b DNS:b.example.com 'IP Address:10.0.0.7'; do
+  openssl x509 -noout -ext subjectAltName -in "$folder/b/cert.pem" | grep -q "$name"
+done
+expect 2 "has the item 'b c'" "$pboxctl" keys box "$ca" c --out "$folder/new" --hosts 'a,b c'
+expect 2 '--hosts is for boxes' "$pboxctl" keys viewer "$ca" --out "$folder/new" --hosts a
 expect 0 'pbox://rack/tenant/acme/job/resnet-*/rank/0-63' "$pboxctl" keys job "$ca" \
   'acme/resnet-*' --ranks 0-63 --out "$folder/w"
 expect 0 'pbox://rack/tenant/acme/job/x/rank/*' "$pboxctl" keys job "$ca" acme/x --out "$folder/x"

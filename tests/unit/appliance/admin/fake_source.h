@@ -28,6 +28,7 @@ class FakeSource : public AdminSource {
                 .control_connections = 4,
                 .handshakes_refused = 6,
                 .keys_expire_unix_s = 1'800'000'000,
+                .audit_lost = 7,
                 .links_down = {"net_af_packet0", "0000:3b:00.0"}};
     counters[0].add(pipeline::Counter::kRxPackets, 7);
     counters[0].add(pipeline::Counter::kBusyNs, 1'500'000'000);

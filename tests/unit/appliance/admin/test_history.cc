@@ -110,7 +110,8 @@ TEST_CASE("jobs that are over make room; backup copies have no history") {
 
 TEST_CASE("the history is served as JSON") {
   FakeSource source;
-  const AdminResponse page = answer(source, {.method = "GET", .target = "/api/v1/history"});
+  const AdminResponse page = answer(source, {.name = "the test", .role = tls::Role::kOperator},
+                                    {.method = "GET", .target = "/api/v1/history"});
   REQUIRE(page.status == 200);
   const auto json = nlohmann::json::parse(page.body);
   CHECK(json["interval_seconds"] == 1);

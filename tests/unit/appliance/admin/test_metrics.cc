@@ -42,6 +42,7 @@ TEST_CASE("box families carry the box's numbers") {
                            "pbox_control_connections 4",
                            "pbox_handshakes_refused_total 6",
                            "pbox_keys_expiry_timestamp_seconds 1800000000",
+                           "pbox_audit_lost_total 7",
                            "pbox_port_links_down 2",
                            "pbox_cluster_info{cluster=\"rack\",store=\"etcd\"} 1",
                            "pbox_cluster_store_up 1",

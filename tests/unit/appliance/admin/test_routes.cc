@@ -10,6 +10,11 @@ namespace {
 using Json = nlohmann::json;
 using Catch::Contains;
 
+// As an operator.
+AdminResponse answer(AdminSource& source, const AdminRequest& request) {
+  return admin::answer(source, {.name = "the test", .role = tls::Role::kOperator}, request);
+}
+
 AdminResponse post(AdminSource& source, std::string_view target, std::string_view body,
                    std::string_view type = "application/json") {
   return answer(source, {.method = "POST",

@@ -28,6 +28,7 @@ class RunningServer {
  public:
   explicit RunningServer(AdminOptions options = {}) : guard_(io_.get_executor()) {
     options.port = 0;
+    options.names.push_back("box");
     auto started = AdminServer::start(io_, options, source_);
     REQUIRE(started.ok());
     server_ = std::move(*started);
@@ -200,6 +201,23 @@ TEST_CASE("HTTP/1.0 and Connection: close end the connection after the answer") 
   CHECK(closing.sees_the_end());
 }
 
+TEST_CASE("a page of another origin, or under another name, gets no answer but the remedy") {
+  const RunningServer server;
+  const auto ask = [&](const std::string& headers) {
+    Client client(server.port());
+    client.send("GET /healthz HTTP/1.1\r\n" + headers + "\r\n");
+    return client.receive();
+  };
+  CHECK_THAT(ask("Host: box:9540\r\n"), StartsWith("HTTP/1.1 200 "));
+  CHECK_THAT(ask("Host: box\r\nOrigin: http://box\r\n"), StartsWith("HTTP/1.1 200 "));
+  CHECK_THAT(ask("Host: evil.example\r\n"),
+             StartsWith("HTTP/1.1 421 Misdirected Request\r\n") && Contains("[admin] hosts"));
+  CHECK_THAT(ask("Host: box\r\nOrigin: http://evil.example\r\n"),
+             StartsWith("HTTP/1.1 403 Forbidden\r\n"));
+  CHECK_THAT(ask(""), StartsWith("HTTP/1.1 400 "));
+  CHECK_THAT(ask("Host: box\r\nHost: evil.example\r\n"), StartsWith("HTTP/1.1 400 "));
+}
+
 TEST_CASE("a header above the limit is 431, and bytes that are not HTTP are 400") {
   const RunningServer server;
   Client large(server.port());
@@ -207,7 +225,10 @@ TEST_CASE("a header above the limit is 431, and bytes that are not HTTP are 400"
   CHECK_THAT(large.receive(), StartsWith("HTTP/1.1 431 "));
   Client noise(server.port());
   noise.send("\x16\x03\x01 hello\r\n\r\n");
-  CHECK_THAT(noise.receive(), StartsWith("HTTP/1.1 400 "));
+  CHECK_THAT(noise.receive(), StartsWith("HTTP/1.1 400 ") && Contains("admin.tls = on"));
+  Client binary(server.port());
+  binary.send("\x01\x02\x03\r\n\r\n");
+  CHECK_THAT(binary.receive(), StartsWith("HTTP/1.1 400 ") && Contains("not HTTP"));
   CHECK_THAT(Client(server.port()).ask("GET", "/healthz"), StartsWith("HTTP/1.1 200 "));
 }
 

@@ -46,6 +46,25 @@ TEST_CASE("an issued certificate states its identity, its life and its purpose")
   CHECK(X509_check_private_key(certificate, tls::parse_private_key(issued->key).get()) == 1);
 }
 
+TEST_CASE("a box's certificate states the names and addresses that other clients compare") {
+  auto order = KeyFolder::order("pbox://rack/box/a");
+  order.hosts = {"a", "box_1.rack.example", "10.0.0.7", "fd00::7"};
+  const auto issued = tls::issue(authority(), order);
+  REQUIRE(issued.ok());
+  const auto parsed = tls::parse_certificates(issued->certificate);
+  REQUIRE(parsed.size() == 1);
+  X509* certificate = parsed[0].get();
+  CHECK(tls::to_uri(*tls::identity_of(certificate)) == "pbox://rack/box/a");
+  for (const std::string name : {"a", "box_1.rack.example"}) {
+    CHECK(X509_check_host(certificate, name.c_str(), name.size(), 0, nullptr) == 1);
+  }
+  for (const char* address : {"10.0.0.7", "fd00::7"}) {
+    CHECK(X509_check_ip_asc(certificate, address, 0) == 1);
+  }
+  CHECK(X509_check_host(certificate, "b", 1, 0, nullptr) == 0);
+  CHECK(X509_check_ip_asc(certificate, "10.0.0.8", 0) == 0);
+}
+
 TEST_CASE("keys and serial numbers are new for every certificate") {
   const auto signer = authority();
   std::set<std::string> keys, fingerprints;

@@ -1,0 +1,24 @@
+// One request to a box's admin server, over TCP or a UNIX socket, with or without TLS.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+
+namespace pboxctl {
+
+struct HttpServer {
+  std::string where;      // HOST:PORT, or unix:PATH
+  std::string keys = {};  // folder of keys; empty: no TLS. A UNIX socket has none
+};
+
+struct HttpAnswer {
+  unsigned status = 0;
+  std::string body;
+};
+
+// `request`: the whole text, which asks the server to close the connection. Blocks for at most five
+// seconds. Errors name what failed, and the remedy.
+pbox::Result<HttpAnswer> send_request(const HttpServer& server, const std::string& request);
+
+}  // namespace pboxctl
