@@ -185,7 +185,7 @@ TEST_CASE(
     INFO(output.text);
     CHECK(output.status == 0);
     // They are valid for an hour.
-    CHECK_THAT(output.text, Catch::Contains("warn  keys") && Catch::Contains("ok    sums"));
+    CHECK_THAT(output.text, Catch::Contains("WARN  keys") && Catch::Contains("ok    sums"));
   }
   const KeyFolder lasting(signer, KeyFolder::order(kWorker, 8 * 24 * 3600), signer.certificate);
   CHECK_THAT(diagnose(lasting.path()).text, Catch::Contains("ok    keys"));
