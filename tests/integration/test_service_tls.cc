@@ -119,6 +119,22 @@ TEST_CASE("each worker that may not join is told at once why, and what to do") {
   CHECK(daemon.metric("pbox_joins_refused_total") >= 4);
 }
 
+TEST_CASE("keys of a box that the cluster's store does not list allow no replica") {
+  const auto signer = authority();
+  const KeyFolder box(signer, "pbox://rack/box/a"), stranger(signer, "pbox://rack/box/b");
+  const Daemon daemon(with_keys(box));
+  WorkerOptions options = worker_at(daemon.control(), stranger.path());
+  options.adjust = [keys = stranger.path()](pbox_options& chosen) {
+    chosen.keys = keys.c_str();
+    chosen.backup = 1;
+    chosen.recovery = PBOX_RECOVERY_NONE;
+    chosen.delivery = PBOX_DELIVERY_PULL;
+  };
+  CHECK_THAT(refusal(options),
+             Catch::Contains("pbox://rack/box/b") && Catch::Contains("lists no box 'b'"));
+  CHECK(daemon.program().await_errors("message_denied", kDeadlineMs));
+}
+
 TEST_CASE("a worker with keys does not talk to a box without keys") {
   const KeyFolder keys(authority(), kWorker);
   Daemon daemon;
