@@ -119,6 +119,22 @@ TEST_CASE("each worker that may not join is told at once why, and what to do") {
   CHECK(daemon.metric("pbox_joins_refused_total") >= 4);
 }
 
+TEST_CASE("keys of a box that the cluster's store does not list allow no replica") {
+  const auto signer = authority();
+  const KeyFolder box(signer, "pbox://rack/box/a"), stranger(signer, "pbox://rack/box/b");
+  const Daemon daemon(with_keys(box));
+  WorkerOptions options = worker_at(daemon.control(), stranger.path());
+  options.adjust = [keys = stranger.path()](pbox_options& chosen) {
+    chosen.keys = keys.c_str();
+    chosen.backup = 1;
+    chosen.recovery = PBOX_RECOVERY_NONE;
+    chosen.delivery = PBOX_DELIVERY_PULL;
+  };
+  CHECK_THAT(refusal(options),
+             Catch::Contains("pbox://rack/box/b") && Catch::Contains("lists no box 'b'"));
+  CHECK(daemon.program().await_errors("message_denied", kDeadlineMs));
+}
+
 TEST_CASE("a worker with keys does not talk to a box without keys") {
   const KeyFolder keys(authority(), kWorker);
   Daemon daemon;
@@ -185,7 +201,7 @@ TEST_CASE(
     INFO(output.text);
     CHECK(output.status == 0);
     // They are valid for an hour.
-    CHECK_THAT(output.text, Catch::Contains("warn  keys") && Catch::Contains("ok    sums"));
+    CHECK_THAT(output.text, Catch::Contains("WARN  keys") && Catch::Contains("ok    sums"));
   }
   const KeyFolder lasting(signer, KeyFolder::order(kWorker, 8 * 24 * 3600), signer.certificate);
   CHECK_THAT(diagnose(lasting.path()).text, Catch::Contains("ok    keys"));

@@ -71,7 +71,7 @@ TEST_CASE("a rank that leaves before the start gives its place to whoever may jo
   CHECK(desk.take(join_as(desk, worker(), join_of(1))).at(0).has_session());
 }
 
-TEST_CASE("a place survives that its job gathers again") {
+TEST_CASE("a box that takes a job over gives each place to the first that resumes there") {
   Desk desk;
   std::vector<ConnectionId> ids;
   for (const uint32_t rank : {0u, 1u}) {
@@ -82,7 +82,6 @@ TEST_CASE("a place survives that its job gathers again") {
   std::vector<proto::Session> sessions;
   for (const ConnectionId id : ids) sessions.push_back(desk.take(id).at(0).session());
   desk.crash();
-  // Both resume on the box in its place: each seat is that of who takes it first there.
   const auto resuming = [&](uint32_t rank) {
     auto message = join_optimizing(rank);
     message.mutable_join()->set_job(kJob);
