@@ -22,6 +22,12 @@ if [ -n "$output" ]; then
   echo "systemd-analyze verify: $output"
   exit 1
 fi
+# pboxctl looks for the UNIX socket where the unit has it.
+socket=$(sed -n 's/^ExecStart=.* --admin\.socket=//p' "$units/pboxd.service")
+grep -qF "\"$socket\"" "$units/../tools/pboxctl/admin_client.cc" || {
+  echo "pboxctl does not look for the unit's socket '$socket'"
+  exit 1
+}
 # 20 means 2.0. The network and the capability for large buffers remain open.
 systemd-analyze security --offline=true --threshold=20 "$folder/pboxd.service" \
   > "$folder/security" || { cat "$folder/security"; exit 1; }
