@@ -22,6 +22,12 @@ if [ -n "$output" ]; then
   echo "systemd-analyze verify: $output"
   exit 1
 fi
+# pboxctl looks for the UNIX socket where the unit has it.
+socket=$(sed -n 's/^ExecStart=.* --admin\.socket=//p' "$units/pboxd.service")
+grep -qF "\"$socket\"" "$units/../tools/pboxctl/admin_client.cc" || {
+  echo "pboxctl does not look for the unit's socket '$socket'"
+  exit 1
+}
 # 15 means 1.5. The network and the placement of threads and memory remain open.
 systemd-analyze security --offline=true --threshold=15 "$folder/pboxd.service" \
   > "$folder/security" || { cat "$folder/security"; exit 1; }
