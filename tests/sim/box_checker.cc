@@ -7,6 +7,7 @@
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/crc32c.h"
 #include "nic/wire/path_probe.h"
+#include "pipeline/reduce/reference.h"
 #include "tests/sim/violation.h"
 #include "tests/support/packet_bytes.h"
 #include "tests/support/packet_verdicts.h"
@@ -346,8 +347,9 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
   const bool copied = chunk.copy_rank != pipeline::kNoRank;
   entry.copies[index] = copied;
   const uint32_t present_count = entry.shard->present_count();
-  // A full round goes to the backup box before it is finished.
-  const bool goes_on = chunk.is_stepped && complete == present_count;
+  // A full round goes to the backup box before it is finished. One that the guard rejects never is.
+  const bool goes_on =
+      complete == present_count && (chunk.is_stepped || entry.shard->has_rejected());
   require((copied || any == chunk.claimed_any) && complete == chunk.complete_workers &&
               (complete < present_count || present_count == 0 || goes_on),
           [&] { return place(job, chunk, chunk.open_round()) + ": masks and counts disagree"; });
@@ -360,7 +362,12 @@ std::vector<float> sum_of_kept(const pipeline::JobShard& shard, const pipeline::
   std::vector<float> sum(count, 0.0f);
   for (uint32_t rank = 0; rank < shard.worker_count(); ++rank) {
     if ((ranks >> rank & 1) == 0) continue;
-    reduce::add(chunk.dtype, sum.data(), shard.pushed(chunk, rank, fragment), count);
+    const std::byte* pushed = shard.pushed(chunk, rank, fragment);
+    if (shard.guard.policy == wire::Guard::kZero) {
+      reduce::reference::add_sound(chunk.dtype, sum.data(), pushed, count, shard.value_limit);
+    } else {
+      reduce::add(chunk.dtype, sum.data(), pushed, count);
+    }
   }
   return sum;
 }

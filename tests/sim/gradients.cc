@@ -2,16 +2,42 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/rng.h"
 #include "pipeline/reduce/reference.h"
 
 namespace pbox::sim {
 
+Gradients::Gradients(uint64_t seed, uint32_t job, const JobOptions& options)
+    : stream_(seed * 64 + job), options_(options) {
+  if (!options.pushes_unsound || options.guard.policy != wire::Guard::kReject) return;
+  Rng rng(stream_ ^ 0x2545f4914f6cdd1dull);
+  Rejected rejected;
+  rejected.rank = static_cast<uint32_t>(rng.below(options.workers));
+  rejected.tensor = static_cast<uint32_t>(rng.below(options.tensors.size()));
+  rejected.round = static_cast<uint32_t>(rng.below(options.rounds));
+  rejected.element = static_cast<uint32_t>(rng.below(options.tensors[rejected.tensor].elements));
+  rejected_ = rejected;
+}
+
+// Round 0 of a job in mode optimize is weights, which have no unsound values.
 Gradients::Digits::Digits(const Gradients& gradients, uint32_t rank, uint32_t process,
                           uint32_t tensor, uint32_t round)
     : stream_(((((gradients.stream_ * 8 + rank) * 64 + tensor) * 4096 + round) * 64 + process) *
-              0xd1342543de82ef95ull) {}
+              0xd1342543de82ef95ull),
+      has_unsound_(gradients.options_.pushes_unsound &&
+                   gradients.options_.guard.policy == wire::Guard::kZero &&
+                   (gradients.options_.mode == pipeline::Mode::kAggregate || round > 0)) {}
+
+float Gradients::unsound_value(uint64_t element) const {
+  const float beyond = 2 * options_.guard.max_abs;
+  switch (element % 3) {
+    case 0: return std::numeric_limits<float>::quiet_NaN();
+    case 1: return -std::numeric_limits<float>::infinity();
+    default: return beyond > 0 ? beyond : std::numeric_limits<float>::infinity();
+  }
+}
 
 // One draw of 64 bits gives the digits of 16 elements.
 void Gradients::Digits::draw(uint64_t block) {
@@ -26,6 +52,11 @@ void Gradients::fill(uint32_t rank, uint32_t process, uint32_t tensor, uint32_t 
   Digits digits(*this, rank, process, tensor, round);
   for (uint32_t element = 0; element < elements; ++element) {
     values[element] = static_cast<float>(digits.at(element) << (3 * (rank % kRanksToldApart)));
+    if (digits.is_unsound(element)) values[element] = unsound_value(element);
+  }
+  if (rejected_ && rejected_->rank == rank && rejected_->tensor == tensor &&
+      rejected_->round == round) {
+    values[rejected_->element] = unsound_value(rejected_->element);
   }
   bytes.resize(size_t{elements} * wire::dtype_bytes(options_.dtype));
   reduce::reference::narrow(options_.dtype, bytes.data(), values.data(), elements);

@@ -30,7 +30,14 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
     }
   }
   consumed_.resize(chunks.size());
-  may_fail = options.rogue;
+  may_fail = options.rogue || gradients.rejected();
+}
+
+bool JobModel::is_rejected(uint32_t id, uint32_t round) const {
+  const auto& rejected = gradients.rejected();
+  if (!rejected || rejected->tensor != chunks[id].tensor || rejected->round != round) return false;
+  const uint32_t first = chunks[id].first_element;
+  return rejected->element >= first && rejected->element - first < chunks[id].elements;
 }
 
 uint32_t JobModel::begin_process(uint32_t rank) {
@@ -57,6 +64,7 @@ void JobModel::give_back(std::span<const uint32_t> give, std::span<const uint32_
 std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t ranks,
                                            const std::byte* bytes) {
   if (!has_known_sums()) return std::nullopt;
+  if (is_rejected(id, round)) return "there is a result, although the guard rejects a push to it";
   const Chunk& chunk = chunks[id];
   if (!may_lack_ranks() && !has_replacements()) {
     const std::byte* expected =
@@ -137,6 +145,7 @@ bool JobModel::is_right_part(const Chunk& chunk, uint32_t round, uint32_t ranks,
 
 std::optional<std::string> JobModel::wrong_sums(uint32_t id, uint32_t round, uint32_t ranks,
                                                 uint32_t first, std::span<const float> sums) const {
+  if (is_rejected(id, round)) return std::nullopt;  // the job is about to end
   const Chunk& chunk = chunks[id];
   if (has_replacements()) {
     const std::vector<double> exact(sums.begin(), sums.end());

@@ -49,6 +49,9 @@ struct JobModel {
   std::optional<std::string> wrong_sums(uint32_t chunk, uint32_t round, uint32_t ranks,
                                         uint32_t first, std::span<const float> sums) const;
 
+  // The chunk's round has no result, because the job's guard rejects a push to it.
+  bool is_rejected(uint32_t chunk, uint32_t round) const;
+
   uint32_t element_bytes() const { return wire::dtype_bytes(options.dtype); }
   // Only in jobs with known sums.
   uint32_t all_ranks() const { return (1u << options.workers) - 1; }

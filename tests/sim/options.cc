@@ -259,6 +259,34 @@ void draw_numerics(uint64_t seed, Options& options) {
   }
 }
 
+// Draws guards in the same way, for jobs whose sums are checked. A bound is the largest value that
+// a rank pushes on purpose, so sums are beyond it.
+// * `flag`: every value over 1 is unsound, and nothing else changes.
+// * `zero`: ranks push unsound values here and there, which count as 0.
+// * `reject`: one rank pushes one unsound value, once, and the job ends. Only jobs in one part that
+//   have one box to go to: a further part ends with the first.
+void draw_guards(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x589965cc75374cc3ull);
+  for (JobOptions& job : options.jobs) {
+    if (!draw.chance(0.4)) continue;
+    const uint32_t chosen = draw.below(5);
+    const bool has_bound = draw.chance(0.5);
+    if (job.is_relaxed() || job.rogue || job.workers > kRanksToldApart) continue;
+    const auto largest = static_cast<float>(3u << (3 * (job.workers - 1)));
+    const bool may_end = job.mode == pipeline::Mode::kAggregate && job.parts == 1 &&
+                         !job.may_move && !options.has_cluster && !options.is_tight;
+    if (chosen == 0) {
+      job.guard = {wire::Guard::kFlag, 1};
+    } else if (chosen == 1 && may_end) {
+      job.guard = {wire::Guard::kReject, has_bound ? largest : 0};
+      job.pushes_unsound = true;
+    } else {
+      job.guard = {wire::Guard::kZero, has_bound ? largest : 0};
+      job.pushes_unsound = true;
+    }
+  }
+}
+
 // The fault that takes a box down often takes a worker down with it. Then nobody has some result.
 void draw_outages(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0xd1b54a32d192ed03ull);
@@ -399,6 +427,7 @@ Options draw(uint64_t seed) {
   draw_room(seed, options);
   draw_addresses(seed, options);
   draw_parts(seed, options);
+  draw_guards(seed, options);
   return options;
 }
 

@@ -54,8 +54,10 @@ struct JobOptions {
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
-  bool barrier_at_end = true;  // no rank leaves before all are done
-  uint64_t think_max_ns = 0;   // upper bound of the pause between two operations
+  wire::GuardSpec guard;
+  bool pushes_unsound = false;  // guard zero or reject: ranks push unsound values too
+  bool barrier_at_end = true;   // no rank leaves before all are done
+  uint64_t think_max_ns = 0;    // upper bound of the pause between two operations
   Straggling straggling = Straggling::kNone;
   uint32_t straggler_factor = 1;  // factor by which a straggler's pauses are longer
   bool rogue = false;             // rank 0 violates the protocol

@@ -61,6 +61,10 @@ void add_job(Line& line, const JobOptions& job) {
   line.add(" %s%s", wire::kPriorityPolicyNames[static_cast<size_t>(job.priority_policy)],
            job.delivery == wire::Delivery::kPull ? " pull" : "");
   if (job.numerics == wire::Numerics::kOrdered) line.add(" ordered");
+  if (job.guard != wire::GuardSpec{}) {
+    line.add(" guard=%s/%g", wire::kGuardNames[static_cast<size_t>(job.guard.policy)],
+             static_cast<double>(job.guard.max_abs));
+  }
   add_model(line, job);
   line.add(" tensors=");
   for (const TensorOptions& tensor : job.tensors) {

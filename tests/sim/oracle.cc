@@ -54,7 +54,7 @@ void Oracle::restart_optimizer(uint32_t tensor, uint32_t first_element, uint32_t
   Chunk& chunk = tensors_[tensor].chunks[first_element / chunk_elements_];
   chunk.rounds = round + 1;
   chunk.since = round;
-  reduce::reference::store(dtype, chunk.weights.data(), weights, chunk.elements);
+  reduce::reference::store(dtype, chunk.weights.data(), weights, chunk.elements, FLT_MAX);
   std::fill(chunk.state.begin(), chunk.state.end(), 0.0f);
 }
 

@@ -133,7 +133,8 @@ void SyncReplay::claim(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) 
   const uint32_t fragment = parsed.header.fragment;
   chunk.claimed[rank] |= uint64_t{1} << fragment;
   std::vector<float> values(elements_of(chunk, fragment));
-  reduce::reference::store(job_.options.dtype, values.data(), parsed.payload, values.size());
+  reduce::reference::store(job_.options.dtype, values.data(), parsed.payload, values.size(),
+                           FLT_MAX);
   if (applies_on_arrival(chunk)) {
     step(chunk, fragment, values);
   } else if (chunk.clock > 0) {

@@ -66,6 +66,7 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   membership.priority_policy = options.priority_policy;
   membership.delivery = options.delivery;
   membership.numerics = options.numerics;
+  membership.guard = options.guard;
   membership.sync = options.sync;
   membership.replicas = options.has_copy ? 1 : 0;
   membership.incarnation = uint64_t{job.first_host + rank} << 32 | incarnation;

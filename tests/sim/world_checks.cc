@@ -134,6 +134,18 @@ void World::check_refusal(const Worker& worker) const {
   });
 }
 
+// A job that its guard ends names the rank that pushed the unsound value, and no other.
+void World::check_rejection(const Worker& worker) const {
+  const auto& rejected = worker.job().gradients.rejected();
+  if (!rejected || !worker.failure()) return;
+  const std::string& why = worker.failure()->message;
+  if (why.find("the job's guard rejects") == std::string::npos) return;
+  const std::string rank = "rank " + std::to_string(rejected->rank) + " pushed ";
+  const std::string round = ", round " + std::to_string(rejected->round) + ",";
+  require(why.find(rank) != std::string::npos && why.find(round) != std::string::npos,
+          [&] { return "guard: another push is blamed than one of " + rank + "it: " + why; });
+}
+
 void World::check_end() {
   check_everything();
   for (const auto& worker : workers_) {
@@ -143,6 +155,7 @@ void World::check_end() {
              " failed without cause: " + worker->failure()->message;
     });
     require(worker->failure() || worker->application()->done(), "the simulator stopped too early");
+    check_rejection(*worker);
     check_refusal(*worker);
   }
   const bool quiet = options_.faults_end_ns == 0 && rings_hold_all();
