@@ -149,8 +149,9 @@ struct alignas(kCacheLineBytes) OpenRoom {
 class SealRoom {
  public:
   void make() {
-    if (bytes_ == nullptr)
-      bytes_ = std::make_unique<std::byte[]>(limits::kBurstPackets * limits::kFragmentBytesMax);
+    if (bytes_ != nullptr) return;
+    constexpr size_t kBytes = limits::kBurstPackets * limits::kFragmentBytesMax;
+    bytes_ = std::make_unique_for_overwrite<std::byte[]>(kBytes);
   }
   // For the packet at this index of the burst; null if there is no room.
   std::byte* at(size_t index) {
