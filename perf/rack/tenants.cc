@@ -56,7 +56,9 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   Rack rack({.worker_count = 2 * workers + more, .worker_link = link, .box_link = link});
   const RackBox box =
       rack.start_box(0, {"--jobs.tenants=first weight=1; second weight=" + std::to_string(weight)});
-  PlayerOptions player{.box = box.control, .model = options["model"].as<std::string>()};
+  PlayerOptions player;
+  player.box = box.control;
+  player.model = options["model"].as<std::string>();
   player.job = "first/job";
   RackJob first(rack, player, 0, workers);
   player.job = "second/job";

@@ -152,12 +152,12 @@ TEST_CASE("a part that runs is surveyed, cut and written") {
   here.train(5);
   CHECK(here.ask(0, 0).newest_round() == 5);
   CHECK(here.ask(1, 5).state() == CutProgress::WRITING);
-  CHECK(here.snapshots.cut_bytes() == 3 * sizeof(float) * 20007);
+  CHECK(here.snapshots.cut_bytes({}) == 3 * sizeof(float) * 20007);
   REQUIRE(here.store.writes.size() == 1);
   here.store.writes[0](snapshot::PartFile{.box = {}, .name = "a", .bytes = 77, .crc32c = 5});
   CHECK(here.ask(1, 5).state() == CutProgress::WRITTEN);
   CHECK(here.ask(1, 5).bytes() == 77);
-  CHECK(here.snapshots.cut_bytes() == 0);
+  CHECK(here.snapshots.cut_bytes({}) == 0);
   here.ask(1, 5, true);
   CHECK(here.ask(1, 9).state() == CutProgress::CUTTING);  // another cut, not reached yet
 }
@@ -177,12 +177,12 @@ TEST_CASE("a cut takes memory until the disk has written it, even if no box asks
   }
   SECTION("cut anew") {
     REQUIRE(here.ask(1, 9).state() == CutProgress::CUTTING);
-    CHECK(here.snapshots.cut_bytes() == 2 * kBytes);
+    CHECK(here.snapshots.cut_bytes({}) == 2 * kBytes);
     here.ask(1, 9, true);
   }
-  CHECK(here.snapshots.cut_bytes() == kBytes);
+  CHECK(here.snapshots.cut_bytes({}) == kBytes);
   here.store.writes[0](Error{ErrorCode::kSystem, "no space left"});
-  CHECK(here.snapshots.cut_bytes() == 0);
+  CHECK(here.snapshots.cut_bytes({}) == 0);
 }
 
 TEST_CASE("a part that is cut or written for one snapshot is not cut for another") {
@@ -222,7 +222,7 @@ TEST_CASE("a cut ends with its part, or when no box asks for it any more") {
     here.pass(30 * kSecond + 1);
     here.snapshots.on_tick();
   }
-  CHECK(here.snapshots.cut_bytes() == 0);
+  CHECK(here.snapshots.cut_bytes({}) == 0);
 }
 
 TEST_CASE("a box without a folder takes no cut, even if it was not surveyed first") {
