@@ -351,7 +351,7 @@ constexpr MetricRow kRows[] = {
             "Fragments from the rank that hold an infinity, a NaN, or a value beyond the job's "
             "guard_max_abs",
             [](const control::WorkerView& worker) { return Value(worker.nonfinite_fragments); }),
-    of_rank("pbox_worker_gradient_square_sum", kGauge,
+    of_rank("pbox_worker_gradient_squares", kGauge,
             "Sum of the squares of the rank's newest measured gradient, over the chunks on this "
             "box; the first 16 rounds of a job are measured, and every 16th",
             [](const control::WorkerView& worker) { return worker.gradient_squares; }),

@@ -114,7 +114,7 @@ void check_metrics(const Daemon& daemon, uint64_t fragments) {
     INFO(label);
     CHECK(daemon.metric("pbox_worker_nonfinite_fragments_total", label) ==
           (rank == kCulprit ? fragments : 0));
-    CHECK(daemon.metric("pbox_worker_gradient_square_sum", label) ==
+    CHECK(daemon.metric("pbox_worker_gradient_squares", label) ==
           2 * kElements * (rank + 1) * (rank + 1));
   }
   const Json job = Json::parse(daemon.get("/api/v1/jobs/job"));

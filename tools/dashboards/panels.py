@@ -87,7 +87,7 @@ JOB_PANELS = [
     ("time", "Norm of the gradient", "none",
      "Each rank's newest measured gradient. A rank far above the others spoils the result.",
      {"{{training_job}} rank {{rank}}":
-          f"sqrt(sum by (training_job, rank) (pbox_worker_gradient_square_sum{{{JOB}}}))"}),
+          f"sqrt(sum by (training_job, rank) (pbox_worker_gradient_squares{{{JOB}}}))"}),
     ("time", "Since the last packet", "s", "By rank.",
      {"{{training_job}} rank {{rank}}": f"pbox_worker_last_packet_age_seconds{{{JOB}}}"}),
     ("time", "Rounds that reads lacked", "none", "Only for jobs that report the age of data.",

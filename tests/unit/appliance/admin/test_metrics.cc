@@ -103,7 +103,7 @@ TEST_CASE("worker families say which rank is late and which is gone") {
         "pbox_worker_last_packet_age_seconds{training_job=\"bert\",rank=\"0\"} 0.25",
         "pbox_worker_nonfinite_fragments_total{training_job=\"bert\",rank=\"0\"} 0",
         "pbox_worker_nonfinite_fragments_total{training_job=\"bert\",rank=\"1\"} 21",
-        "pbox_worker_gradient_square_sum{training_job=\"bert\",rank=\"1\"} 6.25",
+        "pbox_worker_gradient_squares{training_job=\"bert\",rank=\"1\"} 6.25",
         "pbox_worker_up{training_job=\"bert\",rank=\"0\"} 1",
         "pbox_worker_up{training_job=\"bert\",rank=\"1\"} 0",
         "pbox_job_chunk_rounds_total{training_job=\"bert\"} 1234",
