@@ -18,7 +18,9 @@ class AuditedDesk {
   ConnectionId open(const std::string& uri) {
     const ConnectionId id = next_id_++;
     const auto peer = nic::parse_endpoint("10.0.0.9", static_cast<uint16_t>(id));
-    desk.registry().on_open(id, *peer, desk.now_ns(), *tls::parse_identity(uri));
+    const tls::Identity identity = *tls::parse_identity(uri);
+    desk.parts.listed.insert(identity.box);
+    desk.registry().on_open(id, *peer, desk.now_ns(), identity);
     return id;
   }
   std::vector<audit::Record> take() { return std::exchange(records_, {}); }
