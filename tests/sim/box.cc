@@ -383,8 +383,10 @@ JobModel& Box::job_of(ConnectionId id) {
 
 void Box::note_refusal(const std::string& text) {
   if (!rack_.options.is_tight) return;
-  const bool lacks_slot = text.find("[jobs] max") != std::string::npos;
+  // With keys a refusal does not name the key of the configuration.
+  const bool lacks_slot = text.find("a place among the jobs") != std::string::npos;
   const bool lacks_memory = text.find(" bytes on pipeline ") != std::string::npos ||
+                            text.find(" bytes; the box has no room") != std::string::npos ||
                             text.find("[memory] job_share") != std::string::npos ||
                             text.find("has room neither here") != std::string::npos;
   if (!lacks_slot && !lacks_memory) return;
