@@ -6,26 +6,42 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <stdexcept>
 #include <thread>
 
 namespace pbox::test {
 namespace {
 
-// These sockets stay open together while ports are chosen, so that no port is chosen twice.
+// The ports from here on are those that the kernel chooses itself, also for every connection.
+uint16_t first_ephemeral_port() {
+  std::ifstream range("/proc/sys/net/ipv4/ip_local_port_range");
+  uint16_t first = 0;
+  if (!(range >> first) || first < 2'048) throw std::runtime_error("no ip_local_port_range");
+  return first;
+}
+
+// A port that the kernel gives to nobody while the member that has it is down. These sockets stay
+// open together while ports are chosen, so that no port is chosen twice.
 class FreePort {
  public:
   FreePort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    if (bind(fd_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-        getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-      throw std::runtime_error("no free port");
+    const uint16_t end = first_ephemeral_port();
+    std::random_device draw;
+    for (int attempts = 1'000; number_ == 0; --attempts) {
+      if (attempts == 0) throw std::runtime_error("no free port");
+      const uint16_t candidate =
+          std::uniform_int_distribution<uint16_t>(end / 2, static_cast<uint16_t>(end - 1))(draw);
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      address.sin_port = htons(candidate);
+      if (bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+        number_ = candidate;
+      }
     }
-    number_ = ntohs(address.sin_port);
   }
   ~FreePort() { close(fd_); }
   FreePort(const FreePort&) = delete;
