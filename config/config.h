@@ -148,10 +148,10 @@ struct Memory {
   bool operator==(const Memory&) const = default;
 };
 
-// Bounds of one tenant's jobs on this box, and its share of the wire. A bound of 0 is none.
+// Bounds of one tenant's jobs on this box, and its share of its turns. A bound of 0 is none.
 struct Tenant {
   std::string name;          // "*": each tenant that is not listed
-  uint32_t weight = 1;       // share of the wire while other tenants want it too
+  uint32_t weight = 1;       // share of turns and buffers while others want them
   uint32_t jobs = 0;         // at a time
   uint64_t memory_mib = 0;   // held by its jobs, with the states that they left and snapshots
   uint32_t sessions = 0;     // one for each rank, part and pipeline

@@ -86,7 +86,7 @@ Field dpdk_devices() {
 
 Field job_tenants() {
   return Field{"jobs.tenants",
-               "bounds of tenants and their shares of the wire; a tenant's jobs are TENANT/NAME",
+               "bounds of tenants and their shares of the box; a tenant's jobs are TENANT/NAME",
                "items separated by ';', each a tenant or '*' and its bounds, as "
                "acme weight=3 jobs=10 memory_mib=4096 sessions=640 connections=80",
                true,

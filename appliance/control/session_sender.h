@@ -57,8 +57,7 @@ uint32_t receivable_bytes(const PipelineInfo& info, uint32_t fragment_bytes);
 //
 // All sessions of the pipeline together get at most three quarters of the receive buffer, so that
 // it never overflows, however the workers' bursts coincide. Tenants get shares in proportion to
-// their weights, and a tenant's sessions shares in proportion to their windows. While two tenants
-// push as fast as they may, the box receives from them in this proportion.
+// their weights, and a tenant's sessions shares in proportion to their windows.
 uint32_t credit_share(uint32_t receive_buffer_bytes, std::span<const TenantDemand> tenants,
                       const TenantDemand& own, uint64_t window_bytes);
 

@@ -18,7 +18,7 @@ struct Connection;
 
 // A bound of 0 is none.
 struct TenantBounds {
-  uint32_t weight = 1;  // share of the wire while other tenants want it too
+  uint32_t weight = 1;  // share of turns and buffers while others want them
   uint32_t jobs = 0;
   uint32_t sessions = 0;  // one for each rank, part and pipeline
   uint32_t connections = 0;
