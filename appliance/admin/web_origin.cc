@@ -1,9 +1,8 @@
 #include "appliance/admin/web_origin.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
-#include <array>
+
+#include "nic/endpoint.h"
 
 namespace pbox::admin {
 namespace {
@@ -46,12 +45,6 @@ std::optional<Authority> read_authority(std::string_view text) {
   return Authority{lower_name(host), std::string(rest)};
 }
 
-bool is_ip_literal(const std::string& host) {
-  std::array<unsigned char, sizeof(in6_addr)> ignored;
-  return inet_pton(AF_INET, host.c_str(), ignored.data()) == 1 ||
-         inet_pton(AF_INET6, host.c_str(), ignored.data()) == 1;
-}
-
 std::string quoted(std::string_view text) {
   std::string safe = "'";
   safe += text.substr(0, kShownBytesMax);
@@ -83,7 +76,8 @@ OwnNames::OwnNames(const std::vector<std::string>& names) : names_{"localhost"} 
 
 bool OwnNames::contains(std::string_view host) const {
   const std::string name = lower_name(host);
-  return is_ip_literal(name) || std::find(names_.begin(), names_.end(), name) != names_.end();
+  return nic::parse_endpoint(name, 0) ||
+         std::find(names_.begin(), names_.end(), name) != names_.end();
 }
 
 std::optional<OriginRefusal> check_origin(const OwnNames& names, const OriginHeaders& headers) {

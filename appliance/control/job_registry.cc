@@ -4,6 +4,7 @@
 #include <set>
 
 #include "appliance/control/authorise.h"
+#include "appliance/control/refusals.h"
 #include "appliance/control/version_checks.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -33,11 +34,8 @@ proto::BoxMessage data_addresses(const PipelineHost& host) {
 
 void refuse_message(RegistryContext& context, ConnectionId id, const Connection& peer,
                     const proto::WorkerMessage& message, const Error& why) {
-  if (message.has_join() || message.has_ask_part_map()) ++context.totals.joins_refused;
-  if (message.has_join()) {
-    context.note(Severity::kWarning, "join_refused", peer.peer + ": " + why.message);
-    context.audit(join_record(audit::Kind::kJoinRefused, message.join(), why.message), &peer);
-  }
+  if (message.has_join()) return refuse_join(context, id, peer, why, &message.join());
+  if (message.has_ask_part_map()) ++context.totals.joins_refused;
   context.connections.refuse(id, why);
 }
 
@@ -84,10 +82,7 @@ void JobRegistry::on_open(ConnectionId connection, const nic::Endpoint& peer, ui
   const Status in_bounds =
       check_connections(tenant, context_.options.tenants, context_.connections, 0);
   if (in_bounds) return;
-  context_.note(Severity::kWarning, "join_refused",
-                to_string(peer) + ": " + in_bounds.error().message);
-  ++context_.totals.joins_refused;
-  context_.connections.refuse(connection, in_bounds.error());
+  refuse_join(context_, connection, *context_.connections.find(connection), in_bounds.error());
 }
 
 void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t now_ns) {
@@ -429,11 +424,11 @@ uint64_t JobRegistry::memory_taken_bytes(std::optional<std::string_view> tenant)
 std::map<std::string, TenantUse, std::less<>> JobRegistry::tenants() const {
   auto uses = tenant_uses(context_.jobs);
   for (const auto& [id, connection] : std::as_const(context_.connections)) {
-    if (connection.identity && connection.identity->role != tls::Role::kTenant) continue;
-    if (!connection.identity && connection.job == nullptr) continue;
-    ++uses[std::string(tenant_of(connection))].connections;
+    if (const auto tenant = tenant_of(connection)) ++uses[std::string(*tenant)].connections;
   }
-  for (auto& [tenant, use] : uses) use.memory_bytes = memory_taken_bytes(tenant);
+  for (auto& [tenant, use] : uses) {
+    use.memory_bytes += handover_.kept_bytes_of(tenant) + snapshots_.cut_bytes(tenant);
+  }
   return uses;
 }
 

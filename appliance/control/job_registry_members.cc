@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "appliance/control/job_registry.h"
+#include "appliance/control/refusals.h"
 #include "appliance/control/version_checks.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -125,10 +126,7 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection,
     }
   }
   if (!job) {
-    ++context_.totals.joins_refused;
-    context_.note(Severity::kWarning, "join_refused", connection.peer + ": " + job.error().message);
-    context_.audit(join_record(audit::Kind::kJoinRefused, join, job.error().message), &connection);
-    return context_.connections.refuse(id, job.error());
+    return refuse_join(context_, id, connection, job.error(), &join);
   }
   PBOX_CHECK(*job != nullptr);
   connection.job = *job;

@@ -28,7 +28,7 @@ class SessionSender {
   // `open_rounds`: by chunk; empty in a job that begins.
   void send(Job& job, uint32_t rank, const std::vector<uint32_t>& open_rounds);
   // The number of sessions, or the weight of a tenant, has changed: gives each job its new share of
-  // the receive rings and of the wire.
+  // the receive rings and of the turns to send.
   void share_credit();
 
  private:

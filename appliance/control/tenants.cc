@@ -28,10 +28,13 @@ std::map<std::string, TenantUse, std::less<>> tenant_uses(const JobTable& jobs) 
   return uses;
 }
 
-std::string_view tenant_of(const Connection& connection) {
-  if (connection.identity) return connection.identity->tenant;
-  return connection.job == nullptr ? std::string_view()
-                                   : wire::tenant_of(connection.job->spec().name);
+std::optional<std::string_view> tenant_of(const Connection& connection) {
+  if (connection.identity) {
+    if (connection.identity->role != tls::Role::kTenant) return std::nullopt;
+    return connection.identity->tenant;
+  }
+  if (connection.job == nullptr) return std::nullopt;
+  return wire::tenant_of(connection.job->spec().name);
 }
 
 Status check_connections(std::string_view tenant, const TenantPolicy& policy,
@@ -40,8 +43,7 @@ Status check_connections(std::string_view tenant, const TenantPolicy& policy,
   if (bound == 0) return ok_status();
   uint32_t count = more;
   for (const auto& [id, connection] : connections) {
-    const bool is_known = connection.identity || connection.job != nullptr;
-    if (is_known && tenant_of(connection) == tenant) ++count;
+    if (tenant_of(connection) == tenant) ++count;
   }
   return check_bound(tenant, "control connections", "connections", bound, count - 1, 1);
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -47,8 +48,9 @@ struct TenantUse {
 // The tenants that have a job here, by name. Without kept states and cuts.
 std::map<std::string, TenantUse, std::less<>> tenant_uses(const JobTable& jobs);
 
-// The tenant whose keys the connection's peer has, or else that of the job that it has joined.
-std::string_view tenant_of(const Connection& connection);
+// The tenant whose keys the connection's peer has; without keys, that of the job that it has
+// joined. Nothing if there is none: a box, an operator, or a peer that has not joined yet.
+std::optional<std::string_view> tenant_of(const Connection& connection);
 // `more`: connections that the tenant is about to have beside those that count already.
 Status check_connections(std::string_view tenant, const TenantPolicy& policy,
                          const ControlConnections& connections, uint32_t more);

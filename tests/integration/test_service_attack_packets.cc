@@ -14,7 +14,6 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
-#include "nic/crypto/session_keys.h"
 #include "nic/wire/tag.h"
 #include "tests/support/attacked_site.h"
 #include "tests/support/packet_bytes.h"
@@ -173,25 +172,6 @@ class Attacker {
 Bytes with_header(Bytes bytes, const wire::Header& header) {
   std::memcpy(bytes.data(), &header, sizeof(header));
   return bytes;
-}
-
-// A seal of a session that the attacker's own keys have got.
-seal::SessionSeal make_seal(const SecurePeer& peer, const proto::Session& session,
-                            const std::string& job) {
-  const auto exporter = [&peer](std::span<const std::byte> context, crypto::TrafficSecret& to) {
-    peer.tls().export_secret(context, to.bytes);
-    return true;
-  };
-  auto made = crypto::make_session_keys(crypto::End::kWorker, exporter,
-                                        std::make_shared<crypto::SecretPages>())
-                  ->make({.box = session.box(),
-                          .job = job,
-                          .epoch = session.epoch(),
-                          .incarnation = 7,
-                          .suite = static_cast<seal::Suite>(session.suite())},
-                         {0, session.pipelines(0).spi()});
-  REQUIRE(made);
-  return std::move(*made);
 }
 
 std::vector<Heard> to_box(const Attacker& attacker) {

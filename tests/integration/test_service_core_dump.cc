@@ -81,26 +81,9 @@ void add_session_keys(const SecurePeer& peer, const proto::Session& session,
   }
 }
 
-seal::SessionSeal make_seal(const SecurePeer& peer, const proto::Session& session) {
-  const auto exporter = [&peer](std::span<const std::byte> context, crypto::TrafficSecret& to) {
-    peer.tls().export_secret(context, to.bytes);
-    return true;
-  };
-  auto made = crypto::make_session_keys(crypto::End::kWorker, exporter,
-                                        std::make_shared<crypto::SecretPages>())
-                  ->make({.box = session.box(),
-                          .job = kJob,
-                          .epoch = session.epoch(),
-                          .incarnation = 7,
-                          .suite = static_cast<seal::Suite>(session.suite())},
-                         {0, session.pipelines(0).spi()});
-  REQUIRE(made);
-  return std::move(*made);
-}
-
 // Pushes one round of the job's tensor, and requires the authentic result.
 void exchange(const SecurePeer& peer, const proto::Session& session) {
-  seal::SessionSeal seal = make_seal(peer, session);
+  seal::SessionSeal seal = make_seal(peer, session, kJob);
   const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_in box{};
   box.sin_family = AF_INET;

@@ -4,6 +4,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <stdexcept>
+
+#include "nic/crypto/session_keys.h"
 #include "nic/wire/control_versions.h"
 #include "tests/support/daemon.h"
 #include "tests/support/worker_process.h"
@@ -83,6 +86,24 @@ std::string SecurePeer::refusal(const proto::WorkerMessage& message) {
   const auto answer = heard();
   if (!answer) return "closed";
   return answer->has_failure() ? answer->failure().message() : "";
+}
+
+seal::SessionSeal make_seal(const SecurePeer& peer, const proto::Session& session,
+                            const std::string& job) {
+  const auto exporter = [&peer](std::span<const std::byte> context, crypto::TrafficSecret& to) {
+    peer.tls().export_secret(context, to.bytes);
+    return true;
+  };
+  auto made = crypto::make_session_keys(crypto::End::kWorker, exporter,
+                                        std::make_shared<crypto::SecretPages>())
+                  ->make({.box = session.box(),
+                          .job = job,
+                          .epoch = session.epoch(),
+                          .incarnation = 7,
+                          .suite = static_cast<seal::Suite>(session.suite())},
+                         {0, session.pipelines(0).spi()});
+  if (!made) throw std::runtime_error(made.error().message);
+  return std::move(*made);
 }
 
 proto::WorkerMessage join_of(const std::string& job, uint32_t rank, uint32_t world_size) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "nic/seal/session_seal.h"
 #include "nic/tls/credentials.h"
 #include "nic/wire/control.pb.h"
 #include "nic/wire/control_frame.h"
@@ -50,6 +51,11 @@ class SecurePeer {
 
 // A JOIN of one small tensor.
 proto::WorkerMessage join_of(const std::string& job, uint32_t rank = 0, uint32_t world_size = 1);
+
+// The peer's end of its first session on the first pipeline, as a worker with the incarnation of
+// join_of() for rank 0 has it.
+seal::SessionSeal make_seal(const SecurePeer& peer, const proto::Session& session,
+                            const std::string& job);
 
 // Asks a box by plain TCP, and returns all that it answers until it closes the connection or is
 // silent for `silence_ms`.

@@ -32,49 +32,40 @@ grep -qF "\"$socket\"" "$units/../tools/pboxctl/admin_client.cc" || {
 systemd-analyze security --offline=true --threshold=15 "$folder/pboxd.service" \
   > "$folder/security" || { cat "$folder/security"; exit 1; }
 
+# Verifies the unit with one drop-in, and checks that its exposure is at most THRESHOLD tenths. The
+# report of systemd-analyze is in the file `security` then.
+#   with_drop_in FILE THRESHOLD
+with_drop_in() {
+  rm -rf "$folder/pboxd.service.d" && mkdir "$folder/pboxd.service.d"
+  cp "$units/$1" "$folder/pboxd.service.d/"
+  output=$(systemd-analyze verify --man=no "$folder/pboxd.service" 2>&1) \
+    || { echo "$output"; exit 1; }
+  if [ -n "$output" ]; then
+    echo "systemd-analyze verify with $1: $output"
+    exit 1
+  fi
+  systemd-analyze security --offline=true --threshold="$2" "$folder/pboxd.service" \
+    > "$folder/security" || { cat "$folder/security"; exit 1; }
+}
+
 # With the drop-in for DPDK, only VFIO, verbs, raw packets and interfaces are open in addition.
-mkdir -p "$folder/pboxd.service.d"
-cp "$units/pboxd-dpdk.conf" "$folder/pboxd.service.d/dpdk.conf"
-output=$(systemd-analyze verify --man=no "$folder/pboxd.service" 2>&1) \
-  || { echo "$output"; exit 1; }
-if [ -n "$output" ]; then
-  echo "systemd-analyze verify with pboxd-dpdk.conf: $output"
-  exit 1
-fi
-systemd-analyze security --offline=true --threshold=21 "$folder/pboxd.service" \
-  > "$folder/security" || { cat "$folder/security"; exit 1; }
+with_drop_in pboxd-dpdk.conf 21
 grep -q 'char-vfio:rw' "$folder/security" || { echo "pboxd-dpdk.conf opens no VFIO"; exit 1; }
 
 # With the drop-in for RDMA, only verbs are open in addition.
-rm "$folder/pboxd.service.d/dpdk.conf"
-cp "$units/pboxd-rdma.conf" "$folder/pboxd.service.d/rdma.conf"
-output=$(systemd-analyze verify --man=no "$folder/pboxd.service" 2>&1) \
-  || { echo "$output"; exit 1; }
-if [ -n "$output" ]; then
-  echo "systemd-analyze verify with pboxd-rdma.conf: $output"
-  exit 1
-fi
-systemd-analyze security --offline=true --threshold=16 "$folder/pboxd.service" \
-  > "$folder/security" || { cat "$folder/security"; exit 1; }
+with_drop_in pboxd-rdma.conf 16
 grep -q 'char-infiniband_verbs:rw' "$folder/security" \
   || { echo "pboxd-rdma.conf opens no verbs"; exit 1; }
 ! grep -q 'char-vfio' "$folder/security" || { echo "pboxd-rdma.conf opens VFIO"; exit 1; }
+
+# With the drop-in for credentials the unit is as closed as before.
+with_drop_in pboxd-credentials.conf 15
 
 # The buffers that the daemon asks for by default must be within the limits that the package sets.
 for limit in net.core.rmem_max net.core.wmem_max; do
   grep -q "^$limit = 8388608\$" "$units/pbox.sysctl" \
     || { echo "pbox.sysctl does not set $limit to 8 MiB"; exit 1; }
 done
-
-# With the drop-in for credentials the unit is as closed as before.
-rm "$folder/pboxd.service.d/rdma.conf"
-cp "$units/pboxd-credentials.conf" "$folder/pboxd.service.d/credentials.conf"
-output=$(systemd-analyze verify --man=no "$folder/pboxd.service" 2>&1) \
-  || { echo "$output"; exit 1; }
-if [ -n "$output" ]; then
-  echo "systemd-analyze verify with pboxd-credentials.conf: $output"
-  exit 1
-fi
 
 mkdir -p "$folder/root/etc"
 systemd-sysusers --root="$folder/root" "$units/pbox.sysusers"

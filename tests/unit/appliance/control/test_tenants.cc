@@ -102,7 +102,9 @@ TEST_CASE("a tenant's connections are bounded: with keys when they open, without
     desk.start("acme/two", 1);
   }
   SECTION("with keys") {
-    Desk desk({.tenants = policy("acme", {.connections = 2})});
+    std::vector<audit::Record> audited;
+    Desk desk({.tenants = policy("acme", {.connections = 2}),
+               .audit = [&](const audit::Record& record) { audited.push_back(record); }});
     const ConnectionId first = desk.open(keys_of("acme"));
     desk.open(keys_of("acme"));
     desk.open(keys_of("beta"));
@@ -110,6 +112,9 @@ TEST_CASE("a tenant's connections are bounded: with keys when they open, without
     CHECK_THAT(desk.take_failure(third).message(), Contains("2 of the 2 control connections"));
     CHECK(desk.is_closed(third));
     CHECK(desk.registry().totals().joins_refused == 1);
+    REQUIRE(audited.size() == 1);
+    CHECK(audited[0].kind == audit::Kind::kJoinRefused);
+    CHECK(audited[0].who == tls::to_uri(keys_of("acme")));
     desk.hang_up(third);
     desk.hang_up(first);
     CHECK_FALSE(desk.is_closed(desk.open(keys_of("acme"))));

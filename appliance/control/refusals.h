@@ -1,0 +1,13 @@
+// Refuses workers. Control thread.
+#pragma once
+
+#include "appliance/control/registry_context.h"
+
+namespace pbox::control {
+
+// Tells the peer why it may not join, and closes its connection. The box counts it, and the log and
+// the audit log have it. `join`: null if the peer has not said what it wants to join.
+void refuse_join(RegistryContext& context, ConnectionId id, const Connection& peer,
+                 const Error& why, const proto::Join* join = nullptr);
+
+}  // namespace pbox::control
