@@ -235,8 +235,11 @@ size_t Egress::fill_group(JobShard& shard, Session& session, size_t filled, size
     // A rank that has rejoined has no known address until its first packet arrives. It asks then.
     const bool sends = session.present && session.reachable;
     const ResultMaker maker(shard, session, *at.chunk, at.round, context_.tag);
-    const bool announces = shard.delivery == wire::Delivery::kPull;
-    const uint32_t packets = announces ? 1 : at.chunk->fragment_count;
+    const bool announces =
+        shard.delivery == wire::Delivery::kPull ||
+        (shard.is_collective && !finished_shape(*at.chunk).shape.is_sent_to(session.rank));
+    const uint32_t packets = announces ? 1 : maker.fragment_count();
+    PBOX_DCHECK(packets > 0 && packets <= limits::kFragmentCountMax);
     for (; sends && cursor.fragment < packets; ++cursor.fragment) {
       if (filled == limit || shard.egress_deficit_bytes <= 0) return filled;
       if (announces) {
@@ -257,8 +260,8 @@ size_t Egress::fill_group(JobShard& shard, Session& session, size_t filled, size
   return filled;
 }
 
-// Delivery `pull`: tells the worker that the chunk is finished, by a STATUS that it did not ask
-// for.
+// Delivery `pull`, and ranks that a slot's result is not for: tells the worker that the chunk is
+// finished, by a STATUS that it did not ask for.
 void Egress::make_announcement(const JobShard& shard, Session& session, const FanOut& at,
                                size_t index) {
   wire::StatusPayload& status = outgoing_status_[index];

@@ -13,7 +13,8 @@
 //   engine_sync.cc     consistency models other than BSP
 //   engine.cc          commands of the control thread, and the tick
 //
-// Parts with a state of their own: Egress, the packets that leave, and FlightRecording.
+// Parts with a state of their own: Egress, the packets that leave, ShapedPushes, the pushes of
+// collectives, and FlightRecording.
 #pragma once
 
 #include <array>
@@ -30,6 +31,7 @@
 #include "pipeline/flight_recording.h"
 #include "pipeline/observe/phase_clock.h"
 #include "pipeline/reduce/reduce.h"
+#include "pipeline/shaped_pushes.h"
 
 namespace pbox::pipeline {
 
@@ -191,6 +193,7 @@ class Engine {
   FlightRecording flight_;
   Egress egress_;
   PhaseClock clock_{context_.counters};
+  ShapedPushes shaped_{context_, flight_, kernels_};
   FetchChoice fetch_choice_;
   seal::OpenRoom opened_;
   uint64_t aggregated_ = 0;  // fragments of this burst, added to the counters once per burst

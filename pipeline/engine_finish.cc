@@ -92,6 +92,8 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
   chunk.first_missing = 0;
   chunk.copy_rank = kNoRank;
   ++chunk.rounds_finished;
+  if (shard.is_collective) [[unlikely]]
+    chunk.shaped[chunk.open_round() & 1] = {};
   context_.counters.add(Counter::kRoundsFinished);
   shard.rounds_finished.add(1);
   if (shard.trace != nullptr) [[unlikely]] {

@@ -34,7 +34,7 @@ void Engine::on_pull(JobShard& shard, Session& session, const nic::RxPacket& pac
   if (parsed.header.round + 1 == chunk->open_round() && !chunk->is_stepped) {
     wire::PullPayload pull;
     std::memcpy(&pull, parsed.payload, sizeof(pull));
-    const uint64_t mask = chunk->full_mask & ~pull.held_mask;
+    const uint64_t mask = result_mask(*chunk, session.rank) & ~pull.held_mask;
     if (chunk->pulled != nullptr && answer_pull(shard, session, *chunk, mask)) return;
     if (request_resend(shard, session, *chunk, mask, now_ns)) return;
   }

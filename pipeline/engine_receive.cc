@@ -162,13 +162,24 @@ void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& pars
                      uint64_t now_ns) {
   const wire::Header& header = parsed.header;
   Chunk* chunk = check_round(shard, header);
-  if (chunk == nullptr || !check_fragment(shard, *chunk, header)) return;
+  if (chunk == nullptr) return;
+  const bool is_shaped = shard.is_collective;
+  if (!is_shaped && !check_fragment(shard, *chunk, header)) return;
   if (header.round != chunk->open_round()) {  // finished: the worker may have missed the result
-    on_push_of_finished(shard, session, *chunk, uint64_t{1} << header.fragment, now_ns);
+    const uint64_t mask =
+        is_shaped ? ShapedPushes::asked_mask(*chunk, header) : uint64_t{1} << header.fragment;
+    on_push_of_finished(shard, session, *chunk, mask, now_ns);
     return;
   }
-  if (!claim_fragment(shard, session, *chunk, header)) return;
-  add_fragment(shard, session, *chunk, parsed);
+  if (is_shaped) [[unlikely]] {
+    if (!shaped_.take(shard, session, *chunk, parsed)) return;
+    ++aggregated_;
+    aggregated_bytes_ += header.payload_bytes;
+    clock_.mark(Phase::kAdd);
+  } else {
+    if (!claim_fragment(shard, session, *chunk, header)) return;
+    add_fragment(shard, session, *chunk, parsed);
+  }
   finish_push(shard, session, *chunk);
 }
 
@@ -176,6 +187,7 @@ void Engine::on_push_of_finished(JobShard& shard, Session& session, Chunk& chunk
                                  uint64_t now_ns) {
   PBOX_DCHECK((mask & ~chunk.full_mask) == 0);
   count_duplicate(context_, session);
+  mask &= result_mask(chunk, session.rank);
   if (shard.delivery == wire::Delivery::kBroadcast) {
     request_resend(shard, session, chunk, mask, now_ns);
   }
@@ -271,7 +283,7 @@ bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
     return true;
   }
   const bool is_first = (chunk.claimed_any & bit) == 0;
-  const auto sum = gradient_kernel(kernels_, shard, chunk, is_first);
+  const auto sum = gradient_kernel(kernels_, shard.guard, chunk.dtype, is_first);
   return following_ == nullptr
              ? sum(accumulator, parsed.payload, elements, shard.value_limit)
              : sum_in_pieces(sum, accumulator, {parsed.payload, header.payload_bytes},
@@ -281,7 +293,8 @@ bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
 // Ends the round if the rank has pushed all of the chunk and was the last one missing.
 void Engine::finish_push(JobShard& shard, Session& session, Chunk& chunk) {
   if (chunk.claimed[session.rank] != chunk.full_mask) return;
-  PBOX_DCHECK(chunk.claimed_any == chunk.full_mask || chunk.copy_rank != kNoRank);
+  PBOX_DCHECK(chunk.claimed_any == chunk.full_mask || chunk.copy_rank != kNoRank ||
+              shard.is_collective);
   if (++chunk.complete_workers < shard.workers_needed(chunk)) {
     shard.stragglers.arrived(shard.index_of(chunk), context_.now_ns);
     return;

@@ -73,7 +73,7 @@ void Engine::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::
   PBOX_DCHECK(offset + elements <= chunk.elements);
   PBOX_DCHECK(shard.gradient != nullptr && chunk.weights != nullptr);
   measure_gradient(kernels_, shard, session, chunk, parsed);
-  const auto take = gradient_kernel(kernels_, shard, chunk, true);
+  const auto take = gradient_kernel(kernels_, shard.guard, chunk.dtype, true);
   if (!take(shard.gradient, parsed.payload, elements, shard.value_limit)) [[unlikely]]
     note_unsound(shard, session, chunk, header.round, context_.now_ns);
   const bool is_mean = shard.reduction == Reduction::kMean;

@@ -22,8 +22,9 @@ constexpr VerdictRow kVerdicts[] = {
     {Verdict::kEpoch, Counter::kRejectEpoch},    {Verdict::kGeneration, Counter::kRejectGeneration},
     {Verdict::kChunk, Counter::kRejectChunk},    {Verdict::kFragment, Counter::kRejectFragment},
     {Verdict::kDtype, Counter::kRejectDtype},    {Verdict::kRound, Counter::kRejectRound},
-    {Verdict::kDuplicate, Counter::kDuplicate},  {Verdict::kStale, Counter::kStale},
-    {Verdict::kDropped, Counter::kDropped},      {Verdict::kPull, Counter::kPullsReceived},
+    {Verdict::kShape, Counter::kRejectShape},    {Verdict::kDuplicate, Counter::kDuplicate},
+    {Verdict::kStale, Counter::kStale},          {Verdict::kDropped, Counter::kDropped},
+    {Verdict::kPull, Counter::kPullsReceived},
 };
 static_assert(std::size(kVerdicts) == FlightRecording::kCountedVerdicts);
 
@@ -111,6 +112,7 @@ void FlightRecording::record_shard(const JobShard& shard) {
   record.mode = static_cast<uint8_t>(shard.mode);
   record.reduction = static_cast<uint8_t>(shard.reduction);
   record.partial = shard.partial ? 1 : 0;
+  record.is_collective = shard.is_collective ? 1 : 0;
   record.delivery = static_cast<uint8_t>(shard.delivery);
   record.sync_model = static_cast<uint8_t>(shard.sync.model);
   const size_t name_bytes = std::min<size_t>(shard.name.size(), limits::kJobNameBytesMax);

@@ -15,7 +15,7 @@ namespace pbox::pipeline {
 class FlightRecording {
  public:
   // Verdicts that are inferred from a counter that moved: all but "aggregated".
-  static constexpr size_t kCountedVerdicts = 18;
+  static constexpr size_t kCountedVerdicts = 19;
 
   // Packets that fail before their session is known to have sent them, which anybody can send, keep
   // at most one record in this many. Metrics count the others.

@@ -59,6 +59,15 @@ size_t pulled_bytes(const ShardSpec& spec) {
   return spec.delivery == wire::Delivery::kPull ? spec.sessions.size() * sizeof(uint32_t) : 0;
 }
 
+size_t shaped_bytes(const ShardSpec& spec) {
+  return spec.is_collective ? cache_lines(limits::kSlotRing * sizeof(ShapedRound)) : 0;
+}
+
+// The size of a chunk's sum. A slot's elements are bytes of it.
+size_t sum_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
+  return size_t{chunk.elements} * (spec.is_collective ? 1 : sizeof(float));
+}
+
 // The size of all ranks' pushes of one round.
 size_t pushed_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
   if (spec.numerics != wire::Numerics::kOrdered) return 0;
@@ -69,8 +78,8 @@ size_t pushed_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
 
 // The bytes that JobShard::lay_out_chunk takes.
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
-  const size_t floats = staggered(size_t{chunk.elements} * sizeof(float));
-  const size_t masks = cache_lines(spec.sessions.size() * sizeof(uint64_t)) +
+  const size_t floats = staggered(sum_bytes(spec, chunk));
+  const size_t masks = cache_lines(spec.sessions.size() * sizeof(uint64_t)) + shaped_bytes(spec) +
                        limits::kSlotRing * contributors_bytes(counts_contributors(spec)) +
                        sync_footprint(spec) + cache_lines(pulled_bytes(spec)) +
                        cache_lines(pushed_bytes(spec, chunk));
@@ -118,6 +127,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   accepted_generation = spec.generation;
   fragment_bytes = spec.fragment_bytes;
   mode = spec.mode;
+  is_collective = spec.is_collective;
   reduction = spec.reduction;
   partial = counts_contributors(spec);
   sync = spec.sync;
@@ -129,6 +139,8 @@ void JobShard::lay_out(const ShardSpec& spec) {
   report_fd_ = spec.report_fd;
   optimizer = spec.optimizer;
   PBOX_CHECK(sync.model == wire::SyncModel::kBsp || mode == Mode::kOptimize);
+  PBOX_CHECK(!is_collective || mode == Mode::kAggregate);
+  PBOX_CHECK(!is_collective || (!partial && !spec.relayed));
   const bool rejects = guard.policy == wire::Guard::kReject;
   PBOX_CHECK(!rejects || sync.model == wire::SyncModel::kBsp);
   PBOX_CHECK(!rejects || spec.gated || mode == Mode::kAggregate);
@@ -168,7 +180,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
 }
 
 void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk) {
-  const size_t float_bytes = size_t{spec.elements} * sizeof(float);
+  const size_t float_bytes = sum_bytes(job, spec);
   const auto take_floats = [&](size_t bytes) {
     return reinterpret_cast<float*>(arena_.take(staggered(bytes)));
   };
@@ -194,6 +206,7 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   }
 
   if (sync.model != wire::SyncModel::kBsp) lay_out_sync(chunk);
+  if (is_collective) chunk.shaped = new (arena_.take(shaped_bytes(job))) ShapedRound[2];
 
   if (mode == Mode::kAggregate) {
     for (size_t slot = 0; slot < limits::kSlotRing; ++slot) {
@@ -269,6 +282,21 @@ void JobShard::reject(const Session& session) {
   accepted_generation = kNoGeneration;
   rejected_.store(session.rank + 1, std::memory_order_release);
   wake_control(report_fd_);
+}
+
+void JobShard::reject_shape(const ShapeMismatch& mismatch) {
+  PBOX_DCHECK(is_collective && mismatch.first_rank < worker_count());
+  PBOX_DCHECK(mismatch.other_rank < worker_count());
+  if (has_mismatch()) return;
+  accepted_generation = kNoGeneration;
+  mismatch_ = mismatch;
+  has_mismatch_.store(true, std::memory_order_release);
+  wake_control(report_fd_);
+}
+
+std::optional<ShapeMismatch> JobShard::mismatch() const {
+  if (!has_mismatch_.load(std::memory_order_acquire)) return {};
+  return mismatch_;
 }
 
 uint32_t JobShard::first_missing_rank(Chunk& chunk) const {

@@ -39,6 +39,7 @@
 #include "pipeline/observe/round_trace.h"
 #include "pipeline/observe/straggler_ledger.h"
 #include "pipeline/optimizer/optimizer.h"
+#include "pipeline/shaped_round.h"
 #include "pipeline/state/uplink.h"
 #include "pipeline/step_gate.h"
 #include "pipeline/sync/chunk_sync.h"
@@ -80,6 +81,9 @@ struct ShardSpec {
   uint16_t generation = 1;
   uint32_t fragment_bytes = limits::kFragmentBytesEthernet;
   Mode mode = Mode::kAggregate;
+  // Chunks are slots, and their elements are bytes. Needs mode aggregate, delivery broadcast and
+  // numerics fast; neither `partial` nor `relayed`.
+  bool is_collective = false;
   Reduction reduction = Reduction::kSum;
   optimizer::OptimizerSpec optimizer;
   wire::SyncSpec sync;   // models other than BSP need mode optimize
@@ -135,8 +139,7 @@ struct alignas(kCacheLineBytes) Chunk {
   // state, plus the rounds that were skipped. Modulo 2^64: with a snapshot's optimizer state it
   // lies before the first round.
   uint64_t stateless_round = 0;
-  // The number of workers whose gradients a result holds, by fragment. Null unless ranks may be
-  // excluded.
+  // Workers whose gradients a result holds, by fragment. Null unless ranks may be excluded.
   uint16_t* contributors[limits::kSlotRing] = {};
   uint32_t first_missing = 0;  // no present rank below has an incomplete push of the open round
   // Replicated: the state is already that after the open round, which waits for the backup box.
@@ -158,6 +161,7 @@ struct alignas(kCacheLineBytes) Chunk {
   // round 0 is ignored.
   bool is_restored = false;
   sync::ChunkSync* sync = nullptr;  // null: BSP
+  ShapedRound* shaped = nullptr;    // the slot's rounds, by round & 1; null in other jobs
 
   // True if pushes after the initial weights are applied on arrival.
   bool applies_on_arrival() const { return sync != nullptr && sync->next != nullptr; }
@@ -180,6 +184,20 @@ struct alignas(kCacheLineBytes) Chunk {
     return has_own_rounds() ? static_cast<uint32_t>(sync->progress.next(rank)) : open_round();
   }
 };
+
+// Returns the last finished round of a slot.
+inline const ShapedRound& finished_shape(const Chunk& chunk) {
+  PBOX_DCHECK(chunk.shaped != nullptr && chunk.rounds_finished > 0);
+  return chunk.shaped[(chunk.open_round() - 1) & 1];
+}
+
+// Returns the fragments of the last result that the rank may ask for.
+inline uint64_t result_mask(const Chunk& chunk, uint32_t rank) {
+  if (chunk.shaped == nullptr) [[likely]]
+    return chunk.full_mask;
+  const ShapedRound& finished = finished_shape(chunk);
+  return finished.shape.is_sent_to(rank) ? finished.mask() : 0;
+}
 
 // A worker's session on this pipeline. Other threads read the counters.
 struct Session {
@@ -291,17 +309,22 @@ class JobShard {
   uint32_t accepted_generation = 1;
   // Packets of this generation are accepted from now on, unless a push was rejected.
   void accept_generation(uint32_t accepted) {
-    accepted_generation = has_rejected() ? kNoGeneration : accepted;
+    accepted_generation = has_rejected() || has_mismatch() ? kNoGeneration : accepted;
   }
   // Mode aggregate, guard `reject`: the rank's push of nonfinite_chunk_round contains an unsound
   // value. No packet is accepted and no round finishes from now on: the control thread, which this
   // wakes, ends the job.
   void reject(const Session& session);
   bool has_rejected() const { return rejected_.load(std::memory_order_relaxed) != 0; }
+  bool has_mismatch() const { return has_mismatch_.load(std::memory_order_relaxed); }
   // Returns the rank whose push was rejected; kNoRank if none was. Any thread.
   uint32_t rejected_rank() const {
     return rejected_.load(std::memory_order_acquire) - 1;  // kNoRank is 0 - 1
   }
+  // Ranks disagree about a round of a slot. As with reject(), the control thread ends the job.
+  void reject_shape(const ShapeMismatch& mismatch);
+  // Any thread.
+  std::optional<ShapeMismatch> mismatch() const;
   // The number of ranks that must have pushed all of the chunk's open round for it to finish.
   uint32_t workers_needed(const Chunk& chunk) const {
     PBOX_DCHECK(present_count_ <= worker_count());
@@ -345,6 +368,7 @@ class JobShard {
   uint16_t generation = 1;
   uint32_t fragment_bytes = 0;
   Mode mode = Mode::kAggregate;
+  bool is_collective = false;
   Reduction reduction = Reduction::kSum;
   wire::Numerics numerics = wire::Numerics::kFast;
   bool partial = false;
@@ -390,6 +414,8 @@ class JobShard {
   uint32_t present_count_ = 0;
   int report_fd_ = -1;
   std::atomic<uint32_t> rejected_{0};  // rank + 1; 0: no push was rejected
+  ShapeMismatch mismatch_;             // valid if has_mismatch_
+  std::atomic<bool> has_mismatch_{false};
   std::vector<uint32_t> local_index_;  // chunk id -> index in chunks_, or kNotOwned
 };
 

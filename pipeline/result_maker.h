@@ -23,9 +23,11 @@ class ResultMaker {
       : session_(session),
         result_(chunk.result[round & 1]),
         tag_(tag),
-        chunk_bytes_(chunk.wire_bytes),
+        chunk_bytes_(shard.is_collective ? finished_shape(chunk).result_bytes : chunk.wire_bytes),
         fragment_bytes_(shard.fragment_bytes),
-        last_fragment_(chunk.fragment_count - 1u),
+        last_fragment_((shard.is_collective ? finished_shape(chunk).shape.fragment_count
+                                            : chunk.fragment_count) -
+                       1u),
         workers_(shard.worker_count()),
         contributors_(chunk.contributors[round & 1]) {
     PBOX_DCHECK(result_ != nullptr);
@@ -40,6 +42,11 @@ class ResultMaker {
     header.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
     header.dtype_scale = static_cast<uint16_t>(chunk.dtype);
     header.generation = shard.generation;
+    if (shard.is_collective) [[unlikely]] {
+      PBOX_DCHECK(round + 1 == chunk.open_round());
+      header.dtype_scale = static_cast<uint16_t>(finished_shape(chunk).shape.dtype);
+      header.timestamp_us = finished_shape(chunk).shape.digest;
+    }
     if (wire::applies_on_arrival(shard.sync.model)) {
       // A parked read is not answered, whatever leaves for its rank: the label then stays one round
       // behind. Where workers add their own updates to the data, the label is exact for each
@@ -57,6 +64,8 @@ class ResultMaker {
     }
     words_ = std::bit_cast<wire::HeaderWords>(header);
   }
+
+  uint32_t fragment_count() const { return last_fragment_ + 1; }
 
   // The fields that differ are set in whole words. If narrow stores wrote them, the tag's wider
   // loads would stall on those stores, once per word and packet.

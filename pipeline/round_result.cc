@@ -1,9 +1,12 @@
 #include "pipeline/round_result.h"
 
 #include <cmath>
+#include <cstring>
 #include <utility>
 
+#include "nic/wire/collective.h"
 #include "pipeline/optimizer/optimizer.h"
+#include "pipeline/reduce/combine.h"
 #include "pipeline/reduce/reduce.h"
 #include "pipeline/state/state_cut.h"
 #include "pipeline/value_guard.h"
@@ -97,6 +100,34 @@ void make_sum(JobShard& shard, Chunk& chunk, bool is_averaged) {
       chunk.result[slot], chunk.accumulator[slot], chunk.elements);
 }
 
+// The result of a slot's round, in place. Fragments that no rank has pushed with data are zero.
+void make_combined(const JobShard& shard, Chunk& chunk) {
+  ShapedRound& round = chunk.shaped[chunk.open_round() & 1];
+  PBOX_DCHECK(round.is_shaped);
+  const uint32_t last = round.shape.fragment_count - 1u;
+  round.result_bytes = round.last_bytes == 0 ? 0 : last * shard.fragment_bytes + round.last_bytes;
+  if (round.result_bytes == 0) {
+    round.shape.audience = wire::Audience::kNobody;
+    return;
+  }
+  auto* const sum = reinterpret_cast<std::byte*>(chunk.accumulator[chunk.open_round() & 1]);
+  const size_t widening = round.widening();
+  PBOX_DCHECK(sum == chunk.result[chunk.open_round() & 1]);
+  PBOX_DCHECK(round.result_bytes * widening <= chunk.elements);
+  for (uint64_t missing = round.mask() & ~chunk.claimed_any; missing != 0; missing &= missing - 1) {
+    const auto fragment = static_cast<uint32_t>(__builtin_ctzll(missing));
+    const size_t bytes = wire::fragment_length(round.result_bytes, shard.fragment_bytes, fragment);
+    std::memset(sum + size_t{fragment} * shard.fragment_bytes * widening, 0, bytes * widening);
+  }
+  if (round.shape.combine == wire::Combine::kCopy) return;
+  const auto elements = round.result_bytes / wire::dtype_bytes(round.shape.dtype);
+  if (round.shape.combine == wire::Combine::kMean && chunk.copy_rank == kNoRank) {
+    reduce::divide(round.shape.dtype, sum, shard.worker_count(), elements);
+  }
+  if (widening == 1) return;
+  reduce::narrow(round.shape.dtype, sum, reinterpret_cast<float*>(sum), elements);
+}
+
 }  // namespace
 
 void add_in_order(JobShard& shard, Chunk& chunk, uint64_t now_ns) {
@@ -109,7 +140,7 @@ void add_in_order(JobShard& shard, Chunk& chunk, uint64_t now_ns) {
     bool is_first = true;
     for (Session& session : shard.sessions()) {
       if ((chunk.claimed[session.rank] >> fragment & 1) == 0) continue;
-      const auto kernel = gradient_kernel(kernels, shard, chunk, is_first);
+      const auto kernel = gradient_kernel(kernels, shard.guard, chunk.dtype, is_first);
       if (!kernel(sum, shard.pushed(chunk, session.rank, fragment), elements, shard.value_limit)) {
         note_unsound(shard, session, chunk, chunk.open_round(), now_ns);
       }
@@ -138,6 +169,8 @@ void make_result(JobShard& shard, Chunk& chunk) {
     shard.cut->copy_before_round(shard, chunk);
   if (shard.mode == Mode::kOptimize) {
     make_weights(shard, chunk, is_averaged);
+  } else if (shard.is_collective) {
+    make_combined(shard, chunk);
   } else {
     make_sum(shard, chunk, is_averaged);
   }

@@ -10,11 +10,11 @@ namespace pbox::pipeline {
 
 // Returns the kernel that takes a gradient's fragment. `is_first`: no rank has pushed it yet.
 inline reduce::AccumulateFunction gradient_kernel(const reduce::Kernels& kernels,
-                                                  const JobShard& shard, const Chunk& chunk,
+                                                  const wire::GuardSpec& guard, wire::Dtype dtype,
                                                   bool is_first) {
-  const auto type = static_cast<size_t>(chunk.dtype);
+  const auto type = static_cast<size_t>(dtype);
   PBOX_DCHECK(type < wire::kDtypeCount);
-  if (shard.guard.policy == wire::Guard::kZero) [[unlikely]] {
+  if (guard.policy == wire::Guard::kZero) [[unlikely]] {
     return is_first ? kernels.store_sound[type] : kernels.add_sound[type];
   }
   return is_first ? kernels.store[type] : kernels.add[type];

@@ -6,14 +6,36 @@
 
 namespace pbox::wire {
 
-enum class Dtype : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2 };
+enum class Dtype : uint8_t {
+  kF32 = 0,
+  kF16 = 1,
+  kBf16 = 2,
+  // Only in jobs of collectives (collective.h).
+  kI32 = 3,
+  kI64 = 4,
+  kU8 = 5,
+  kI8 = 6,
+  kF64 = 7,
+};
 
-// Dtype values are in [0, kDtypeCount), because tables are indexed by them.
+// The types of gradients are in [0, kDtypeCount), because tables are indexed by them.
 inline constexpr uint32_t kDtypeCount = 3;
+// All types are in [0, kCollectiveDtypeCount).
+inline constexpr uint32_t kCollectiveDtypeCount = 8;
 
 // Returns the bytes of one element.
 constexpr uint32_t dtype_bytes(Dtype dtype) {
-  return dtype == Dtype::kF32 ? 4 : 2;
+  switch (dtype) {
+    case Dtype::kF32:
+    case Dtype::kI32: return 4;
+    case Dtype::kF16:
+    case Dtype::kBf16: return 2;
+    case Dtype::kI64:
+    case Dtype::kF64: return 8;
+    case Dtype::kU8:
+    case Dtype::kI8: return 1;
+  }
+  return 1;
 }
 
 constexpr inline const char* to_string(Dtype dtype) {
@@ -21,6 +43,11 @@ constexpr inline const char* to_string(Dtype dtype) {
     case Dtype::kF32: return "f32";
     case Dtype::kF16: return "f16";
     case Dtype::kBf16: return "bf16";
+    case Dtype::kI32: return "i32";
+    case Dtype::kI64: return "i64";
+    case Dtype::kU8: return "u8";
+    case Dtype::kI8: return "i8";
+    case Dtype::kF64: return "f64";
   }
   return "unknown";
 }

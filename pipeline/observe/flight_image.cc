@@ -153,16 +153,11 @@ Result<std::string> copy_flight_image(const FlightReader& read) {
 }
 
 const char* to_string(Verdict verdict) {
-  constexpr const char* kNames[] = {"pending",     "aggregated",
-                                    "duplicate",   "stale",
-                                    "dropped",     "pull",
-                                    "too_short",   "version",
-                                    "type",        "reserved_flags",
-                                    "length",      "tag",
-                                    "wrong_queue", "unknown_session",
-                                    "epoch",       "generation",
-                                    "chunk",       "fragment",
-                                    "dtype",       "round"};
+  constexpr const char* kNames[] = {
+      "pending",     "aggregated",      "duplicate", "stale",          "dropped", "pull",
+      "too_short",   "version",         "type",      "reserved_flags", "length",  "tag",
+      "wrong_queue", "unknown_session", "epoch",     "generation",     "chunk",   "fragment",
+      "dtype",       "round",           "shape"};
   static_assert(std::size(kNames) == static_cast<size_t>(Verdict::kCount));
   const auto index = static_cast<size_t>(verdict);
   return index < std::size(kNames) ? kNames[index] : nullptr;

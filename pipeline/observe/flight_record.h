@@ -41,6 +41,7 @@ enum class Verdict : uint8_t {
   kFragment = 17,
   kDtype = 18,
   kRound = 19,
+  kShape = 20,
   kCount
 };
 
@@ -78,7 +79,8 @@ struct ShardRecord {
   uint8_t sync_model = 0;
   uint8_t name_bytes = 0;
   uint32_t part = 0;  // index of the job's part; chunk ids are local to it
-  uint8_t unused[16] = {};
+  uint8_t is_collective = 0;
+  uint8_t unused[15] = {};
 };
 
 struct SessionRecord {

@@ -19,6 +19,7 @@ uint32_t Updates::bits(const JobOptions& options) {
     case wire::Dtype::kF32: return 24 / options.workers;
     case wire::Dtype::kF16: return 11 / options.workers;
     case wire::Dtype::kBf16: return 8 / options.workers;
+    default: break;  // types of collectives only
   }
   return 1;
 }

@@ -17,11 +17,14 @@ bool is_possible(const ShardRecord& facts) {
          facts.job_chunk_count <= limits::kChunksPerJobMax && facts.worker_count > 0 &&
          facts.worker_count <= limits::kWorkersPerJobMax && facts.mode <= 1 &&
          facts.reduction <= 1 && facts.partial <= 1 && facts.delivery <= 1 &&
-         facts.sync_model < wire::kSyncModelCount && facts.name_bytes <= limits::kJobNameBytesMax;
+         (facts.is_collective == 0 || (facts.mode == 0 && facts.partial == 0)) &&
+         facts.is_collective <= 1 && facts.sync_model < wire::kSyncModelCount &&
+         facts.name_bytes <= limits::kJobNameBytesMax;
 }
 
 bool is_possible(const ChunkRecord& facts, const ShardRecord& shard) {
-  if (facts.dtype >= wire::kDtypeCount || facts.chunk >= shard.job_chunk_count) return false;
+  if (facts.dtype >= wire::kCollectiveDtypeCount || facts.chunk >= shard.job_chunk_count)
+    return false;
   const uint64_t bytes =
       uint64_t{facts.elements} * wire::dtype_bytes(static_cast<wire::Dtype>(facts.dtype));
   return bytes > 0 && bytes <= uint64_t{shard.fragment_bytes} * limits::kFragmentCountMax;
@@ -101,6 +104,7 @@ std::unique_ptr<ReplayedShard> ReplayedShard::create(const ShardState& state, ui
   spec.mode = static_cast<Mode>(state.facts.mode);
   spec.reduction = static_cast<Reduction>(state.facts.reduction);
   spec.partial = state.facts.partial != 0;
+  spec.is_collective = state.facts.is_collective != 0;
   spec.delivery = static_cast<wire::Delivery>(state.facts.delivery);
   spec.job_chunk_count = state.facts.job_chunk_count;
   spec.chunks = chunks_of(state.facts, number, records);
