@@ -39,6 +39,10 @@ std::string describe(const Laggard& laggard, uint64_t now_ns) {
   return text;
 }
 
+std::string incomplete(const TensorSpec& tensor) {
+  return "tensor '" + tensor.name + "' is not complete";
+}
+
 ClientOptions with_incarnation(ClientOptions options) {
   std::random_device random;
   // | 1: never 0, which no worker has
@@ -78,6 +82,9 @@ Status Client::check_phase(Phase wanted) const {
 Result<uint32_t> Client::register_tensor(TensorSpec tensor) {
   const std::lock_guard lock(mutex_);
   if (const Status status = check_phase(Phase::kNew); !status) return status.error();
+  if (options_.collective) {
+    return invalid("mode collective has no tensors; call pbox_collective after pbox_join");
+  }
   if (tensor.name.empty() || tensor.name.size() > limits::kTensorNameBytesMax) {
     return invalid("a tensor's name must have 1 to " + std::to_string(limits::kTensorNameBytesMax) +
                    " bytes, not " + std::to_string(tensor.name.size()));
@@ -116,6 +123,9 @@ Status Client::set_tensor_optimizer(uint32_t tensor, float lr_scale, float weigh
 
 // Returns an error unless the operation can be started now. mutex_ must be held.
 Status Client::check_operation(const Operation& operation) const {
+  if (options_.collective) {
+    return invalid("mode collective has no tensors; call pbox_collective");
+  }
   if (operation.tensor >= tensor_states_.size()) {
     return invalid("tensor " + std::to_string(operation.tensor) + " is unknown; " +
                    std::to_string(tensor_states_.size()) + " are registered");
@@ -230,8 +240,8 @@ std::string Client::lost_box_text() const {
 }
 
 Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
-                            uint32_t timeout_ms) {
-  std::string text = "tensor '" + tensors_[tensor].name + "' is not complete after " +
+                            uint32_t timeout_ms, const std::string& what) {
+  std::string text = what + " after " +
                      std::to_string(timeout_ms == 0 ? options_.wait_timeout_ms : timeout_ms) +
                      " ms: ";
   if (loss_) return {ErrorCode::kTimeout, text + lost_box_text()};
@@ -264,7 +274,7 @@ Status Client::wait(uint32_t tensor, uint32_t timeout_ms) {
   }
   TensorState& state = tensor_states_[tensor];
   if (!wait_until(lock, timeout_ms, [&] { return !state.pending; })) {
-    return timeout_error(lock, tensor, timeout_ms);
+    return timeout_error(lock, tensor, timeout_ms, incomplete(tensors_[tensor]));
   }
   if (state.status == ErrorCode::kOk) return ok_status();
   return Error{state.status, failure_ ? failure_->message : to_string(state.status)};
@@ -279,7 +289,15 @@ Status Client::wait_all(uint32_t timeout_ms) {
     }
     return true;
   };
-  if (!wait_until(lock, timeout_ms, done)) return timeout_error(lock, waiting, timeout_ms);
+  while (collectives_ && collectives_->has_pending()) {
+    const uint64_t oldest = collectives_->oldest_pending();
+    lock.unlock();
+    if (const Status status = wait_collective(oldest, timeout_ms); !status) return status;
+    lock.lock();
+  }
+  if (!wait_until(lock, timeout_ms, done)) {
+    return timeout_error(lock, waiting, timeout_ms, incomplete(tensors_[waiting]));
+  }
   if (failure_) return *failure_;
   return ok_status();
 }
@@ -291,6 +309,9 @@ Status Client::set_priorities(wire::PriorityPolicy policy, const int32_t* by_ten
     return invalid(
         "by_tensor needs PBOX_PRIORITY_EXPLICIT: the other policies do not use it; "
         "set NULL");
+  }
+  if (by_tensor != nullptr && options_.collective) {
+    return invalid("mode collective has no tensors; give each operation its priority");
   }
   std::vector<int32_t> priorities;
   if (by_tensor != nullptr) priorities.assign(by_tensor, by_tensor + tensors_.size());

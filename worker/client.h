@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "worker/collective/collectives.h"
 #include "worker/membership/part_set.h"
 #include "worker/part_driver.h"
 #include "worker/transport/address_watch.h"
@@ -29,7 +30,8 @@ namespace pbox::worker {
 struct ClientOptions : MembershipOptions {
   std::string port = "socket";  // as open_transport takes it; several, separated by |
   uint32_t wait_timeout_ms = 60'000;
-  std::string keys = {};  // folder of keys, for boxes that have keys; empty: none
+  std::string keys = {};          // folder of keys, for boxes that have keys; empty: none
+  uint64_t collective_bytes = 0;  // memory of the slots of a job of collectives; 0: the default
 };
 
 using Callback = void (*)(void* user, uint32_t tensor, int status);
@@ -63,6 +65,9 @@ class Client {
   Status start(const Operation& operation, const Completion& completion) {
     return start_many({&operation, 1}, completion);
   }
+  // client_collective.cc: as pbox_collective and pbox_wait_collective.
+  Result<uint64_t> start_collective(const CollectiveRequest& request);
+  Status wait_collective(uint64_t operation, uint32_t timeout_ms);
   Status wait(uint32_t tensor, uint32_t timeout_ms);
   Status wait_all(uint32_t timeout_ms);
   // As pbox_set_priorities.
@@ -124,7 +129,6 @@ class Client {
 
   // client_io.cc: on the I/O thread.
   void run_io();
-  bool stopping();
   void finish_io();
   bool exchange_packets(uint64_t now_ns);
   void notice_lost_addresses(uint64_t now_ns);
@@ -149,7 +153,9 @@ class Client {
                     const std::function<bool()>& done);
   std::string absent_ranks_text() const;
   std::string lost_box_text() const;
-  Error timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor, uint32_t timeout_ms);
+  // `what`: "tensor 'bias' is not complete".
+  Error timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor, uint32_t timeout_ms,
+                      const std::string& what);
   Status call_on_io(std::unique_lock<std::mutex>& lock, const std::function<void()>& function,
                     uint32_t limit_ms = UINT32_MAX);
 
@@ -164,7 +170,8 @@ class Client {
   Phase phase_ = Phase::kNew;
   std::optional<Error> failure_;
   std::string last_error_;
-  std::vector<TensorState> tensor_states_;
+  std::vector<TensorState> tensor_states_;  // empty in a job of collectives
+  std::optional<Collectives> collectives_;  // from the join of such a job on
   RegisteredMemory memory_;
   std::set<const std::byte*> being_registered_;
   std::vector<uint32_t> submitted_;

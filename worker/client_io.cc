@@ -39,14 +39,14 @@ void Client::run_io() {
     if (auto completed = parts_->take_completed(); !completed.empty()) complete(completed);
     const bool idle = !busy && !may_spin(now_ns);
     if (now_ns >= control_due_ns_ || idle) serve_control(now_ns);
-    if (stopping()) return finish_io();
+    bool stops = false;
+    {
+      const std::lock_guard lock(mutex_);
+      stops = stop_;
+    }
+    if (stops) return finish_io();
     if (idle) sleep(now_ns);
   }
-}
-
-bool Client::stopping() {
-  const std::lock_guard lock(mutex_);
-  return stop_;
 }
 
 // Sends LEAVE, waits a bounded time for the boxes to read it, and completes the operations in
@@ -84,22 +84,28 @@ void Client::take_requests() {
   std::vector<Operation> operations;
   {
     const std::lock_guard lock(mutex_);
-    if (submitted_.empty() && calls_.empty()) return;
+    if (collectives_) collectives_->take_ready(operations);
+    if (submitted_.empty() && calls_.empty() && operations.empty()) return;
     submitted.swap(submitted_);
     for (const uint32_t tensor : submitted) operations.push_back(tensor_states_[tensor].operation);
     for (const auto* call : calls_) (*call)();
     if (!calls_.empty()) changed_.notify_all();
     calls_.clear();
   }
-  PBOX_CHECK(parts_.has_value() && operations.size() == submitted.size());
+  PBOX_CHECK(parts_.has_value() && operations.size() >= submitted.size());
   for (const Operation& operation : operations) parts_->start(operation);
 }
 
 void Client::complete(const std::vector<uint32_t>& tensors) {
   std::vector<Batch> finished;
+  std::vector<Collectives::Ended> ended;
   {
     const std::lock_guard lock(mutex_);
     for (const uint32_t tensor : tensors) {
+      if (collectives_) {
+        if (const auto one = collectives_->complete(tensor)) ended.push_back(*one);
+        continue;
+      }
       PBOX_CHECK(tensor < tensor_states_.size());
       TensorState& state = tensor_states_[tensor];
       if (!state.pending) continue;
@@ -109,9 +115,11 @@ void Client::complete(const std::vector<uint32_t>& tensors) {
       ++completed_;
       end_operation(tensor, ErrorCode::kOk, finished);
     }
-    changed_.notify_all();
+    completed_ += ended.size();
+    if (!collectives_ || !ended.empty()) changed_.notify_all();
   }
   run_callbacks(finished);
+  Collectives::run_callbacks(ended);
 }
 
 // Adds the operation's batch to `finished` if it was the last one. mutex_ must be held.
@@ -149,6 +157,7 @@ void Client::publish() {
     return;
   }
   std::vector<Batch> finished;
+  std::vector<Collectives::Ended> ended;
   {
     const std::lock_guard lock(mutex_);
     barriers_released_ = parts_->barriers_released();
@@ -164,10 +173,13 @@ void Client::publish() {
         end_operation(tensor, failure_->code, finished);
       }
       submitted_.clear();
+      if (collectives_) ended = collectives_->fail(failure_->code);
+      failed_ += ended.size();
     }
     changed_.notify_all();
   }
   run_callbacks(finished);
+  Collectives::run_callbacks(ended);
 }
 
 void Client::notice_lost_addresses(uint64_t now_ns) {
@@ -240,6 +252,7 @@ void Client::sleep(uint64_t now_ns) {
   {
     const std::lock_guard lock(mutex_);
     if (!submitted_.empty() || !calls_.empty() || !requests_.empty()) return;
+    if (collectives_ && collectives_->has_ready()) return;
   }
   const uint64_t wait_ns = sleep_limit_ns(now_ns);
   std::vector<pollfd> waits;

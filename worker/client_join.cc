@@ -116,6 +116,10 @@ Result<proto::PartMap> ask_box(const MembershipOptions& options, const tls::Clie
 Result<proto::PartMap> Client::ask_part_map(MembershipOptions& joining, uint64_t end_ns) {
   const std::vector<std::string> boxes = split_list(options_.box, ',');
   uint64_t bytes = 0;
+  if (options_.collective) {
+    bytes =
+        options_.collective_bytes != 0 ? options_.collective_bytes : Collectives::kSlotBytesDefault;
+  }
   for (const TensorSpec& tensor : tensors_) {
     bytes += tensor.elements * wire::dtype_bytes(tensor.dtype);
   }
@@ -195,7 +199,7 @@ Status Client::drive_join() {
 Status Client::join() {
   const std::unique_lock lock(mutex_);
   if (const Status status = check_phase(Phase::kNew); !status) return status.error();
-  if (tensors_.empty()) {
+  if (tensors_.empty() && !options_.collective) {
     return Error{ErrorCode::kInvalidArgument, "no tensor is registered; register before joining"};
   }
   if (options_.optimize && optimizer_.kind() == 0) {
@@ -207,6 +211,7 @@ Status Client::join() {
     if (wake_fd_ < 0) return system_error("cannot make an eventfd", errno);
     close_in_child(wake_fd_);
   }
+  if (options_.collective) tensors_.clear();  // those of a join that has failed
   if (!options_.keys.empty()) {
     auto keys = open_keys(options_.keys);
     if (!keys) return keys.error();
@@ -218,11 +223,24 @@ Status Client::join() {
   const auto map =
       ask_part_map(joining, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
   if (!map) return map.error();
+  if (options_.collective) {
+    if (joining.chunk_bytes == 0) joining.chunk_bytes = map->chunk_bytes();
+    tensors_ = Collectives::slots(options_.collective_bytes, joining.chunk_bytes);
+  }
   if (Status joined = join_parts(joining, *map); !joined) return joined;
 
   session_ = parts_->session();
   PBOX_CHECK(tensor_states_.empty());
-  tensor_states_.resize(tensors_.size());
+  if (options_.collective) {
+    collectives_.emplace(
+        Collectives::Options{.rank = options_.rank,
+                             .world_size = options_.world_size,
+                             .chunk_bytes = session_.chunk_bytes(),
+                             .slots = static_cast<uint32_t>(tensors_.size()),
+                             .sends_to_owner_alone = options_.recovery == Recovery::kNone});
+  } else {
+    tensor_states_.resize(tensors_.size());
+  }
   for (uint32_t tensor = 0; tensor < tensor_states_.size(); ++tensor) {
     tensor_states_[tensor].round = parts_->round(tensor);
   }

@@ -69,7 +69,8 @@ JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host,
                  {.has_upstream = upstream != nullptr, .knows_backups = backups != nullptr}),
       requests_(context_, host),
       verdicts_(context_, host, parts, *this),
-      guards_(context_, *this) {}
+      guards_(context_, *this),
+      mismatches_(context_, *this) {}
 
 void JobRegistry::on_open(ConnectionId connection, const nic::Endpoint& peer, uint64_t now_ns,
                           std::optional<tls::Identity> identity) {
@@ -120,6 +121,8 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
     case proto::WorkerMessage::kBarrier: return on_barrier(*connection, message.barrier());
     case proto::WorkerMessage::kStepVerdict:
       return verdicts_.on_held(id, *connection, message.step_verdict());
+    case proto::WorkerMessage::kSlotOperation:
+      return mismatches_.on_answer(*connection, message.slot_operation());
     default: break;
   }
   requests_.handle(id, *connection, message);  // a newer worker may send kinds unknown here
@@ -329,6 +332,7 @@ void JobRegistry::close(Job& job) {
   starter_.forget(part);
   verdicts_.forget(part);
   guards_.forget(part);
+  mismatches_.forget(part);
   snapshots_.on_closed(part);
 }
 

@@ -30,6 +30,7 @@
 #include "appliance/control/relay_connector.h"
 #include "appliance/control/retired_counts.h"
 #include "appliance/control/session_sender.h"
+#include "appliance/control/slot_mismatches.h"
 #include "appliance/control/snapshot_coordinator.h"
 #include "appliance/control/state_handover.h"
 #include "appliance/control/step_verdicts.h"
@@ -173,6 +174,7 @@ class JobRegistry : private JobOwner {
   MemberRequests requests_;
   StepVerdicts verdicts_;
   GuardWatch guards_;
+  SlotMismatches mismatches_;
   RetiredCounts retired_;
   bool is_shutting_down_ = false;
   uint64_t started_ns_ = 0;  // time of the first event; 0 before

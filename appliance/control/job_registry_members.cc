@@ -362,6 +362,8 @@ void JobRegistry::tick_job(Job& job) {
   if (!context_.jobs.contains(part)) return;
   guards_.on_tick(job);
   if (!context_.jobs.contains(part)) return;
+  mismatches_.on_tick(job);
+  if (!context_.jobs.contains(part)) return;
   verdicts_.on_tick(job);
   if (!context_.jobs.contains(part)) return;
   if (job.shards().rounds_finished() > 0) handover_.release_previous_owner(job);

@@ -44,6 +44,11 @@ Status check_relayed(const JobSpec& spec) {
         "mode optimize cannot be used here; use mode aggregate, and let the ranks run the "
         "optimizer");
   }
+  if (spec.collective) {
+    return refuse(
+        "mode collective cannot be used here, because the upper box would not learn the shapes of "
+        "its rounds; use mode aggregate, or let all ranks join the upper box");
+  }
   if (spec.on_worker_lost == LostPolicy::kPartial) {
     return refuse(
         "on_worker_lost partial cannot be used, because the other racks are not told who is "

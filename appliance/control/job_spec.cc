@@ -7,6 +7,7 @@
 #include <functional>
 #include <unordered_set>
 
+#include "appliance/control/collective_spec.h"
 #include "appliance/control/sync_spec.h"
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
@@ -72,7 +73,7 @@ Result<optimizer::OptimizerSpec> parse_optimizer(const proto::Optimizer& message
   return spec;
 }
 
-Result<TensorSpec> parse_tensor(const proto::Tensor& message, uint32_t index,
+Result<TensorSpec> parse_tensor(const proto::Tensor& message, uint32_t index, bool is_slot,
                                 float weight_decay_default) {
   const std::string where = "tensor " + std::to_string(index) + " (" + quoted(message.name()) + ")";
   if (message.name().empty() || message.name().size() > limits::kTensorNameBytesMax) {
@@ -84,7 +85,7 @@ Result<TensorSpec> parse_tensor(const proto::Tensor& message, uint32_t index,
   if (message.elements() > (uint64_t{1} << 40)) {
     return invalid(where + ": " + std::to_string(message.elements()) + " elements are over 2^40");
   }
-  if (message.dtype() >= wire::kDtypeCount) {
+  if (message.dtype() >= (is_slot ? wire::kCollectiveDtypeCount : wire::kDtypeCount)) {
     return invalid(where + ": dtype " + std::to_string(message.dtype()) +
                    " is unknown; 0 f32, 1 f16, 2 bf16");
   }
@@ -296,6 +297,11 @@ std::string JobSpec::title() const {
   return parts == 1 ? job : "part " + std::to_string(part) + " of " + job;
 }
 
+const char* mode_name(const JobSpec& spec) {
+  if (spec.collective) return "collective";
+  return spec.mode == pipeline::Mode::kOptimize ? "optimize" : "aggregate";
+}
+
 std::string JobSpec::unsound_value() const {
   if (guard.max_abs == 0) return "an infinity or a NaN";
   return "an infinity, a NaN or a value beyond guard_max_abs " + number(guard.max_abs);
@@ -314,7 +320,9 @@ Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
   spec.part = join.part();
   spec.parts = std::max(1u, join.parts());
   spec.world_size = join.world_size();
+  if (const Status status = check_collective(join); !status) return status.error();
   spec.mode = static_cast<pipeline::Mode>(join.mode());
+  spec.collective = join.collective();
   spec.reduction = static_cast<pipeline::Reduction>(join.reduction());
   spec.on_worker_lost = static_cast<LostPolicy>(join.on_worker_lost());
   spec.recovery = static_cast<Recovery>(join.recovery());
@@ -334,7 +342,7 @@ Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
   }
   std::unordered_set<std::string> names;
   for (const proto::Tensor& message : join.tensors()) {
-    auto tensor = parse_tensor(message, static_cast<uint32_t>(spec.tensors.size()),
+    auto tensor = parse_tensor(message, static_cast<uint32_t>(spec.tensors.size()), spec.collective,
                                spec.optimizer.weight_decay);
     if (!tensor) return tensor.error();
     if (!names.insert(tensor->name).second) {
@@ -398,6 +406,9 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
   if (auto found = differs("parts", job.parts, worker.parts)) return found;
   if (auto found = differs("world_size", job.world_size, worker.world_size)) return found;
   if (auto found = differs("mode", int(job.mode), int(worker.mode))) return found;
+  if (auto found = differs("collective", int(job.collective), int(worker.collective))) {
+    return found;
+  }
   if (auto found = differs("reduction", int(job.reduction), int(worker.reduction))) return found;
   if (auto found = differs("on_worker_lost", int(job.on_worker_lost), int(worker.on_worker_lost))) {
     return found;

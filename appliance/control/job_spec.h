@@ -57,6 +57,7 @@ struct JobSpec {
   uint32_t parts = 1;
   uint32_t world_size = 0;
   pipeline::Mode mode = pipeline::Mode::kAggregate;
+  bool collective = false;  // mode aggregate: tensors are slots (nic/wire/collective.h)
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
   optimizer::OptimizerSpec optimizer;
   LostPolicy on_worker_lost = LostPolicy::kWait;
@@ -99,6 +100,9 @@ struct JobSpec {
   // Returns "job 'train'" or "part 3 of job 'train'".
   std::string title() const;
 };
+
+// Returns "aggregate", "optimize" or "collective".
+const char* mode_name(const JobSpec& spec);
 
 // Checks whether the job's sums can be relayed to an upper box. The error names the setting that
 // prevents it.

@@ -87,7 +87,7 @@ struct JobView {
   uint32_t part_count = 1;
   std::vector<uint32_t> parts;  // on this box; the fields below cover these parts
   std::string state;            // "gathering", "recovering", "running"
-  std::string mode;             // "aggregate", "optimize"
+  std::string mode;             // as mode_name() returns it
   bool is_backup = false;       // a backup copy of another box's part
   std::string reduction;        // "sum", "mean"
   std::string optimizer;        // "" in aggregate mode

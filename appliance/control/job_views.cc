@@ -94,7 +94,7 @@ JobView Job::view(uint64_t now_ns) const {
   view.part_count = spec_.parts;
   view.parts = {spec_.part};
   view.state = running() ? "running" : recovering() ? "recovering" : "gathering";
-  view.mode = spec_.mode == pipeline::Mode::kOptimize ? "optimize" : "aggregate";
+  view.mode = mode_name(spec_);
   view.reduction = spec_.reduction == pipeline::Reduction::kMean ? "mean" : "sum";
   if (spec_.mode == pipeline::Mode::kOptimize) {
     constexpr const char* kNames[] = {"none", "sgd", "momentum", "nesterov", "adam", "adamw"};

@@ -37,6 +37,7 @@ pipeline::ShardSpec shard_shape(const JobSpec& spec) {
   shape.name = spec.name;
   shape.part = spec.part;
   shape.mode = spec.mode;
+  shape.is_collective = spec.collective;
   shape.reduction = spec.reduction;
   shape.optimizer = spec.optimizer;
   shape.sync = spec.sync;

@@ -26,6 +26,8 @@ constexpr AddedField kAddedFields[] = {
      [](const proto::WorkerMessage& message) { return message.join().guard() != 0; }},
     {"Join.guard_max_abs", 3, Scope::kJob,
      [](const proto::WorkerMessage& message) { return message.join().guard_max_abs() != 0; }},
+    {"Join.collective", 3, Scope::kJob,
+     [](const proto::WorkerMessage& message) { return message.join().collective(); }},
     {"WorkerMessage.step_verdict", 3, Scope::kReceiver,
      [](const proto::WorkerMessage& message) { return message.has_step_verdict(); }},
     {"WorkerMessage.ask_step", 3, Scope::kReceiver,
@@ -34,6 +36,9 @@ constexpr AddedField kAddedFields[] = {
     {"Join.verdict", 3},
     {"Join.filled_parts", 3},
     {"Session.gives_verdicts", 3},
+    // Only jobs of collectives have these.
+    {"WorkerMessage.slot_operation", 3},
+    {"BoxMessage.ask_slot_operation", 3},
     // Only on connections with TLS, which no box of version 2 has.
     {"Session.suite", 3},
     {"BoxMessage.step_verdict", 3},

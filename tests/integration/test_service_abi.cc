@@ -213,9 +213,9 @@ TEST_CASE("contexts with invalid options are not created, and the thread's last 
   CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
   CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("rank 3 must be below world_size 3"));
   options.rank = 0;
-  options.mode = 2;
+  options.mode = 3;
   CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
-  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("mode 2 is unknown"));
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("mode 3 is unknown"));
   options.mode = PBOX_MODE_OPTIMIZE;
   options.reduction = -1;
   CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);

@@ -58,6 +58,7 @@ void Rack::build_box(const RackOptions& options) {
     auto& spec = specs_[index];
     spec.fragment_bytes = options.fragment_bytes;
     spec.mode = options.mode;
+    spec.is_collective = options.is_collective;
     spec.reduction = options.reduction;
     spec.optimizer = options.optimizer;
     spec.sync = options.sync;
@@ -79,6 +80,7 @@ void Rack::build_box(const RackOptions& options) {
 void Rack::build_workers(const RackOptions& options) {
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
     worker::SessionSpec session;
+    session.rank = rank;
     session.fragment_bytes = options.fragment_bytes;
     session.chunk_bytes = options.chunk_bytes;
     session.tag = {options.payload_crc};

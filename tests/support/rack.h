@@ -19,6 +19,7 @@ struct RackOptions {
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
   uint32_t window_bytes = 256 * 1024;
   pipeline::Mode mode = pipeline::Mode::kAggregate;
+  bool is_collective = false;  // the tensors are slots
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
   optimizer::OptimizerSpec optimizer;
   wire::SyncSpec sync;

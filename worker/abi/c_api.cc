@@ -9,8 +9,7 @@
 #include "pbox/pbox.h"
 #include "worker/abi/caller_struct.h"
 #include "worker/abi/check_options.h"
-#include "worker/abi/thread_error.h"
-#include "worker/client.h"
+#include "worker/abi/context.h"
 
 using pbox::Error;
 using pbox::ErrorCode;
@@ -19,60 +18,32 @@ using pbox::Status;
 using pbox::worker::check_options;
 using pbox::worker::check_policy;
 using pbox::worker::Client;
+using pbox::worker::fail_call;
+using pbox::worker::guarded;
 using pbox::worker::has_size;
+using pbox::worker::invalid_argument;
 using pbox::worker::kOptimizerBytesFirst;
 using pbox::worker::kOptionsBytesFirst;
 using pbox::worker::load_from_caller;
 using pbox::worker::Operation;
 
-struct pbox_context {
-  explicit pbox_context(pbox::worker::ClientOptions options) : client(std::move(options)) {}
-  Client client;
-};
-
 namespace {
 
 thread_local std::string error_text;  // returned by pbox_last_error
-
-pbox_status fail(pbox_context* context, const Error& error) {
-  if (context != nullptr) context->client.set_last_error(error.message);
-  error_text = error.message;
-  return static_cast<pbox_status>(error.code);
-}
-
-Error invalid(const std::string& message) {
-  return {ErrorCode::kInvalidArgument, message};
-}
-
-// Runs `function`, which returns a Status, with the checks that every call needs.
-template <typename F>
-pbox_status guarded(pbox_context* context, F&& function) {
-  if (context == nullptr) return fail(nullptr, invalid("context is NULL"));
-  if (context->client.forked()) {
-    error_text = "this process was forked after pbox_create; create a context of its own";
-    return PBOX_FORKED;
-  }
-  try {
-    const Status status = function(context->client);
-    return status ? PBOX_OK : fail(context, status.error());
-  } catch (const std::exception& exception) {
-    return fail(context, {ErrorCode::kInternal, exception.what()});
-  }
-}
 
 // Returns the caller's struct; `name` is its type, `init` the function that fills it.
 template <typename T>
 Result<T> read_struct(const T* caller, size_t bytes_min, const std::string& name,
                       const std::string& init) {
   if (!has_size(caller, bytes_min)) {
-    return invalid(name + " must be filled by " + init + " first");
+    return invalid_argument(name + " must be filled by " + init + " first");
   }
   if (auto value = load_from_caller(caller)) return *value;
-  return invalid("the program sets a field of " + name +
-                 " that this libpbox does not have: the program's has " +
-                 std::to_string(caller->struct_size) + " bytes, that of libpbox " + pbox::kVersion +
-                 " has " + std::to_string(sizeof(T)) +
-                 "; install the libpbox that the program was built with, or leave the field at 0");
+  return invalid_argument(
+      "the program sets a field of " + name +
+      " that this libpbox does not have: the program's has " + std::to_string(caller->struct_size) +
+      " bytes, that of libpbox " + pbox::kVersion + " has " + std::to_string(sizeof(T)) +
+      "; install the libpbox that the program was built with, or leave the field at 0");
 }
 
 pbox::wire::SyncSpec sync_of(const pbox_options& options) {
@@ -101,29 +72,31 @@ pbox_status start(pbox_context* context, const Operation& operation, pbox_callba
 Result<std::vector<Operation>> read_operations(const pbox_operation* operations,
                                                size_t operation_bytes, uint32_t count) {
   if (operations == nullptr || count == 0) {
-    return invalid("operations must not be NULL and count not 0: name at least one tensor");
+    return invalid_argument(
+        "operations must not be NULL and count not 0: name at least one tensor");
   }
   if (operation_bytes < pbox::worker::kOperationBytesFirst ||
       operation_bytes > pbox::worker::kCallerStructBytesMax ||
       operation_bytes % alignof(pbox_operation) != 0) {
-    return invalid("operation_size " + std::to_string(operation_bytes) +
-                   " is not the size of pbox_operation; call pbox_push_pull_many");
+    return invalid_argument("operation_size " + std::to_string(operation_bytes) +
+                            " is not the size of pbox_operation; call pbox_push_pull_many");
   }
   std::vector<Operation> read;
   for (uint32_t index = 0; index < count; ++index) {
     const auto* element = reinterpret_cast<const std::byte*>(operations) + index * operation_bytes;
     const auto value = pbox::worker::load_element<pbox_operation>(element, operation_bytes);
     if (!value) {
-      return invalid("operations[" + std::to_string(index) + "] has a field set that libpbox " +
-                     pbox::kVersion +
-                     " does not have; install the libpbox that the program was built with, or "
-                     "leave the field at 0");
+      return invalid_argument(
+          "operations[" + std::to_string(index) + "] has a field set that libpbox " +
+          pbox::kVersion +
+          " does not have; install the libpbox that the program was built with, or "
+          "leave the field at 0");
     }
     if (value->has_priority > 1 || value->reserved != 0) {
-      return invalid("operations[" + std::to_string(index) + "]: has_priority is " +
-                     std::to_string(value->has_priority) + " and reserved is " +
-                     std::to_string(value->reserved) +
-                     "; has_priority must be 0 or 1, and reserved 0");
+      return invalid_argument("operations[" + std::to_string(index) + "]: has_priority is " +
+                              std::to_string(value->has_priority) + " and reserved is " +
+                              std::to_string(value->reserved) +
+                              "; has_priority must be 0 or 1, and reserved 0");
     }
     Operation& operation =
         read.emplace_back(operation_on(value->tensor_id, value->input, value->output));
@@ -134,7 +107,7 @@ Result<std::vector<Operation>> read_operations(const pbox_operation* operations,
 
 // Stores a number where the caller wants it.
 Status store_number(const Result<uint32_t>& number, uint32_t* place) {
-  if (place == nullptr) return invalid("the pointer for the result must not be NULL");
+  if (place == nullptr) return invalid_argument("the pointer for the result must not be NULL");
   if (!number) return number.error();
   *place = *number;
   return pbox::ok_status();
@@ -147,12 +120,13 @@ void pbox::worker::set_thread_error(const std::string& message) {
 }
 
 pbox_status pbox_create(const pbox_options* caller_options, pbox_context** context) {
-  if (context == nullptr) return fail(nullptr, invalid("context is NULL"));
+  if (context == nullptr) return fail_call(nullptr, invalid_argument("context is NULL"));
   *context = nullptr;
   const auto options =
       read_struct(caller_options, kOptionsBytesFirst, "pbox_options", "pbox_options_init");
-  if (!options) return fail(nullptr, options.error());
-  if (const Status sound = check_options(*options); !sound) return fail(nullptr, sound.error());
+  if (!options) return fail_call(nullptr, options.error());
+  if (const Status sound = check_options(*options); !sound)
+    return fail_call(nullptr, sound.error());
   try {
     pbox::worker::ClientOptions chosen;
     if (options->box != nullptr) chosen.box = options->box;
@@ -164,6 +138,8 @@ pbox_status pbox_create(const pbox_options* caller_options, pbox_context** conte
     chosen.world_size = options->world_size;
     chosen.optimize = options->mode == PBOX_MODE_OPTIMIZE;
     chosen.mean = options->reduction == PBOX_MEAN;
+    chosen.collective = options->mode == PBOX_MODE_COLLECTIVE;
+    chosen.collective_bytes = options->collective_bytes;
     chosen.chunk_bytes = options->chunk_bytes;
     chosen.window_bytes = options->window_bytes;
     if (options->join_timeout_ms > 0) chosen.join_timeout_ms = options->join_timeout_ms;
@@ -183,16 +159,17 @@ pbox_status pbox_create(const pbox_options* caller_options, pbox_context** conte
     *context = new pbox_context(std::move(chosen));
     return PBOX_OK;
   } catch (const std::exception& exception) {
-    return fail(nullptr, {ErrorCode::kInternal, exception.what()});
+    return fail_call(nullptr, {ErrorCode::kInternal, exception.what()});
   }
 }
 
 pbox_status pbox_register_tensor(pbox_context* context, const char* name, uint64_t element_count,
                                  pbox_dtype dtype, int32_t priority, uint32_t* tensor_id) {
   return guarded(context, [&](Client& client) -> Status {
-    if (name == nullptr || tensor_id == nullptr) return invalid("name and tensor_id must be set");
+    if (name == nullptr || tensor_id == nullptr)
+      return invalid_argument("name and tensor_id must be set");
     if (static_cast<uint32_t>(dtype) >= pbox::wire::kDtypeCount) {
-      return invalid("dtype " + std::to_string(dtype) + " is unknown");
+      return invalid_argument("dtype " + std::to_string(dtype) + " is unknown");
     }
     pbox::worker::TensorSpec tensor;
     tensor.name = name;
@@ -213,7 +190,7 @@ pbox_status pbox_set_optimizer(pbox_context* context,
                                      "pbox_optimizer_options_init");
     if (!options) return options.error();
     if (options->kind < PBOX_SGD || options->kind > PBOX_ADAMW) {
-      return invalid("optimizer kind " + std::to_string(options->kind) + " is unknown");
+      return invalid_argument("optimizer kind " + std::to_string(options->kind) + " is unknown");
     }
     pbox::proto::Optimizer optimizer;
     optimizer.set_kind(static_cast<uint32_t>(options->kind));
@@ -224,8 +201,8 @@ pbox_status pbox_set_optimizer(pbox_context* context,
     optimizer.set_epsilon(options->epsilon);
     optimizer.set_weight_decay(options->weight_decay);
     if (options->skip_nonfinite > 1) {
-      return invalid("skip_nonfinite " + std::to_string(options->skip_nonfinite) +
-                     " must be 0 or 1");
+      return invalid_argument("skip_nonfinite " + std::to_string(options->skip_nonfinite) +
+                              " must be 0 or 1");
     }
     optimizer.set_max_grad_norm(options->max_grad_norm);
     optimizer.set_skip_nonfinite(options->skip_nonfinite == 1);
@@ -319,7 +296,7 @@ pbox_status pbox_set_learning_rate(pbox_context* context, float learning_rate) {
 pbox_status pbox_last_step(pbox_context* context, pbox_step* step) {
   return guarded(context, [&](Client& client) -> Status {
     if (step == nullptr || step->struct_size < sizeof(uint32_t)) {
-      return invalid("step.struct_size must be set to sizeof(pbox_step)");
+      return invalid_argument("step.struct_size must be set to sizeof(pbox_step)");
     }
     const auto verdict = client.last_step();
     if (!verdict) return verdict.error();
@@ -350,7 +327,7 @@ pbox_status pbox_barrier(pbox_context* context, uint32_t timeout_ms) {
 pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statistics) {
   return guarded(context, [&](Client& client) -> Status {
     if (statistics == nullptr || statistics->struct_size < sizeof(uint32_t)) {
-      return invalid("statistics.struct_size must be set to sizeof(pbox_statistics)");
+      return invalid_argument("statistics.struct_size must be set to sizeof(pbox_statistics)");
     }
     const auto report = client.report();
     if (!report) return report.error();
@@ -399,7 +376,8 @@ pbox_status pbox_trace_chunks(pbox_context* context, uint32_t capacity) {
 pbox_status pbox_take_chunk_times(pbox_context* context, pbox_chunk_times* times, uint32_t* count) {
   return guarded(context, [&](Client& client) -> Status {
     static_assert(sizeof(pbox_chunk_times) == 48, "programs have arrays of it");
-    if (times == nullptr || count == nullptr) return invalid("times and count must not be NULL");
+    if (times == nullptr || count == nullptr)
+      return invalid_argument("times and count must not be NULL");
     std::vector<pbox::worker::ChunkTimes> taken(*count);
     const auto found = client.take_chunk_times(taken);
     if (!found) return found.error();

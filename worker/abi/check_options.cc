@@ -29,9 +29,10 @@ Status check_choices(const pbox_options& options) {
     return invalid("rank " + std::to_string(options.rank) + " must be below world_size " +
                    std::to_string(options.world_size));
   }
-  if (options.mode != PBOX_MODE_AGGREGATE && options.mode != PBOX_MODE_OPTIMIZE) {
+  if (options.mode < PBOX_MODE_AGGREGATE || options.mode > PBOX_MODE_COLLECTIVE) {
     return invalid("mode " + std::to_string(options.mode) +
-                   " is unknown: set PBOX_MODE_AGGREGATE or PBOX_MODE_OPTIMIZE");
+                   " is unknown: set PBOX_MODE_AGGREGATE, PBOX_MODE_OPTIMIZE or "
+                   "PBOX_MODE_COLLECTIVE");
   }
   if (options.reduction != PBOX_SUM && options.reduction != PBOX_MEAN) {
     return invalid("reduction " + std::to_string(options.reduction) +

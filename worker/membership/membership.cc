@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/version.h"
+#include "worker/collective/call_text.h"
 
 namespace pbox::worker {
 namespace {
@@ -119,6 +120,15 @@ void Membership::on_message(const proto::BoxMessage& message, uint64_t now_ns) {
       if (rate && exchange_) exchange_->set_learning_rate(*rate);
       return;
     }
+    case proto::BoxMessage::kAskSlotOperation: {
+      proto::SlotOperation& answer = *send().mutable_slot_operation();
+      answer = message.ask_slot_operation();
+      if (!exchange_ || answer.chunk() >= exchange_->tensor_count()) return;
+      // A slot has one chunk.
+      const Laggard laggard = exchange_->laggard(answer.chunk(), now_ns);
+      if (laggard.call != nullptr) answer.set_text(to_text(*laggard.call));
+      return;
+    }
     case proto::BoxMessage::kStepVerdict:
       verdict_->take(message.step_verdict());
       confirmed_version_ = 0;  // also tells the box of a newer one that it lacks
@@ -203,9 +213,11 @@ void Membership::check_liveness(uint64_t now_ns) {
     // An older answer may be out of date: the rank may have pushed, and only the result was lost.
     const auto left = left_ns_.find(laggard.rank);
     if (left == left_ns_.end() || laggard.asked_ns <= left->second) continue;
-    fail({ErrorCode::kWorkerLost, "rank " + std::to_string(laggard.rank) +
-                                      " left the job without pushing tensor '" +
-                                      tensors_[tensor].name + "', which this rank waits for"});
+    fail({ErrorCode::kWorkerLost,
+          "rank " + std::to_string(laggard.rank) + " left the job without " +
+              (laggard.call == nullptr ? "pushing tensor '" + tensors_[tensor].name + "'"
+                                       : to_text(*laggard.call)) +
+              ", which this rank waits for"});
     return;
   }
 }

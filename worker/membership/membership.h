@@ -55,6 +55,7 @@ struct MembershipOptions {
   uint32_t world_size = 1;
   bool optimize = false;
   bool mean = false;
+  bool collective = false;    // tensors are slots
   uint32_t chunk_bytes = 0;   // 0: the box's default
   uint32_t window_bytes = 0;  // 0: what the box grants
   uint32_t path_mtu = 0;      // path MTU that JOIN states, to try out a path; 0: the measured one

@@ -37,6 +37,7 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
   join.set_world_size(options.world_size);
   join.set_mode(options.optimize ? 1 : 0);
   join.set_reduction(options.mean ? 1 : 0);
+  join.set_collective(options.collective);
   if (options.optimize) *join.mutable_optimizer() = optimizer;
   if (needs_verdicts(options, optimizer)) {
     join.mutable_filled_parts()->Add(options.filled_parts.begin(), options.filled_parts.end());
@@ -280,6 +281,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   if (!exchange_) history_.restored = {session.restored_snapshot(), session.restored_steps()};
   session_ = session;
   spec_ = std::move(*spec);
+  spec_.rank = options_.rank;
   spec_.jitter_seed = options_.seed;
   spec_.delivery = options_.delivery;
   spec_.ignores_results = options_.is_backup;

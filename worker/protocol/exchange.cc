@@ -82,9 +82,10 @@ void Exchange::open_lanes() {
     Chunk& chunk = state_.chunks[id];
     chunk.pipeline = session.chunk_pipeline[id];
     PBOX_CHECK(chunk.pipeline < session.pipelines.size());
-    chunk.full_mask =
-        wire::full_mask(wire::fragment_count(chunk.wire_bytes, session.fragment_bytes));
-    largest[chunk.pipeline] = std::max(largest[chunk.pipeline], chunk.wire_bytes);
+    const bool is_slot = state_.tensors[chunk.tensor].slot != nullptr;
+    largest[chunk.pipeline] =
+        std::max(largest[chunk.pipeline], is_slot ? session.chunk_bytes : chunk.wire_bytes);
+    state_.set_size(chunk, chunk.wire_bytes);
   }
   lanes_.clear();
   lanes_.reserve(session.pipelines.size());
@@ -102,6 +103,7 @@ void Exchange::start(const Operation& operation) {
   tensor.output = operation.output;
   tensor.priority = operation.priority.value_or(tensor.own_priority);
   tensor.fetching = operation.fetch;
+  tensor.slot = operation.slot;
   begin(tensor);
 }
 
@@ -117,6 +119,7 @@ void Exchange::begin(Tensor& tensor) {
     chunk.fetched = false;
     if (state_.drops_rounds()) chunk.round = round;
     // A chunk that restores a result is in flight already. It continues with this round by itself.
+    if (!chunk.restoring) state_.take_slot(chunk);
     if (!suspended_ && !chunk.restoring) lane(chunk.pipeline).queue(id, tensor.priority);
   }
 }
@@ -169,6 +172,8 @@ Laggard Exchange::laggard(uint32_t tensor_id, uint64_t now_ns) const {
   const Tensor& tensor = state_.tensors[tensor_id];
   Laggard laggard;
   if (tensor.chunks_left == 0) return laggard;
+  const CollectiveCall* call = tensor.slot != nullptr ? tensor.slot->call.get() : nullptr;
+  laggard.call = call;
   for (uint32_t index = 0; index < tensor.chunk_count; ++index) {
     const Chunk& chunk = state_.chunks[tensor.first_chunk + index];
     if (!chunk.in_flight) continue;
@@ -180,12 +185,15 @@ Laggard Exchange::laggard(uint32_t tensor_id, uint64_t now_ns) const {
                  .missing_workers = chunk.missing_workers,
                  .asked_ns = chunk.asked_ns,
                  .waited_ms = chunk.waited_ms,
-                 .last_percent = chunk.last_percent};
+                 .last_percent = chunk.last_percent,
+                 .call = call};
       continue;
     }
     if (laggard.kind == Laggard::Kind::kRank) continue;
     const uint64_t heard_ns = std::max(lanes_[chunk.pipeline].last_heard_ns(), chunk.pushed_ns);
-    laggard = {.kind = Laggard::Kind::kBox, .silent_ns = now_ns > heard_ns ? now_ns - heard_ns : 0};
+    laggard = {.kind = Laggard::Kind::kBox,
+               .silent_ns = now_ns > heard_ns ? now_ns - heard_ns : 0,
+               .call = call};
   }
   return laggard;
 }

@@ -20,12 +20,17 @@ uint16_t dtype_scale(wire::Dtype dtype, uint16_t scale) {
 bool fits_layout(const ExchangeState& state, const ExchangeChunk& chunk,
                  const wire::Header& header) {
   const uint32_t fragment_bytes = state.session.fragment_bytes;
+  wire::Dtype dtype = state.tensors[chunk.tensor].dtype;
+  if (const SlotRound* slot = state.slot(chunk)) {
+    dtype = slot->shape.dtype;
+    if (header.timestamp_us != slot->shape.digest || slot->bytes == 0) return false;
+  }
   const uint32_t fragments = wire::fragment_count(chunk.wire_bytes, fragment_bytes);
   // A result that lacks some ranks says how many contributed to it.
   const uint16_t contributors = header.contributors();
   const bool is_partial = (header.flags & wire::flag::kPartial) != 0;
   return header.fragment < fragments && is_partial == (contributors > 0) &&
-         header.dtype_scale == dtype_scale(state.tensors[chunk.tensor].dtype, contributors) &&
+         header.dtype_scale == dtype_scale(dtype, contributors) &&
          header.payload_bytes ==
              wire::fragment_length(chunk.wire_bytes, fragment_bytes, header.fragment);
 }
@@ -37,6 +42,21 @@ void copy_bytes(const ExchangeState& state, std::byte* destination, const std::b
   } else {
     std::memcpy(destination, source, bytes);
   }
+}
+
+// The box does not send a rank the result that is its own push: the rank copies it.
+void consume_slot(const ExchangeState& state, ExchangeTensor& tensor, const ExchangeChunk& chunk) {
+  const SlotRound& slot = *tensor.slot;
+  PBOX_DCHECK(slot.bytes == chunk.wire_bytes);
+  if (slot.is_own_result()) {
+    PBOX_DCHECK(tensor.input != nullptr);
+    std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
+    if (shadow != nullptr) std::memcpy(shadow, tensor.input, slot.bytes);
+    if (tensor.output != nullptr && tensor.output != tensor.input) {
+      copy_bytes(state, tensor.output, tensor.input, slot.bytes);
+    }
+  }
+  tensor.consumed_slot = tensor.slot;
 }
 
 }  // namespace
@@ -151,9 +171,11 @@ void Exchange::store_fragment(const Tensor& tensor, const Chunk& chunk,
       chunk.offset + size_t{parsed.header.fragment} * state_.session.fragment_bytes;
   const size_t bytes = parsed.header.payload_bytes;
   PBOX_DCHECK(offset + bytes <= chunk.offset + chunk.wire_bytes);
-  PBOX_DCHECK(tensor.output != nullptr);
+  PBOX_DCHECK(tensor.output != nullptr || tensor.slot != nullptr);
   std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
-  if (shadow == nullptr) {
+  if (tensor.output == nullptr) {  // a slot's result that another rank wants
+    if (shadow != nullptr) copy_bytes(state_, shadow + offset, parsed.payload, bytes);
+  } else if (shadow == nullptr) {
     copy_bytes(state_, tensor.output + offset, parsed.payload, bytes);
   } else if (tensor.is_staged(chunk)) {  // copied to the output when complete, while in cache
     std::memcpy(shadow + offset, parsed.payload, bytes);
@@ -194,6 +216,7 @@ void Exchange::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   Tensor& tensor = state_.tensors[chunk.tensor];
   if (chunk.restoring) {
     chunk.restoring = false;
+    state_.take_slot(chunk);
     if (is_pending(chunk)) lane.queue(state_.chunk_id(chunk), tensor.priority);
     return;
   }
@@ -224,6 +247,7 @@ void Exchange::end(const Tensor& tensor, uint64_t now_ns) {
 }
 
 void Exchange::consume(Tensor& tensor, Chunk& chunk) {
+  if (tensor.slot != nullptr) consume_slot(state_, tensor, chunk);
   if (state_.reads_cache(chunk)) read_cache(tensor, chunk);
   tensor.note_read(chunk);
   PBOX_DCHECK(state_.drops_rounds() || chunk.flight_round == chunk.round);
@@ -251,6 +275,15 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   }
   PBOX_DCHECK(chunk.in_flight);
   std::memcpy(&status, parsed.payload, sizeof(status));
+  const SlotRound* slot = state_.slot(chunk);
+  if (slot != nullptr && !slot->shape.is_sent_to(state_.session.rank) &&
+      wire::round_distance(status.finished_round, chunk.flight_round) > 0) {
+    lane.drop_unsent(state_.chunk_id(chunk));
+    lane.cancel_sending(chunk);
+    // An announcement echoes no time; the answer to a PULL does.
+    if (parsed.header.timestamp_us != 0) chunk.is_measurable = false;
+    return finish_chunk(lane, chunk, now_ns);
+  }
   // A chunk that is fetched was never pushed from here: the box has not sent the result yet.
   const bool fetching = state_.tensors[chunk.tensor].fetching && !chunk.restoring;
   if (fetching && wire::round_distance(status.finished_round, chunk.flight_round) > 1) {
@@ -273,7 +306,7 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   if (state_.reads_cache(chunk)) {
     return on_acknowledgement(lane, chunk, status.received_mask, now_ns);
   }
-  const uint64_t missing = fetching ? 0 : chunk.full_mask & ~status.received_mask;
+  const uint64_t missing = fetching ? 0 : chunk.push_mask & ~status.received_mask;
   // Where the box holds a round until it has all of it, a chunk must leave the window before its
   // result comes, so that the others can be pushed.
   const bool is_held =

@@ -11,9 +11,11 @@
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "nic/wire/chunk_layout.h"
 #include "worker/protocol/chunk_trace.h"
 #include "worker/protocol/read_cache.h"
 #include "worker/protocol/session_spec.h"
+#include "worker/protocol/slot_round.h"
 #include "worker/protocol/statistics.h"
 #include "worker/protocol/window.h"
 
@@ -25,6 +27,7 @@ inline constexpr int32_t kRestorePriority = INT32_MAX;
 struct ExchangeChunk {
   uint64_t offset = 0;  // bytes into the tensor
   uint64_t full_mask = 0;
+  uint64_t push_mask = 0;          // fragments that a push consists of
   uint64_t to_send = 0;            // fragments still to be pushed
   uint64_t unsent = 0;             // fragments of the push that have not been sent yet
   uint64_t result_mask = 0;        // fragments of the current result that have arrived
@@ -91,6 +94,9 @@ struct ExchangeTensor {
   bool fetching = false;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
+  // A slot's round of the active operation, or of the last one; and its last round that was
+  // consumed. Null before the first, and for other tensors.
+  std::shared_ptr<const SlotRound> slot, consumed_slot;
   // Indexed by round & 1; both may be the same. Null: no shadow is kept.
   std::array<std::byte*, 2> shadow{};
 
@@ -123,6 +129,30 @@ struct ExchangeState {
   int32_t priority(const ExchangeChunk& chunk) const {
     PBOX_DCHECK(chunk.tensor < tensors.size());
     return chunk.restoring ? kRestorePriority : tensors[chunk.tensor].priority;
+  }
+  // Returns the slot's round in flight, or the next one; null if the chunk is of no slot.
+  const SlotRound* slot(const ExchangeChunk& chunk) const {
+    const ExchangeTensor& tensor = tensors[chunk.tensor];
+    return chunk.restoring ? tensor.consumed_slot.get() : tensor.slot.get();
+  }
+  void set_size(ExchangeChunk& chunk, uint32_t bytes) const {
+    chunk.wire_bytes = bytes;
+    const uint32_t fragments = bytes == 0 ? 1 : wire::fragment_count(bytes, session.fragment_bytes);
+    chunk.push_mask = chunk.full_mask = wire::full_mask(fragments);
+  }
+  // Gives a slot's chunk, which is not in flight, the size of its next round.
+  void take_slot(ExchangeChunk& chunk) const {
+    const SlotRound* next = slot(chunk);
+    if (next == nullptr) return;
+    PBOX_DCHECK(!chunk.in_flight && chunk.to_send == 0 && chunk.offset == 0);
+    PBOX_DCHECK(next->bytes <= session.chunk_bytes);
+    set_size(chunk, next->bytes);
+    if (pushes_nothing(chunk)) chunk.push_mask = chunk.full_mask & ~(chunk.full_mask >> 1);
+  }
+  // The push says that this rank has no data. STATE has the data of a result, if there is any.
+  bool pushes_nothing(const ExchangeChunk& chunk) const {
+    const SlotRound* round = slot(chunk);
+    return round != nullptr && (chunk.restoring ? round->bytes == 0 : round->is_empty);
   }
   bool drops_rounds() const { return session.sync.model == wire::SyncModel::kDrop; }
   bool reads_cache(const ExchangeChunk& chunk) const { return cache && chunk.round > 0; }

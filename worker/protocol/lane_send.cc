@@ -1,5 +1,6 @@
 // The lane's way out: from the queue, through the window, into packets.
 #include <algorithm>
+#include <array>
 
 #include "base/numa_arena.h"
 #include "nic/wire/chunk_layout.h"
@@ -18,6 +19,9 @@ namespace {
     __builtin_prefetch(packet.payload + at, kForReading, kSecondLevelCache);
   }
 }
+
+// Ports take an address of every payload, also of an empty one.
+constexpr std::array<std::byte, 1> kNoPayload{};
 
 }  // namespace
 
@@ -138,9 +142,9 @@ bool Lane::open_window(uint64_t now_ns) {
   if (pulls) {
     pull(chunk, now_ns);
   } else {
-    chunk.unsent = chunk.full_mask;
-    send(chunk, chunk.full_mask);
-    state_.statistics.bytes_pushed += chunk.wire_bytes;
+    chunk.unsent = chunk.push_mask;
+    send(chunk, chunk.push_mask);
+    if (!state_.pushes_nothing(chunk)) state_.statistics.bytes_pushed += chunk.wire_bytes;
   }
   if (fetching || chunk.restoring) return true;
   if (!chunk.announced) {
@@ -211,9 +215,18 @@ void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
   address(chunk, chunk.restoring ? wire::PacketType::kState : wire::PacketType::kPush, now_ns,
           packet);
   packet.header.fragment = static_cast<uint16_t>(fragment);
+  const SlotRound* slot = state_.slot(chunk);
+  const bool is_empty = state_.pushes_nothing(chunk);
+  PBOX_DCHECK(!is_empty || bit == (chunk.full_mask & ~(chunk.full_mask >> 1)));
   packet.header.payload_bytes = static_cast<uint16_t>(
-      wire::fragment_length(chunk.wire_bytes, state_.session.fragment_bytes, fragment));
+      is_empty ? 0
+               : wire::fragment_length(chunk.wire_bytes, state_.session.fragment_bytes, fragment));
   packet.header.dtype_scale = static_cast<uint16_t>(tensor.dtype);
+  if (slot != nullptr) {
+    wire::RoundShape shape = slot->shape;
+    shape.fragment_count = static_cast<uint16_t>(__builtin_popcountll(chunk.full_mask));
+    wire::write_shape(shape, is_empty, packet.header);
+  }
   if (chunk.to_send == 0) packet.header.flags |= wire::flag::kLast;
   if (chunk.retransmitting && !is_first_copy) {
     packet.header.flags |= wire::flag::kRetransmission;
@@ -224,6 +237,7 @@ void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
     packet.header.dtype_scale =
         static_cast<uint16_t>(packet.header.dtype_scale | chunk.contributors << 4);
   }
+  if (is_empty) return seal(outgoing_end_ - 1, kNoPayload.data());
   const std::byte* source = chunk.restoring ? tensor.shadow[(chunk.round - 1) & 1] : tensor.input;
   PBOX_DCHECK(source != nullptr);
   packet.payload = source + chunk.offset + size_t{fragment} * state_.session.fragment_bytes;

@@ -4,7 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+
+#include "worker/protocol/slot_round.h"
 
 namespace pbox::worker {
 
@@ -19,6 +22,8 @@ struct Operation {
   // Nothing is pushed: the output gets what the box holds of the tensor, the result of its last
   // round. Only for the first operation of a worker that joined when the round was above 0.
   bool fetch = false;
+  // The tensor is a slot, and this is its round. The output may be null: the result is not kept.
+  std::shared_ptr<const SlotRound> slot = nullptr;
 };
 
 }  // namespace pbox::worker

@@ -39,6 +39,7 @@ struct SessionSpec {
     // Numbers and seals packets, whichever transport sends them. Copies of a session share it.
     std::shared_ptr<seal::SessionSeal> seal = seal::make_seal_without_keys();
   };
+  uint32_t rank = 0;
   uint32_t epoch = 1;
   uint16_t generation = 1;
   uint32_t fragment_bytes = 0;

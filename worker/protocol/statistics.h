@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "worker/protocol/slot_round.h"
 #include "worker/protocol/staleness.h"
 
 namespace pbox::worker {
@@ -26,6 +27,9 @@ struct Laggard {
   uint32_t waited_ms = 0;        // kRank: how long the box had waited by then; 0: unknown
   uint32_t last_percent = 0;     // kRank: share of earlier chunk rounds that it completed as last
   uint64_t silent_ns = 0;        // kBox: time since its last packet
+  // The operation that uses the slot, until the next call of the exchange; null for other tensors,
+  // and if none does.
+  const CollectiveCall* call = nullptr;
 };
 
 // Progress at the last moment when every tensor had equally many results and no operation was

@@ -35,6 +35,21 @@ typedef enum pbox_status {
   PBOX_INTERNAL = 14
 } pbox_status;
 
+/* Type of a tensor's elements. A value of this and of the other types that is not listed is refused
+ * with PBOX_INVALID_ARGUMENT. They are 32-bit integers and not enums, so that every compiler agrees
+ * on their size. Tensors are f32, f16 or bf16; the others are for collectives. */
+typedef int32_t pbox_dtype;
+enum pbox_dtype_value {
+  PBOX_F32 = 0,
+  PBOX_F16 = 1,
+  PBOX_BF16 = 2,
+  PBOX_I32 = 3,
+  PBOX_I64 = 4,
+  PBOX_U8 = 5,
+  PBOX_I8 = 6,
+  PBOX_F64 = 7
+};
+
 /* One rank of one job. */
 typedef struct pbox_context pbox_context;
 

@@ -23,20 +23,14 @@
 extern "C" {
 #endif
 
-/* The types below are 32-bit integers and not enums, so that every compiler agrees on their size.
- * A value that is not listed is refused with PBOX_INVALID_ARGUMENT. */
-
-/* Type of a tensor's elements. */
-typedef int32_t pbox_dtype;
-enum pbox_dtype_value { PBOX_F32 = 0, PBOX_F16 = 1, PBOX_BF16 = 2 };
-
 /* The box's use of the sum of the gradients.
  *
  * AGGREGATE  The box returns the sum or the mean: an all-reduce.
  * OPTIMIZE   The box keeps weights and optimizer state, applies the sum or mean as a gradient, and
- *            returns the new weights. */
+ *            returns the new weights.
+ * COLLECTIVE There are no tensors, but operations of any shape: collective.h. */
 typedef int32_t pbox_mode;
-enum pbox_mode_value { PBOX_MODE_AGGREGATE = 0, PBOX_MODE_OPTIMIZE = 1 };
+enum pbox_mode_value { PBOX_MODE_AGGREGATE = 0, PBOX_MODE_OPTIMIZE = 1, PBOX_MODE_COLLECTIVE = 2 };
 
 typedef int32_t pbox_reduction;
 enum pbox_reduction_value { PBOX_SUM = 0, PBOX_MEAN = 1 };
@@ -242,6 +236,9 @@ typedef struct pbox_options {
   const char* keys;
   pbox_guard guard;
   float guard_max_abs; /* finite and >= 0; 0 (default): every finite value is sound */
+  /* PBOX_MODE_COLLECTIVE: bytes that can be in flight, of all operations; 0: 32 MiB. The box keeps
+   * twice as many for the job. Larger operations take turns. Equal on every rank. */
+  uint32_t collective_bytes;
 } pbox_options;
 
 /* Sets every field to its default. */
@@ -255,7 +252,8 @@ PBOX_API void pbox_options_init_sized(pbox_options* options, size_t struct_size)
  * PBOX_PRIORITY_POLICY (explicit, forward-order, fifo), PBOX_DELIVERY (broadcast, pull), PBOX_SYNC
  * (bsp, asp, ssp, essp, pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE
  * (soft, lazy), PBOX_READS (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast,
- * ordered), PBOX_REPLICAS (0, 1), PBOX_KEYS, PBOX_GUARD (flag, reject, zero), PBOX_GUARD_MAX_ABS.
+ * ordered), PBOX_REPLICAS (0, 1), PBOX_KEYS, PBOX_GUARD (flag, reject, zero), PBOX_GUARD_MAX_ABS,
+ * PBOX_COLLECTIVE_BYTES.
  * PBOX_RANK wins over RANK, PBOX_WORLD_SIZE over WORLD_SIZE. Strings point into the environment.
  * Returns PBOX_INVALID_ARGUMENT if a variable has a value that is not listed or not a number;
  * pbox_last_error(NULL) then names variable, value and remedy. */
@@ -494,6 +492,7 @@ PBOX_API uint32_t pbox_abi_version(void);
 }
 #endif
 
+#include "pbox/collective.h"
 #include "pbox/step.h"
 
 #endif /* PBOX_PBOX_H */

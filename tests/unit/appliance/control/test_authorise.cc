@@ -44,6 +44,7 @@ Message of_kind(Message::KindCase kind) {
     case Message::kAskReport: message.mutable_ask_report(); break;
     case Message::kStepVerdict: message.mutable_step_verdict(); break;
     case Message::kAskStep: message.mutable_ask_step(); break;
+    case Message::kSlotOperation: message.mutable_slot_operation(); break;
     case Message::KIND_NOT_SET: break;
   }
   return message;
@@ -114,6 +115,7 @@ TEST_CASE("each role may send what the table says, and nothing else") {
                                   {Message::kAskReport, "lnnn"},
                                   {Message::kStepVerdict, "jjnn"},
                                   {Message::kAskStep, "lnnn"},
+                                  {Message::kSlotOperation, "jjnn"},
                                   {Message::KIND_NOT_SET, "jjnn"}};
   REQUIRE(table.size() == message_rights().size());
   const Identity peers[] = {kBox, kTenant, kOperator, kViewer};

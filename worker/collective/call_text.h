@@ -1,0 +1,13 @@
+// Operations in words, for errors.
+#pragma once
+
+#include <string>
+
+#include "worker/protocol/slot_round.h"
+
+namespace pbox::worker {
+
+// Returns "operation 7 (all_reduce of 100 f32, sum)".
+std::string to_text(const CollectiveCall& call);
+
+}  // namespace pbox::worker
