@@ -6,6 +6,7 @@ option(PBOX_BUILD_PERF "Build pbox-perf" OFF)
 option(PBOX_WERROR "Treat warnings as errors" OFF)
 set(PBOX_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=: address,undefined or thread")
 option(PBOX_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+option(PBOX_WHEEL "Build the worker's libraries alone, for worker/python/pyproject.toml" OFF)
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

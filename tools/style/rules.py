@@ -214,7 +214,6 @@ def check_assertions(tree):
 
 # Where a release is stated besides CMakeLists.txt.
 VERSIONS = {
-    "worker/python/pyproject.toml": r'^version = "([^"]+)"',
     "tools/packaging/changelog": r"\Apbox \(([^)]+)\)",
     "CHANGELOG.md": r"^## (\d\S*)",
 }

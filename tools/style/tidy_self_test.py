@@ -128,7 +128,6 @@ STRUCTURE_CASES = [
      "1500 lines together"),
     ("a release that is stated twice",
      {"CMakeLists.txt": "project(pbox VERSION 1.2.3)\n", "CHANGELOG.md": "## 1.2.3 - today\n",
-      "worker/python/pyproject.toml": 'version = "1.2.3"\n',
       "tools/packaging/changelog": "pbox (1.2.2) stable\n"}, "CMakeLists.txt says 1.2.3"),
     ("a class of too many methods", {"nic/a.h": HEADER + class_of(61)}, "A has 61 methods"),
     ("a class at the bound", {"nic/a.h": HEADER + class_of(60)}, ""),
