@@ -1,4 +1,4 @@
-# What a wheel holds beside the Python files: libpbox.so, libpbox_tls.so.1 and every library that they
+# A wheel has, beside the Python files, libpbox.so, libpbox_tls.so.1 and every library that they
 # need, but those that each Linux with glibc has. They find each other in the package's folder.
 foreach(library IN ITEMS pbox pbox_tls)
   set_target_properties(${library} PROPERTIES INSTALL_RPATH "$ORIGIN")
