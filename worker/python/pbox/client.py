@@ -99,7 +99,7 @@ class Client:
             client.wait(gradient)
     """
 
-    def __init__(self, *, mode="aggregate", reduction="mean", **options):
+    def __init__(self, *, mode="aggregate", reduction=None, **options):
         self._library = _library.load()
         self._process = os.getpid()
         self._context = None
@@ -114,6 +114,8 @@ class Client:
         self._calls_running = 0
         self._trampoline = _library.CALLBACK(self._completed)
         self._collective_trampoline = _library.COLLECTIVE_CALLBACK(self._collective_ended)
+        if reduction is None:  # in mode "collective" each operation has its own
+            reduction = "sum" if mode == "collective" else "mean"
         filled = _options.fill(self._library, {**options, "mode": mode, "reduction": reduction})
         context = ctypes.c_void_p()
         status = self._library.pbox_create(ctypes.byref(filled), ctypes.byref(context))
