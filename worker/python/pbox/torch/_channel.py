@@ -38,6 +38,7 @@ class Operation:
         self._finish = finish
         self._lock = threading.Lock()
         self._future = None
+        self._waited = False
 
     def part_ended(self, _, error):
         """Called once for each collective, on the I/O thread."""
@@ -80,11 +81,14 @@ class Operation:
             if error is not None:
                 raise error
             self.done.wait()
+        self._waited = True
         if self.error is not None:
             raise self.error
 
     def future(self):
-        """Returns the torch future. A thread of the channel ends it."""
+        """Returns the torch future. A thread of the channel ends it. If the operation has been
+        waited for, as on every rank then, it has ended already, so that continuations run at once
+        on the caller's thread. torchft relies on that."""
         with self._lock:
             if self._future is not None:
                 return self._future[1]
@@ -92,7 +96,10 @@ class Operation:
             # An error that a continuation raises keeps its text on its way through DDP. One passed
             # to set_exception would arrive as a failed cast to a tensor.
             self._future = ended, ended.then(self._result)
-        self._channel.deliver(self)
+        if self._waited:
+            self.complete_future()
+        else:
+            self._channel.deliver(self)
         return self._future[1]
 
     def complete_future(self):
@@ -241,8 +248,9 @@ class Channel:
             try:
                 client.wait_collective(number, timeout_ms=1)
             except Timeout as error:
-                return Timeout(str(error).replace(" after 1 ms",
-                                                  f" after {timeout_s * 1000:.0f} ms", 1))
+                milliseconds = f"{timeout_s * 1000:.0f} ms"
+                text = str(error).replace(" after 1 ms", f" after {milliseconds}", 1)
+                return Timeout(f"the timeout of {milliseconds} has passed: {text}")
             except PboxError as error:
                 return error
         return None

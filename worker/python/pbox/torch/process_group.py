@@ -37,7 +37,6 @@ class ProcessGroup(dist.ProcessGroup):
         self._rank = rank
         self._size = size
         self._store = store
-        self._timeout = timeout
         self._gloo = None
         self._gloo_lock = threading.Lock()
         self._coalesced = threading.local()
@@ -259,14 +258,14 @@ class ProcessGroup(dist.ProcessGroup):
             if self._gloo is None:
                 store = dist.PrefixStore("pbox/point-to-point", self._store)
                 try:
-                    self._gloo = dist.ProcessGroupGloo(store, self._rank, self._size,
-                                                       self._timeout)
+                    self._gloo = _make_gloo(store, self._rank, self._size,
+                                            datetime.timedelta(seconds=self._channel.timeout_s))
                 except RuntimeError as error:
                     raise Unavailable(
                         "send and recv need a Gloo group, and the ranks cannot connect to one "
-                        f"another: {error}. Every rank of the group has to call send or recv, and "
-                        "GLOO_SOCKET_IFNAME has to name an interface by which they reach one "
-                        "another") from error
+                        f"another: {error}. GLOO_SOCKET_IFNAME has to name an interface by which "
+                        "they reach one another. With an older torch every rank of the group has "
+                        "to call send or recv") from error
             return self._gloo
 
     def _drop_gloo(self, how):
@@ -277,6 +276,19 @@ class ProcessGroup(dist.ProcessGroup):
 
 
 _HAS_BACKENDS = hasattr(dist.ProcessGroup, "_register_backend")  # torch 2
+
+
+def _make_gloo(store, rank, size, timeout):
+    """Returns a Gloo group that connects two ranks when they first exchange something, or, with an
+    older torch, all at once."""
+    try:
+        device = dist.ProcessGroupGloo.create_default_device(lazy_init=True)
+    except TypeError:
+        return dist.ProcessGroupGloo(store, rank, size, timeout)
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [device]
+    options._timeout = timeout
+    return dist.ProcessGroupGloo(store, rank, size, options)
 
 
 def _agree_on_job(store, rank, timeout):
