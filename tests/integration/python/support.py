@@ -53,13 +53,6 @@ class BoxTestCase(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         return os.path.join(folder.name, name)
 
-    def wait_for_file(self, path, timeout_s=60):
-        """Waits until a rank has created the file."""
-        deadline = time.monotonic() + timeout_s
-        while not os.path.exists(path):
-            self.assertLess(time.monotonic(), deadline, f"no rank has created {path} in time")
-            time.sleep(0.01)
-
     def start_ranks(self, function, world_size, *arguments, **options):
         """Starts `function(options, *arguments)` in one process per rank."""
         ranks = Ranks(function, world_size, self.options(world_size, **options), arguments)
@@ -70,6 +63,14 @@ class BoxTestCase(unittest.TestCase):
         """Runs `function(options, *arguments)` in one process per rank. Returns their results."""
         ranks = self.start_ranks(function, world_size, *arguments, **options)
         return [ranks.result(rank) for rank in range(world_size)]
+
+
+def wait_for_file(path, timeout_s=60):
+    """Waits until a rank has created the file."""
+    deadline = time.monotonic() + timeout_s
+    while not os.path.exists(path):
+        assert time.monotonic() < deadline, f"no rank has created {path} in time"
+        time.sleep(0.01)
 
 
 class Ranks:
@@ -158,6 +159,10 @@ class Convolution(torch.nn.Module):
 def shard_loss(model, step, rank):
     inputs, targets = make_batch(step, rank)
     return torch.nn.functional.cross_entropy(model(inputs), targets)
+
+
+def gradients_of(model):
+    return [parameter.grad.numpy().copy() for parameter in model.parameters()]
 
 
 def weights_of(model):

@@ -12,7 +12,7 @@ import numpy
 import torch
 
 import pbox
-from support import BoxTestCase
+from support import BoxTestCase, wait_for_file
 
 
 def exchange_until(options, error_kind, report=None):
@@ -242,7 +242,7 @@ class OthersTest(BoxTestCase):
     def test_survivor_of_a_killed_worker_is_told_which_rank(self):
         report = self.temporary_path("exchanging")
         ranks = self.start_ranks(exchange_until, 2, pbox.WorkerLost, report, lost_timeout_ms=1000)
-        self.wait_for_file(f"{report}.0")
+        wait_for_file(f"{report}.0")
         ranks.kill(1)
         self.assertRegex(ranks.result(0), r"rank\D*1")
 
@@ -260,7 +260,7 @@ class BoxTest(BoxTestCase):
             ranks = self.start_ranks(exchange_until, 2, pbox.BoxLost, report, box=box.control,
                                      recovery="none")
             for rank in range(2):
-                self.wait_for_file(f"{report}.{rank}")
+                wait_for_file(f"{report}.{rank}")
             box.process.kill()
             for rank in range(2):
                 self.assertIn(box.control, ranks.result(rank))

@@ -9,7 +9,7 @@ import torch
 import pbox
 import pbox.torch
 from support import (BoxTestCase, Ranks, make_model, shard_loss, train_with_a_late_rank,
-                     weights_of)
+                     wait_for_file, weights_of)
 
 STEPS = 10
 WORLD_SIZE = 2
@@ -305,7 +305,7 @@ class ClippingTest(BoxTestCase):
         report = self.temporary_path("steps")
         ranks = self.start_ranks(train_and_lose_rank_1, 2, report, on_worker_lost="partial",
                                  lost_timeout_ms=1000)
-        self.wait_for_file(report)
+        wait_for_file(report)
         ranks.kill(1)
         collected = ranks.result(0)
         for steps in (3, 6):
@@ -352,7 +352,7 @@ class ClippingTest(BoxTestCase):
     def test_a_process_that_rejoins_takes_the_loss_scale_from_the_job(self):
         report = self.temporary_path("steps")
         ranks = self.start_ranks(scaled_until, 2, report, lost_timeout_ms=60000)
-        self.wait_for_file(report)
+        wait_for_file(report)
         ranks.kill(1)
         again = Ranks(rejoin_as_rank_1, 1, self.options(2, lost_timeout_ms=60000), (report,))
         self.addCleanup(again.close)
@@ -463,7 +463,7 @@ class LostBoxTest(BoxTestCase):
     def test_verdicts_and_weights_are_the_same_across_the_loss_of_the_box(self):
         report = self.temporary_path("steps")
         ranks = self.start_ranks(train_through_a_loss, 2, report)
-        self.wait_for_file(report)
+        wait_for_file(report)
         self.box.process.kill()
         self.box.process.wait()
         port = self.box.control.rpartition(":")[2]

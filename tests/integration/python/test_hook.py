@@ -17,14 +17,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import pbox
 import pbox.torch
 from pbox.torch.hook import BucketMemory
-from support import (BoxTestCase, Convolution, init_process_group, make_model, shard_loss,
-                     train_locally, weights_of)
+from support import (BoxTestCase, Convolution, gradients_of, init_process_group, make_model,
+                     shard_loss, train_locally, wait_for_file, weights_of)
 
 STEPS = 6
-
-
-def gradients_of(model):
-    return [parameter.grad.numpy().copy() for parameter in model.parameters()]
 
 
 def gradients_with_and_without_the_box(options, store, bucket_mb, make=make_model):
@@ -326,7 +322,7 @@ class HookTest(BoxTestCase):
             ranks = self.start_ranks(backward_until_it_fails, 2, self.store(), report,
                                      box=box.control, recovery="none")
             for rank in range(2):
-                self.wait_for_file(f"{report}.{rank}")
+                wait_for_file(f"{report}.{rank}")
             os.kill(box.process.pid, signal.SIGKILL)
             for rank in range(2):
                 kind, text, last = ranks.result(rank)
@@ -341,7 +337,7 @@ class HookTest(BoxTestCase):
     def test_replicas_are_equal_after_a_timeout_and_a_restart(self):
         paths = {name: self.temporary_path(name) for name in ("stopped", "failed", "checkpoint")}
         ranks = self.start_ranks(train_and_pause, 2, self.store(), paths)
-        self.wait_for_file(paths["failed"])
+        wait_for_file(paths["failed"])
         self.assertTrue(os.path.exists(paths["stopped"]))
         os.kill(ranks.processes[1].pid, signal.SIGCONT)
         late, stopped = ranks.result(0), ranks.result(1)

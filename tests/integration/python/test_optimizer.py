@@ -13,7 +13,7 @@ import pbox
 import pbox.torch
 from pbox.torch.optimizer import warn_of_statistics
 from support import (BoxTestCase, Convolution, make_batch, make_model, shard_loss, train_locally,
-                     train_with_a_late_rank, weights_of)
+                     train_with_a_late_rank, wait_for_file, weights_of)
 
 STEPS = 12
 WORLD_SIZE = 2
@@ -266,7 +266,7 @@ class OptimizerTest(BoxTestCase):
         report = self.temporary_path("steps")
         ranks = self.start_ranks(train_and_lose_rank_0, 2, report, on_worker_lost="partial",
                                  lost_timeout_ms=1000)
-        self.wait_for_file(report)
+        wait_for_file(report)
         ranks.kill(0)
         for step, weights in enumerate(ranks.result(1)):
             present = (0, 1) if step <= 2 else (1,)
@@ -364,7 +364,7 @@ class OptimizerTest(BoxTestCase):
             ranks = self.start_ranks(train_until_the_box_is_lost, WORLD_SIZE, report,
                                      box=box.control, recovery="none")
             for rank in range(WORLD_SIZE):
-                self.wait_for_file(f"{report}.{rank}")
+                wait_for_file(f"{report}.{rank}")
             box.process.kill()
             for rank in range(WORLD_SIZE):
                 self.assertIn(box.control, ranks.result(rank))

@@ -2,26 +2,31 @@
 
 from .errors import InvalidArgument
 
-# pbox_dtype by the name that torch ("torch.float32") and numpy ("float32") print.
+# pbox_dtype by the name that torch ("torch.float32") and numpy ("float32") print. Registered
+# tensors have one of DTYPES. Collectives take all of COLLECTIVE_DTYPES.
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
-NAMES = {code: name for name, code in DTYPES.items()}
+COLLECTIVE_DTYPES = {**DTYPES, "int32": 3, "int64": 4, "uint8": 5, "int8": 6, "float64": 7}
+NAMES = {code: name for name, code in COLLECTIVE_DTYPES.items()}
 BYTES = {DTYPES["float32"]: 4, DTYPES["float16"]: 2, DTYPES["bfloat16"]: 2}
 
 
-def dtype_code(dtype, what="dtype"):
-    """Returns the pbox_dtype of a torch or numpy dtype, or of its name."""
+def dtype_code(dtype, what="dtype", known=None):
+    """Returns the pbox_dtype of a torch or numpy dtype, or of its name. It has to be one of
+    `known`, by default those of registered tensors."""
+    known = known or DTYPES
     name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
-    if name not in DTYPES:
-        raise InvalidArgument(f"{what} is {name}: the box sums {', '.join(DTYPES)} only")
+    if name not in known:
+        raise InvalidArgument(f"{what} is {name}: the box sums {', '.join(known)} only")
     if not getattr(dtype, "isnative", True):  # numpy's name does not say so
         raise InvalidArgument(f"{what} is {dtype.str}, of another byte order than this machine's: "
                               f"pass {what}.astype({name!r})")
-    return DTYPES[name]
+    return known[name]
 
 
-def describe(buffer, what="buffer", writable=False):
-    """Returns (address, element count, pbox_dtype) of a contiguous buffer in host memory."""
-    code = dtype_code(buffer.dtype, what)
+def describe(buffer, what="buffer", writable=False, known=None):
+    """Returns (address, element count, pbox_dtype) of a contiguous buffer in host memory.
+    `known`: as in dtype_code."""
+    code = dtype_code(buffer.dtype, what, known)
     if hasattr(buffer, "data_ptr"):
         if buffer.device.type != "cpu":
             raise InvalidArgument(

@@ -6,21 +6,12 @@ import itertools
 import os
 import threading
 
-from . import _buffer, _library
+from . import _buffer, _library, _options
 from .errors import (Closed, Forked, InvalidArgument, PboxError, SystemFailure, VersionMismatch,
                      error_for)
 
-MODES = {"aggregate": 0, "optimize": 1}
-REDUCTIONS = {"sum": 0, "mean": 1}
-RECOVERIES = {"copy": 0, "none": 1}
-LOST_POLICIES = {"wait": 0, "partial": 1, "abort": 2}
-PRIORITY_POLICIES = {"explicit": 0, "forward-order": 1, "fifo": 2}
-DELIVERIES = {"broadcast": 0, "pull": 1}
-NUMERICS = {"fast": 0, "ordered": 1}
-GUARDS = {"flag": 0, "reject": 1, "zero": 2}
-SYNC_MODELS = {"bsp": 0, "asp": 1, "ssp": 2, "essp": 3, "pssp": 4, "dpssp": 5, "drop": 6}
-RELEASES = {"soft": 0, "lazy": 1}
-READS = {"fresh": 0, "cached": 1}
+VERBS = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2, "broadcast": 3, "barrier": 4}
+OPERATORS = {"sum": 0, "mean": 1, "min": 2, "max": 3}
 OPTIMIZERS = {"sgd": 1, "momentum": 2, "nesterov": 3, "adam": 4, "adamw": 5}
 _NO_CALLBACK = _library.CALLBACK()
 # After leave() every call of another thread ends at once. If one has not, the context stays.
@@ -57,7 +48,8 @@ class Client:
     PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY,
     PBOX_DELIVERY, PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS,
     PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS, PBOX_REPLICAS, PBOX_KEYS, PBOX_GUARD,
-    PBOX_GUARD_MAX_ABS. pbox.h and docs/pytorch.md explain all options. In short:
+    PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES. pbox.h and docs/pytorch.md explain all options. In
+    short:
 
     `port`: what carries packets. "socket", or "KIND:ARGUMENTS" of the library libpbox_KIND.so.1,
     for example "dpdk:DEVICE".
@@ -90,6 +82,8 @@ class Client:
     string. `statistics()["restored_steps"]` is the number of steps that its weights had taken; 0 if
     there was no snapshot.
 
+    `collective_bytes`: with mode "collective", the memory of the slots through which operations
+    pass; 0 means the default.
     `keys`: folder of keys that `pboxctl keys job` has made, for boxes that have keys. The job's
     name is then TENANT/NAME.
 
@@ -105,7 +99,7 @@ class Client:
             client.wait(gradient)
     """
 
-    def __init__(self, *, mode="aggregate", reduction="mean", **options):
+    def __init__(self, *, mode="aggregate", reduction=None, **options):
         self._library = _library.load()
         self._process = os.getpid()
         self._context = None
@@ -119,7 +113,10 @@ class Client:
         self._calls = threading.Condition()
         self._calls_running = 0
         self._trampoline = _library.CALLBACK(self._completed)
-        filled = self._fill_options(mode, reduction, options)
+        self._collective_trampoline = _library.COLLECTIVE_CALLBACK(self._collective_ended)
+        if reduction is None:  # in mode "collective" each operation has its own
+            reduction = "sum" if mode == "collective" else "mean"
+        filled = _options.fill(self._library, {**options, "mode": mode, "reduction": reduction})
         context = ctypes.c_void_p()
         status = self._library.pbox_create(ctypes.byref(filled), ctypes.byref(context))
         if status != 0:
@@ -129,33 +126,8 @@ class Client:
         self.world_size = filled.world_size
         self.wait_timeout_ms = filled.wait_timeout_ms
         self.rejoin = filled.rejoin != 0
-        self.guard = next(name for name, value in GUARDS.items() if value == filled.guard)
+        self.guard = next(name for name, value in _options.GUARDS.items() if value == filled.guard)
         _open_clients.add(self)
-
-    def _fill_options(self, mode, reduction, given):
-        filled = _library.Options()
-        status = self._library.pbox_options_from_environment_sized(
-            ctypes.byref(filled), ctypes.sizeof(filled))
-        if status != 0:
-            raise error_for(status, self._message(None))
-        known = [name for name, _ in filled._fields_ if name != "struct_size"]
-        given = {**given, "mode": mode, "reduction": reduction}
-        for name, choices in (("mode", MODES), ("reduction", REDUCTIONS),
-                              ("recovery", RECOVERIES), ("on_worker_lost", LOST_POLICIES),
-                              ("priority_policy", PRIORITY_POLICIES), ("delivery", DELIVERIES),
-                              ("numerics", NUMERICS), ("guard", GUARDS),
-                              ("sync", SYNC_MODELS), ("release", RELEASES), ("reads", READS)):
-            if given.get(name) is not None or name in ("mode", "reduction"):
-                given[name] = _choice(name, given[name], choices)
-        for name, value in given.items():
-            if name not in known:
-                raise TypeError(f"unknown option {name!r}; options are {', '.join(known)}")
-            if value is None:
-                continue
-            if not isinstance(value, str) and value < 0:
-                raise InvalidArgument(f"{name} is {value}: it cannot be negative")
-            setattr(filled, name, value.encode() if isinstance(value, str) else value)
-        return filled
 
     def register(self, name, like, priority=0):
         """Declares a tensor with the size and dtype of the buffer `like`. Call it before join, in
@@ -176,7 +148,7 @@ class Client:
         `skip_nonfinite` a round with an infinity or a NaN in its gradient changes nothing. With
         either each round must push every tensor, and last_step() tells what the box has decided."""
         options = _library.OptimizerOptions()
-        code = _choice("optimizer", kind, OPTIMIZERS)
+        code = _options.choice("optimizer", kind, OPTIMIZERS)
         self._library.pbox_optimizer_options_init_sized(
             ctypes.byref(options), ctypes.sizeof(options), code)
         options.learning_rate = learning_rate
@@ -275,13 +247,51 @@ class Client:
         """Waits for the tensor's operation. timeout_ms 0 means the option wait_timeout_ms. After a
         Timeout the operation continues and can be waited for again."""
         held = self._held.get(tensor.id)
-        self._call(self._library.pbox_wait, tensor.id, _milliseconds(timeout_ms))
+        self._call(self._library.pbox_wait, tensor.id, _options.milliseconds(timeout_ms))
         if held is not None and self._held.get(tensor.id) is held:
             del self._held[tensor.id]
 
     def wait_all(self, timeout_ms=0):
         """Waits for every operation in flight."""
-        self._call(self._library.pbox_wait_all, _milliseconds(timeout_ms))
+        self._call(self._library.pbox_wait_all, _options.milliseconds(timeout_ms))
+
+    def collective(self, verb, input=None, output=None, *, op="sum", root=0, priority=0,
+                   callback=None):
+        """Mode "collective": starts a collective, and returns the number of this operation. It is
+        matched with the same number of every other rank; the numbers follow the order of the calls.
+
+        `verb`: "all_reduce" and "broadcast" (from `root`) write into `output`, by default into
+        `input`; "all_gather" into `output` of world_size times as many elements; "reduce_scatter"
+        takes world_size times as many; "barrier" has no buffers. `op`: "sum", "mean" (floating
+        point only), "min" or "max".
+
+        `callback(operation, error)` is called once on the I/O thread, as that of push_pull."""
+        output = input if output is None else output
+        source, given, dtype = self._collective_buffer(input, "input", writable=False)
+        target, taken, output_dtype = self._collective_buffer(output, "output", writable=True)
+        count, wide = (taken, given) if verb == "reduce_scatter" else (given, taken)
+        times = self.world_size if verb in ("reduce_scatter", "all_gather") else 1
+        if wide != times * count or dtype != output_dtype:
+            raise InvalidArgument(
+                f"{verb} of {self.world_size} ranks: input has {given} elements of "
+                f"{_buffer.NAMES[dtype]}, output {taken} of {_buffer.NAMES[output_dtype]}; "
+                + ("they must be alike" if times == 1 else
+                   f"one must have {times} times the elements of the other, of the same dtype"))
+        number = ctypes.c_uint64()
+        token = next(self._tokens)
+        self._operations[token] = (input, output), callback
+        try:
+            self._call(self._library.pbox_collective, _options.choice("verb", verb, VERBS), source,
+                       target, count, dtype, _options.choice("op", op, OPERATORS), root, priority,
+                       self._collective_trampoline, token, ctypes.byref(number))
+        except PboxError:
+            del self._operations[token]
+            raise
+        return number.value
+
+    def wait_collective(self, operation, timeout_ms=0):
+        """Waits for an operation of collective(). timeout_ms as in wait()."""
+        self._call(self._library.pbox_wait_collective, operation, _options.milliseconds(timeout_ms))
 
     def set_priorities(self, policy="explicit", by_tensor=None):
         """Changes the job's priority policy for all ranks; one rank's call is enough. `by_tensor`,
@@ -294,7 +304,7 @@ class Client:
                 raise InvalidArgument(f"by_tensor has {len(by_tensor)} priorities; "
                                       f"{self._tensor_count} tensors are registered")
             numbers = (ctypes.c_int32 * len(by_tensor))(*by_tensor)
-        code = _choice("policy", policy, PRIORITY_POLICIES)
+        code = _options.choice("policy", policy, _options.PRIORITY_POLICIES)
         self._call(self._library.pbox_set_priorities, code, numbers)
 
     def set_learning_rate(self, learning_rate):
@@ -322,7 +332,7 @@ class Client:
 
     def barrier(self, timeout_ms=0):
         """Returns when every rank that is still in the job has called it."""
-        self._call(self._library.pbox_barrier, _milliseconds(timeout_ms))
+        self._call(self._library.pbox_barrier, _options.milliseconds(timeout_ms))
 
     def statistics(self):
         """Returns the counters since join, by the names of pbox_statistics."""
@@ -390,6 +400,12 @@ class Client:
                 f"{_buffer.NAMES[dtype]}")
         return address
 
+    @staticmethod
+    def _collective_buffer(buffer, what, writable):
+        if buffer is None:
+            return None, 0, _buffer.DTYPES["float32"]
+        return _buffer.describe(buffer, what, writable, _buffer.COLLECTIVE_DTYPES)
+
     def _start(self, tensor, buffers, callback, function, *arguments):
         if callback is None:
             self._call(function, tensor.id, *arguments, _NO_CALLBACK, None)
@@ -415,6 +431,14 @@ class Client:
             error = error_for(status, self._message(self._context, status))
         callback(tensors[tensor_id], error)
 
+    def _collective_ended(self, token, operation, status):
+        _, callback = self._operations.pop(token)
+        if callback is not None:
+            error = None
+            if status != 0:
+                error = error_for(status, self._message(self._context, status))
+            callback(operation, error)
+
     def _call(self, function, *arguments):
         """Calls a function of libpbox, and raises if it fails. The context outlives the call."""
         self._open()  # before the lock, which a forked child must not take
@@ -435,15 +459,3 @@ class Client:
         if context is None and status is not None:
             return self._library.pbox_status_string(status).decode(errors="replace")
         return self._library.pbox_last_error(context).decode(errors="replace")
-
-
-def _choice(what, value, choices):
-    if value not in choices:
-        raise InvalidArgument(f"{what} is {value!r}; it must be one of {', '.join(choices)}")
-    return choices[value]
-
-
-def _milliseconds(timeout_ms):
-    if not 0 <= timeout_ms < 2 ** 32:
-        raise InvalidArgument(f"timeout_ms is {timeout_ms}: it must be in [0, 2**32)")
-    return int(timeout_ms)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ..client import Client
 from ..errors import InvalidArgument, PboxError, ResourceExhausted, SystemFailure, Timeout
-from .process_group import with_process_group
+from ._ranks import with_process_group
 
 _WATCH_PERIOD_MAX_S = 0.5
 _RESTART = ("This rank has left the job, because its gradients and the others' can no longer be "

@@ -12,7 +12,7 @@ from ..errors import InvalidArgument
 from . import _layout
 from ._sent import sent_gradient
 from .hyper_parameters import HyperParameters
-from .process_group import with_process_group
+from ._ranks import with_process_group
 
 
 class _Slot:

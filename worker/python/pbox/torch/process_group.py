@@ -1,19 +1,320 @@
-"""Rank and world size from torch.distributed."""
+"""The torch.distributed backend "pbox": collectives through a box."""
 
+import datetime
 import os
+import secrets
+import threading
+import weakref
 
+import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from ..errors import InvalidArgument, PboxError, Timeout, Unavailable
+from ._channel import Channel
+from ._plan import Plan
+from ._work import Together, Work
+
+_ADVICE = ("The process group has left its job, because its operations and those of the other "
+           "ranks can no longer be matched: destroy it and make a new one on all ranks")
+_MILLISECONDS_MAX = 2 ** 32 - 1
 
 
-def with_process_group(model, options):
-    """Returns the client's options, with rank and world size from torch.distributed unless the
-    caller or PBOX_RANK and PBOX_WORLD_SIZE set them."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return options
-    group = getattr(model, "process_group", None)
-    filled = dict(options)
-    if filled.get("rank") is None and "PBOX_RANK" not in os.environ:
-        filled["rank"] = dist.get_rank(group)
-    if filled.get("world_size") is None and "PBOX_WORLD_SIZE" not in os.environ:
-        filled["world_size"] = dist.get_world_size(group)
-    return filled
+class ProcessGroup(dist.ProcessGroup):
+    """A process group whose ranks exchange data with a box, and with no other rank.
+
+    Its job on the box is new at each start: rank 0 draws a random suffix and tells the others by
+    the group's store. Making the group joins the job, so it returns when every rank has come here.
+    Box, port and keys come from the environment, as those of pbox.Client.
+
+    An operation fails at its deadline, which is the group's time-out, with an error that names the
+    rank that is late. Any failure ends the job on this rank; later operations fail with the same
+    error, and the other ranks with one that names this rank. The process lives, and new groups
+    work. Point-to-point operations go through a Gloo group that is made for the first of them."""
+
+    def __init__(self, store, rank, size, timeout):
+        super().__init__(rank, size)
+        self._rank = rank
+        self._size = size
+        self._store = store
+        self._gloo = None
+        self._gloo_lock = threading.Lock()
+        self._coalesced = threading.local()
+        job = _agree_on_job(store, rank, timeout)
+        milliseconds = min(int(timeout.total_seconds() * 1000), _MILLISECONDS_MAX)
+        # Nobody takes the place of a rank in a job that only this start knows, so none is waited
+        # for.
+        self._channel = Channel(timeout.total_seconds(), _ADVICE, job=job, rank=rank,
+                                world_size=size, join_timeout_ms=milliseconds,
+                                wait_timeout_ms=milliseconds, on_worker_lost="abort")
+        # torch 1.13 destroys a group by dropping it.
+        weakref.finalize(self, self._channel.close)
+        if _HAS_BACKENDS:
+            self._register_inner_backend()
+
+    def _register_inner_backend(self):
+        """Registers a backend with torch's C++ code, which asks it for the group's name. It
+        connects to nobody, and refuses operations that do not come by this class."""
+        options = c10d.FakeProcessGroup.Options()
+        options.error_on_collective = True
+        inner = c10d.FakeProcessGroup._create_internal(self._rank, self._size, options)
+        for device in ("cpu", "cuda"):
+            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM,
+                                   inner)
+        self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+
+    # pylint: disable=invalid-name,missing-function-docstring; torch's names, torch's contracts
+    def getBackendName(self):
+        return "pbox"
+
+    def getRank(self):
+        return self._rank
+
+    def getSize(self):
+        return self._size
+
+    def errored(self):
+        """Returns the error that has ended the job on this rank, or None."""
+        return self._channel.error
+
+    def abort(self):
+        """Leaves the job. Operations in flight, and later ones, fail."""
+        self._channel.close(PboxError("the process group was aborted"))
+        self._drop_gloo("abort")
+
+    def shutdown(self):
+        """Leaves the job, as abort() does, when the group is destroyed."""
+        self._channel.close()
+        self._drop_gloo("shutdown")
+
+    def set_timeout(self, timeout):
+        """Sets the time that later operations may take."""
+        self._channel.timeout_s = timeout.total_seconds()
+
+    def _set_default_timeout(self, timeout):
+        self.set_timeout(timeout)
+
+    def _plan(self):
+        return Plan(self._rank, self._size)
+
+    def _start(self, plan, value, options=None):
+        """Starts a plan's collectives, and returns their Work. `value`: what its future returns."""
+        timeout_s = options.timeout.total_seconds() if options is not None else 0
+        operation = self._channel.start(plan.calls, finish=plan.finish, value=value,
+                                        timeout_s=timeout_s if timeout_s > 0 else None)
+        work = Work(operation)
+        if getattr(self._coalesced, "works", None) is not None:
+            self._coalesced.works.append(work)
+        return work
+
+    def allreduce(self, tensors, opts=c10d.AllreduceOptions()):
+        if not hasattr(opts, "reduceOp"):  # torch allows the reduction alone
+            opts, opts.reduceOp = c10d.AllreduceOptions(), opts
+        if tensors[0].is_sparse:
+            return self._sparse_allreduce(tensors, opts)
+        plan = self._plan()
+        for tensor in tensors:
+            plan.all_reduce(tensor, opts.reduceOp)
+        return self._start(plan, tensors, opts)
+
+    def allreduce_coalesced(self, tensors, opts=c10d.AllreduceCoalescedOptions()):
+        return self.allreduce(tensors, opts)
+
+    def _sparse_allreduce(self, tensors, opts):
+        """Adds sparse tensors. The ranks' numbers of entries are exchanged first and waited for."""
+        if opts.reduceOp != dist.ReduceOp.SUM:
+            raise InvalidArgument("the backend pbox reduces sparse tensors by SUM only")
+        tensor, = tensors
+        own = tensor.coalesce()
+        counts = [row[0] for row in self._exchange([own._nnz()], opts)]
+        plan = self._plan()
+        indices = [own.indices().new_empty(own.sparse_dim(), count) for count in counts]
+        values = [own.values().new_empty((count, *own.values().shape[1:])) for count in counts]
+        plan.finish_with(lambda: tensor.copy_(torch.sparse_coo_tensor(
+            torch.cat(indices, 1), torch.cat(values), tensor.shape).coalesce()))
+        plan.all_gather_list(indices, own.indices())
+        plan.all_gather_list(values, own.values())
+        return self._start(plan, tensors, opts)
+
+    def _exchange(self, numbers, opts):
+        """Returns the lists of small numbers of all ranks. It waits for them."""
+        mine = torch.tensor(numbers, dtype=torch.int64)
+        everything = torch.empty(self._size, len(numbers), dtype=torch.int64)
+        plan = self._plan()
+        plan.all_gather(everything, mine)
+        timeout_s = opts.timeout.total_seconds()
+        self._channel.start(plan.calls, timeout_s=timeout_s if timeout_s > 0 else None).wait()
+        return everything.tolist()
+
+    def reduce(self, tensors, opts):
+        plan = self._plan()
+        plan.reduce(tensors[0], opts.reduceOp, opts.rootRank)
+        return self._start(plan, tensors, opts)
+
+    def reduce_scatter(self, output_tensors, input_tensors, opts=c10d.ReduceScatterOptions()):
+        plan = self._plan()
+        for output, sources in zip(output_tensors, input_tensors):
+            plan.reduce_scatter_list(output, sources, opts.reduceOp)
+        return self._start(plan, output_tensors, opts)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=c10d.ReduceScatterOptions()):
+        plan = self._plan()
+        for output, source in zip(outputs, inputs):
+            plan.reduce_scatter(output, source, opts.reduceOp)
+        return self._start(plan, outputs, opts)
+
+    def reduce_scatter_single(self, output, source, opts=c10d.ReduceScatterOptions()):
+        return self.reduce_scatter_single_coalesced([output], [source], opts)
+
+    # torch up to 2.12 calls the same operations by these names.
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def allgather(self, output_tensors, input_tensors, opts=c10d.AllgatherOptions()):
+        plan = self._plan()
+        for outputs, source in zip(output_tensors, input_tensors):
+            plan.all_gather_list(outputs, source)
+        return self._start(plan, output_tensors, opts)
+
+    def allgather_coalesced(self, output_lists, input_list, opts=c10d.AllgatherOptions()):
+        # One list for each rank here, one for each input in allgather().
+        return self.allgather(list(zip(*output_lists)), input_list, opts)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=c10d.AllgatherOptions()):
+        plan = self._plan()
+        for output, source in zip(outputs, inputs):
+            plan.all_gather(output, source)
+        return self._start(plan, outputs, opts)
+
+    def all_gather_single(self, output, source, opts=c10d.AllgatherOptions()):
+        return self.all_gather_single_coalesced([output], [source], opts)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def broadcast(self, tensors, opts):
+        plan = self._plan()
+        for tensor in tensors:
+            plan.broadcast(tensor, opts.rootRank)
+        return self._start(plan, tensors, opts)
+
+    def gather(self, output_tensors, input_tensors, opts):
+        plan = self._plan()
+        outputs = output_tensors[0] if output_tensors else []
+        plan.gather(outputs, input_tensors[0], opts.rootRank)
+        return self._start(plan, outputs, opts)
+
+    def scatter(self, output_tensors, input_tensors, opts):
+        plan = self._plan()
+        plan.scatter(output_tensors[0], input_tensors[0] if input_tensors else [], opts.rootRank)
+        return self._start(plan, output_tensors, opts)
+
+    def alltoall(self, output_tensors, input_tensors, opts=c10d.AllToAllOptions()):
+        """The ranks' sizes are exchanged first, and waited for."""
+        splits = self._exchange([tensor.numel() for tensor in input_tensors], opts)
+        for rank, output in enumerate(output_tensors):
+            if splits[rank][self._rank] != output.numel():
+                raise InvalidArgument(
+                    f"all_to_all: rank {rank} sends {splits[rank][self._rank]} elements to rank "
+                    f"{self._rank}, whose output has room for {output.numel()}")
+        plan = self._plan()
+        plan.all_to_all(output_tensors, input_tensors, splits)
+        return self._start(plan, output_tensors, opts)
+
+    def all_to_all_single(self, output, source, output_splits, input_splits,
+                          opts=c10d.AllToAllOptions()):
+        pieces = [tensor.split(splits or len(tensor) // self._size or 1)
+                  if len(tensor) > 0 else [tensor] * self._size
+                  for tensor, splits in ((output, output_splits), (source, input_splits))]
+        return self.alltoall(*pieces, opts)
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts=c10d.BarrierOptions()):
+        plan = self._plan()
+        plan.barrier()
+        return self._start(plan, [], opts)
+
+    def _start_coalescing(self, *_):
+        self._coalesced.works = []
+
+    def _end_coalescing(self, *_):
+        works, self._coalesced.works = self._coalesced.works, None
+        return Together(works)
+
+    def send(self, tensors, destination, tag):
+        return self._point_to_point().send(tensors, destination, tag)
+
+    def recv(self, tensors, source, tag):
+        return self._point_to_point().recv(tensors, source, tag)
+
+    def recv_anysource(self, tensors, tag):
+        return self._point_to_point().recv_anysource(tensors, tag)
+
+    def _point_to_point(self):
+        """Returns the Gloo group, which connects the ranks to one another. A box has no verb for
+        two ranks."""
+        with self._gloo_lock:
+            if self._gloo is None:
+                store = dist.PrefixStore("pbox/point-to-point", self._store)
+                try:
+                    self._gloo = _make_gloo(store, self._rank, self._size,
+                                            datetime.timedelta(seconds=self._channel.timeout_s))
+                except RuntimeError as error:
+                    raise Unavailable(
+                        "send and recv need a Gloo group, and the ranks cannot connect to one "
+                        f"another: {error}. GLOO_SOCKET_IFNAME has to name an interface by which "
+                        "they reach one another. With an older torch every rank of the group has "
+                        "to call send or recv") from error
+            return self._gloo
+
+    def _drop_gloo(self, how):
+        with self._gloo_lock:
+            gloo, self._gloo = self._gloo, None
+        if gloo is not None and hasattr(gloo, how):
+            getattr(gloo, how)()
+
+
+_HAS_BACKENDS = hasattr(dist.ProcessGroup, "_register_backend")  # torch 2
+
+
+def _make_gloo(store, rank, size, timeout):
+    """Returns a Gloo group that connects two ranks when they first exchange something, or, with an
+    older torch, all at once."""
+    try:
+        device = dist.ProcessGroupGloo.create_default_device(lazy_init=True)
+    except TypeError:
+        return dist.ProcessGroupGloo(store, rank, size, timeout)
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [device]
+    options._timeout = timeout
+    return dist.ProcessGroupGloo(store, rank, size, options)
+
+
+def _agree_on_job(store, rank, timeout):
+    """Returns the name of a new job, the same on all ranks. Rank 0 chooses it. A store may outlive
+    a group, so each start has a number: how often this rank has started with this store."""
+    start = store.add(f"pbox/starts/{rank}", 1)
+    key = f"pbox/job/{start}"
+    if rank == 0:
+        store.set(key, f"{os.environ.get('PBOX_JOB') or 'torch'}-{secrets.token_hex(8)}")
+    try:
+        store.wait([key], timeout)
+    except RuntimeError as error:
+        raise Timeout(f"rank 0 has not told the name of the group's job (key {key} of the group's "
+                      f"store) within {timeout.total_seconds():.0f} s: start it, or look at why it "
+                      f"has ended. {error}") from error
+    return store.get(key).decode()
+
+
+def create(store, rank, size, timeout):
+    """Makes a group for init_process_group() and new_group()."""
+    return ProcessGroup(store, rank, size, timeout or datetime.timedelta(minutes=30))
+
+
+def register():
+    """Makes the backend "pbox" known to torch.distributed."""
+    if "PBOX" in dist.Backend._plugins:
+        return
+    devices = {"devices": ["cpu", "cuda"]} if _HAS_BACKENDS else {}
+    dist.Backend.register_backend("pbox", create, **devices)

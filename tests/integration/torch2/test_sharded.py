@@ -1,0 +1,45 @@
+"""Over a box torch 2 gives the same bits as over gloo: sharded models, tensors, checkpoints."""
+
+import unittest
+
+import numpy
+
+import sharded_ranks
+from support import BoxTestCase
+
+
+class ShardedTest(BoxTestCase):
+    def both(self, function, world_size, *arguments):
+        """Yields (ours, gloo's) of what each rank returns."""
+        results = [
+            self.run_ranks(function, world_size, self.temporary_path("store"), *more, backend)
+            for backend, *more in (("pbox", *arguments), ("gloo", *arguments))]
+        yield from zip(*results)
+
+    def compare(self, ours, gloos):
+        self.assertEqual(ours.keys(), gloos.keys())
+        for name, arrays in ours.items():
+            self.assertGreater(len(arrays), 0)
+            for mine, other in zip(arrays, gloos[name], strict=True):
+                numpy.testing.assert_array_equal(mine, other, err_msg=name)
+
+    def test_ddp_fsdp_dtensor_checkpoints_and_functional_collectives(self):
+        for rank, (ours, gloos) in enumerate(self.both(
+                sharded_ranks.two_ranks, 2, self.temporary_path("checkpoint"))):
+            for saved, loaded in (ours[0].pop("checkpoint"), gloos[0].pop("checkpoint")):
+                for before, after in zip(saved, loaded, strict=True):
+                    numpy.testing.assert_array_equal(before, after)
+            self.compare(ours[0], gloos[0])
+            exchanged, objects, scattered = ours[1]
+            numpy.testing.assert_array_equal(
+                exchanged, [2 * rank, 2 * rank + 1, 100 + 2 * rank, 101 + 2 * rank])
+            self.assertEqual(objects, [{"rank": 0}, {"rank": 1}])
+            self.assertEqual(scattered, [str(rank)])
+
+    def test_hybrid_sharding_over_a_mesh_and_by_attach_hsdp(self):
+        for ours, gloos in self.both(sharded_ranks.four_ranks, 4):
+            self.compare(ours, gloos)
+
+
+if __name__ == "__main__":
+    unittest.main()

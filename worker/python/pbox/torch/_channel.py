@@ -1,0 +1,364 @@
+"""Collectives of one job in the order of the calls, each with a deadline and a future."""
+
+import atexit
+import collections
+import os
+import queue
+import threading
+import time
+
+import torch
+
+from ..client import Client
+from ..errors import Closed, InvalidArgument, PboxError, Timeout
+
+_thread = threading.local()  # depth: see Channel; in_callback: True on libpbox's I/O threads
+
+
+def _depth():
+    return getattr(_thread, "depth", 0)
+
+
+class Operation:
+    """Collectives that were started together and end together.
+
+    `value` is what the future returns. `finish`, if any, runs on the I/O thread when the last
+    collective has ended, before anybody is told."""
+
+    def __init__(self, channel, part_count, finish, value, timeout_s):
+        self.error = None
+        self.value = value
+        self.parts = []  # (client, number) of each collective that was started
+        self.timeout_s = timeout_s
+        self.deadline = time.monotonic() + timeout_s
+        self.done = threading.Event()
+        self.depth = _depth()
+        self._channel = channel
+        self._missing = part_count
+        self._finish = finish
+        self._lock = threading.Lock()
+        self._future = None
+        self._waited = False
+
+    def part_ended(self, _, error):
+        """Called once for each collective, on the I/O thread."""
+        _thread.in_callback = True
+        if error is not None:
+            self.end(self._channel.fail(error))
+            return
+        with self._lock:
+            self._missing -= 1
+            if self._missing > 0:
+                return
+        self.end(self._run_finish())
+
+    def _run_finish(self):
+        if self._finish is None or self.done.is_set():
+            return None
+        try:
+            # Tensors that the caller made under inference_mode() may only be written under it.
+            with torch.inference_mode():
+                self._finish()
+        except Exception as error:  # pylint: disable=broad-except; an I/O thread must not raise
+            return self._channel.fail(error)
+        return None
+
+    def end(self, error=None):
+        """Ends the operation if it has not ended yet."""
+        with self._lock:
+            if self.done.is_set():
+                return
+            self.error = error
+            self._finish = None
+            self.done.set()
+        self._channel.ended(self)
+
+    def wait(self, timeout_s=None):
+        """Waits for the end. Raises the error that has ended the operation. Raises Timeout after
+        timeout_s; the operation then goes on."""
+        if not self.done.wait(timeout_s):
+            error = self._channel.late(self, timeout_s)
+            if error is not None:
+                raise error
+            self.done.wait()
+        self._waited = True
+        if self.error is not None:
+            raise self.error
+
+    def future(self):
+        """Returns the torch future. A thread of the channel ends it. If the operation has been
+        waited for, as on every rank then, it has ended already, so that continuations run at once
+        on the caller's thread. torchft relies on that."""
+        with self._lock:
+            if self._future is not None:
+                return self._future[1]
+            ended = torch.futures.Future()
+            # An error that a continuation raises keeps its text on its way through DDP. One passed
+            # to set_exception would arrive as a failed cast to a tensor.
+            self._future = ended, ended.then(self._result)
+        if self._waited:
+            self.complete_future()
+        else:
+            self._channel.deliver(self)
+        return self._future[1]
+
+    def complete_future(self):
+        """Ends the future, and runs its continuations."""
+        self._future[0].set_result(None)
+
+    def _result(self, _):
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class _Lane:
+    """A job of the channel's ranks, with an order of operations of its own."""
+
+    def __init__(self, depth, options):
+        job = options["job"] if depth == 0 else f"{options['job']}.{depth}"
+        self.client = Client(mode="collective", **{**options, "job": job})
+        self.close = self.client.close
+        self.start_lock = threading.Lock()
+        self._joined = False
+
+    def join(self):
+        """Joins the job with the first operation."""
+        if not self._joined:
+            self.client.join()
+            self._joined = True
+
+    def start(self, operation, calls):
+        """Starts an operation's collectives. Needs `start_lock`."""
+        for verb, source, target, options in calls:
+            number = self.client.collective(verb, source, target, callback=operation.part_ended,
+                                            **options)
+            operation.parts.append((self.client, number))
+
+
+class Channel:
+    """The collectives of one job.
+
+    The first failure, a Timeout too, ends the job on this rank: its operations and those of others
+    can no longer be matched. The channel leaves the job, and all operations, also later ones, fail
+    with the same error, which ends with `advice`.
+
+    Continuations of futures run on threads of the channel, not on the I/O thread. Thus they may
+    wait for other operations, as PowerSGD's do. A continuation that starts an operation races with
+    the threads that started the first ones, and every rank has to start operations in the same
+    order. So it uses another lane, that is another job of the same ranks: operations of depth 0 are
+    started by the application's threads, those of depth n + 1 by continuations of futures of depth
+    n. Futures of one depth end in the order in which they were asked for, so each lane has one
+    order.
+    """
+
+    def __init__(self, timeout_s, advice, **options):
+        self.error = None
+        self.timeout_s = timeout_s
+        self._advice = advice
+        self._options = options
+        self._failure_lock = threading.Lock()
+        self._pending = {}  # operations in the order of their start; values are not used
+        self._deliveries = {}  # by depth, the queue of a thread
+        self._closed = threading.Event()
+        self._process = os.getpid()
+        self._lanes = {}
+        try:
+            self._lane(0).join()
+        except BaseException:
+            self._lanes[0].close()
+            raise
+        _watch.add(self)
+
+    @property
+    def client(self):
+        """The client of the application's own operations."""
+        return self._lanes[0].client
+
+    def _lane(self, depth):
+        with self._failure_lock:
+            if depth not in self._lanes:
+                self._lanes[depth] = _Lane(depth, self._options)
+            return self._lanes[depth]
+
+    def start(self, calls, *, finish=None, value=None, timeout_s=None):
+        """Starts collectives, each the arguments of Client.collective() as (verb, input, output,
+        options), and returns their Operation. A failed channel returns one that has failed; only
+        an argument that is refused raises."""
+        operation = Operation(self, len(calls), finish, value, timeout_s or self.timeout_s)
+        lane = self._lane(operation.depth)
+        with lane.start_lock:
+            if self.error is None:
+                self._pending[operation] = None
+                _watch.expect(operation.deadline)
+                try:
+                    lane.join()
+                    lane.start(operation, calls)
+                except InvalidArgument as error:
+                    if not operation.parts:
+                        del self._pending[operation]
+                        raise
+                    self.fail(error)
+                except PboxError as error:
+                    self.fail(error)
+        if self.error is not None or not calls:
+            operation.end(self.error)
+        return operation
+
+    def ended(self, operation):
+        """Forgets an operation that has ended."""
+        self._pending.pop(operation, None)
+
+    def deliver(self, operation):
+        """Has the operation's future ended by the thread of its depth, after earlier ones."""
+        with self._failure_lock:
+            waiting = self._deliveries.get(operation.depth)
+            if waiting is None:
+                waiting = self._deliveries[operation.depth] = queue.SimpleQueue()
+                threading.Thread(target=_end_futures, args=(waiting, operation.depth + 1),
+                                 name="pbox-futures", daemon=True).start()
+        waiting.put(operation)
+
+    def fail(self, error):
+        """Notes a failure, after which the channel leaves the job. Returns the error that all
+        operations raise."""
+        with self._failure_lock:
+            if self.error is None:
+                text = f"{error}. {self._advice}"
+                self.error = (type(error)(text, error.status) if isinstance(error, PboxError)
+                              else PboxError(f"{type(error).__name__}: {text}"))
+        _watch.close(self)
+        return self.error
+
+    def close(self, error=None):
+        """Leaves the job. Operations in flight, and later ones, fail with `error`."""
+        with self._failure_lock:
+            if self.error is None:
+                self.error = error or Closed("the process group has left its job")
+        if os.getpid() != self._process:  # a forked child has no part in the job
+            return
+        _watch.close(self)
+        if not getattr(_thread, "in_callback", False) and not _watch.is_current_thread():
+            self._closed.wait()
+
+    def late(self, operation, timeout_s):
+        """Returns the Timeout that names the rank or box that is late. None if all collectives have
+        ended."""
+        for client, number in operation.parts:
+            try:
+                client.wait_collective(number, timeout_ms=1)
+            except Timeout as error:
+                milliseconds = f"{timeout_s * 1000:.0f} ms"
+                text = str(error).replace(" after 1 ms", f" after {milliseconds}", 1)
+                return Timeout(f"the timeout of {milliseconds} has passed: {text}")
+            except PboxError as error:
+                return error
+        return None
+
+    def check(self, now):
+        """Fails if an operation is late. Returns the next deadline. For the watch."""
+        nearest = float("inf")
+        for operation in tuple(self._pending):
+            if operation.deadline > now:
+                nearest = min(nearest, operation.deadline)
+                continue
+            error = self.late(operation, operation.timeout_s)
+            if error is not None:
+                operation.end(self.fail(error))
+        return nearest
+
+    def leave(self):
+        """Leaves the job and ends what is left. For the watch."""
+        with self._failure_lock:  # an operation that fails now makes no lane any more
+            lanes = tuple(self._lanes.values())
+        for lane in lanes:
+            lane.close()
+        for operation in tuple(self._pending):
+            operation.end(self.error)
+        with self._failure_lock:
+            for waiting in self._deliveries.values():
+                waiting.put(None)
+            self._deliveries.clear()
+        self._closed.set()
+
+
+def _end_futures(waiting, depth):
+    """Ends the futures of one depth of a channel, one after another."""
+    _thread.depth = depth
+    for operation in iter(waiting.get, None):
+        operation.done.wait()
+        operation.complete_future()
+        del operation  # its tensors may be large
+
+
+class _Watch:
+    """The process's thread that ends operations whose deadline has passed, and that leaves jobs,
+    which no callback can do. An operation that waits for a straggler ends by itself only if the job
+    fails, and its thread would wait for ever."""
+
+    def __init__(self):
+        self._changed = threading.Condition()
+        self._channels = set()
+        self._closing = collections.deque()
+        self._next = float("inf")
+        self._thread = None
+
+    def add(self, channel):
+        with self._changed:
+            self._channels.add(channel)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pbox-watch", daemon=True)
+                self._thread.start()
+
+    def expect(self, deadline):
+        """Looks again at the deadline at the latest."""
+        if deadline < self._next:
+            with self._changed:
+                self._next = min(self._next, deadline)
+                self._changed.notify()
+
+    def close(self, channel):
+        """Has the channel leave its job."""
+        with self._changed:
+            self._closing.append(channel)
+            self._changed.notify()
+
+    def is_current_thread(self):
+        return threading.current_thread() is self._thread
+
+    def channels(self):
+        with self._changed:
+            return tuple(self._channels)
+
+    def _run(self):
+        while True:
+            with self._changed:
+                while not self._closing and self._next > time.monotonic():
+                    wait_s = self._next - time.monotonic()
+                    self._changed.wait(None if wait_s == float("inf") else wait_s)
+                closing = {self._closing.popleft() for _ in range(len(self._closing))}
+                closing &= self._channels
+                self._channels -= closing
+                self._next = float("inf")
+            for channel in closing:
+                channel.leave()
+            for channel in self.channels():
+                self.expect(channel.check(time.monotonic()))
+
+
+_watch = _Watch()
+
+
+@atexit.register
+def _close_all():
+    for channel in _watch.channels():
+        channel.close()
+
+
+def _forget_in_child():
+    """A forked child has no threads, and maybe a lock that a thread of its parent holds."""
+    global _watch  # pylint: disable=global-statement
+    _watch = _Watch()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
