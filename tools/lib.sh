@@ -5,6 +5,7 @@
 #   pbox_build PRESET [TARGET]   configures build/PRESET and builds it; with PBOX_WERROR=ON warnings
 #                                are errors
 #   pbox_python MODULE...        prints the first Python that can import all these modules
+#   pbox_pip_python NAME PACKAGE...  prints a Python of build/NAME that has packages from PyPI
 #   pbox_make_network NAME       makes a network namespace with a cable for a box with DPDK
 #   pbox_step NAME COMMAND...    runs a step: prints number, name and time, and logs its output
 #   pbox_record_steps            records the steps that pass, by commit
@@ -119,6 +120,20 @@ pbox_python() {
     fi
   done
   return 1
+}
+
+# Prints the Python of the virtual environment build/NAME, after pip has installed the packages
+# there. They are installed one after another: behind a pinned torch, no package brings a build for
+# CUDA, of several GB. Status 1 if pip cannot get one; its output goes to standard error.
+pbox_pip_python() {
+  local folder=$PBOX_ROOT/build/$1 package
+  shift
+  [ -x "$folder/bin/pip" ] || python3 -m venv "$folder" >&2 || return 1
+  for package; do
+    [ -e "$folder/has-$package" ] && continue
+    "$folder/bin/pip" install -q "$package" >&2 && touch "$folder/has-$package" || return 1
+  done
+  printf '%s' "$folder/bin/python"
 }
 
 # Makes a network namespace with a cable, 10.77.0.0/24. The end box0 is for a box with the arguments

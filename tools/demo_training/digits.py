@@ -56,5 +56,10 @@ def accuracy(model, data):
 
 
 def weights_of(model):
-    """Returns copies of the weights, by name."""
-    return {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
+    """Returns copies of the weights, by name. All ranks of a sharded model must call it."""
+    return {name: whole(tensor).numpy().copy() for name, tensor in model.state_dict().items()}
+
+
+def whole(tensor):
+    """Returns the whole of a tensor that may be sharded."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

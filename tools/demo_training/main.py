@@ -21,6 +21,9 @@ PARTS = (
      training.averaged_by_the_box, training.sgd),
     ("The box runs the optimizer: pbox.torch.DistributedOptimizer; Adam on the box",
      training.optimized_by_the_box, training.adam))
+SHARDED = (
+    ("Each worker has a part of the model: FSDP2, process group \"pbox\"; SGD with momentum",
+     training.sharded_over_the_box, training.sgd),)
 
 
 def say(text=""):
@@ -86,6 +89,7 @@ def parse(arguments):
     parser.add_argument("--box", required=True, help="control address of the box, host:port")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--sharded", action="store_true", help="train a sharded model too: torch 2")
     return parser.parse_args(arguments)
 
 
@@ -94,7 +98,7 @@ def main(arguments):
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     torch.set_num_threads(1)
     passed = []
-    for title, function, make_optimizer in PARTS:
+    for title, function, make_optimizer in PARTS + (SHARDED if options.sharded else ()):
         say(f"\n{len(passed) + 1}. {title}")
         try:
             passed.append(run_part(function, make_optimizer, options))

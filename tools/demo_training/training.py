@@ -1,5 +1,6 @@
 """The training itself: on one of several ranks with a box, and in one process without a box."""
 
+import os
 import time
 
 import torch
@@ -52,8 +53,26 @@ def optimized_by_the_box(rank):
     optimizer.close()
 
 
+def sharded_over_the_box(rank):
+    """A script for FSDP2. The name of the process group makes it use PBox."""
+    from torch.distributed.fsdp import fully_shard  # only torch 2 has it
+    os.environ.update(PBOX_BOX=rank.box, PBOX_JOB="demo/sharded")
+    dist.init_process_group("pbox", init_method=rank.rendezvous, rank=rank.index,
+                            world_size=rank.world_size)
+    model = digits.make_model()
+    for layer in model:
+        if list(layer.parameters()):
+            fully_shard(layer)
+    fully_shard(model)
+    optimizer = sgd(model)
+
+    run_epochs(rank, model, model, optimizer, dist.group.WORLD)
+    dist.destroy_process_group()
+
+
 def run_epochs(rank, model, forward, optimizer, client):
-    """Trains on this rank's share of each batch. Reports each epoch, and at the end the weights."""
+    """Trains on this rank's share of each batch. Reports each epoch, and at the end the weights.
+    `client` has statistics() of what this rank has exchanged."""
     train, test = digits.load()
     scheduler = slow_down(optimizer)
     for epoch in range(rank.epochs):

@@ -77,6 +77,10 @@ class ProcessGroup(dist.ProcessGroup):
         """Returns the error that has ended the job on this rank, or None."""
         return self._channel.error
 
+    def statistics(self):
+        """Returns the counters of this rank's exchange with the box, as Client.statistics()."""
+        return self._channel.client.statistics()
+
     def abort(self):
         """Leaves the job. Operations in flight, and later ones, fail."""
         self._channel.close(PboxError("the process group was aborted"))
