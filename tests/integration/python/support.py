@@ -88,7 +88,7 @@ class Ranks:
             self._pipes.append(receiver)
             self.processes.append(process)
 
-    def result(self, rank, timeout_s=60):
+    def result(self, rank, timeout_s=240):
         """Returns the result of the rank's function; raises if the function raised."""
         if not self._pipes[rank].poll(timeout_s):
             raise AssertionError(f"rank {rank} has not answered after {timeout_s} s")

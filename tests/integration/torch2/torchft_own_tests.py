@@ -1,4 +1,5 @@
-"""Runs torchft's tests of a process group and of its manager, from its wheel, over the box.
+"""Runs torchft's tests of a process group, of its manager, and of LocalSGD and DiLoCo, from its
+wheel, over the box.
 
   torchft_own_tests.py [unittest's arguments]
 
@@ -10,6 +11,7 @@ import os
 import sys
 import unittest
 
+import torchft.local_sgd_integ_test
 import torchft.manager_integ_test
 import torchft.process_group_test
 from parameterized import parameterized
@@ -18,6 +20,7 @@ import pbox
 from pbox.torch.torchft import ProcessGroupPbox
 
 torchft.manager_integ_test.ProcessGroupGloo = ProcessGroupPbox
+torchft.local_sgd_integ_test.ProcessGroupGloo = ProcessGroupPbox
 _COLLECTIVES = list(torchft.process_group_test._COLLECTIVE_TO_FUNC)
 
 
@@ -47,10 +50,16 @@ class ManagerTest(torchft.manager_integ_test.ManagerIntegTest):
     """torchft's manager trains replicas with DDP, and recovers those that fail."""
 
 
+class LocalSgdTest(torchft.local_sgd_integ_test.LocalSGDIntegTest):
+    """Replicas that exchange weights every few steps, and recover."""
+
+
 def load_tests(loader, _tests, _pattern):
-    """Tells unittest which tests there are: not those of the base classes."""
-    return unittest.TestSuite(loader.loadTestsFromTestCase(case)
-                              for case in (CollectivesTest, ManagerTest))
+    """Tells unittest which tests there are: not those of the base classes, and not those named
+    upscale, in which a replica waits for a quorum that is over, over gloo as well."""
+    return unittest.TestSuite(
+        case(name) for case in (CollectivesTest, ManagerTest, LocalSgdTest)
+        for name in loader.getTestCaseNames(case) if "upscale" not in name)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from .errors import InvalidArgument
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 COLLECTIVE_DTYPES = {**DTYPES, "int32": 3, "int64": 4, "uint8": 5, "int8": 6, "float64": 7}
 NAMES = {code: name for name, code in COLLECTIVE_DTYPES.items()}
-BYTES = {DTYPES["float32"]: 4, DTYPES["float16"]: 2, DTYPES["bfloat16"]: 2}
+BYTES = {0: 4, 1: 2, 2: 2, 3: 4, 4: 8, 5: 1, 6: 1, 7: 8}  # by pbox_dtype
 
 
 def dtype_code(dtype, what="dtype", known=None):

@@ -222,7 +222,8 @@ class Client:
         The client keeps the buffer until unregister_memory(buffer) or close(). It must not be
         resized. SystemFailure: the device refuses the buffer. Payloads are then copied as before,
         and the buffer still has to be unregistered."""
-        address, element_count, dtype = _buffer.describe(buffer)
+        address, element_count, dtype = _buffer.describe(
+            buffer, known=_buffer.COLLECTIVE_DTYPES)
         try:
             self._call(self._library.pbox_register_memory, address,
                        element_count * _buffer.BYTES[dtype])
@@ -233,7 +234,7 @@ class Client:
 
     def unregister_memory(self, buffer):
         """When this returns, no device reads the buffer. Operations continue with copies."""
-        address, _, _ = _buffer.describe(buffer)
+        address, _, _ = _buffer.describe(buffer, known=_buffer.COLLECTIVE_DTYPES)
         self._call(self._library.pbox_unregister_memory, address)
         del self._memory[address]
 

@@ -116,8 +116,9 @@ class _Lane:
     """A job of the channel's ranks, with an order of operations of its own."""
 
     def __init__(self, depth, options):
-        job = options["job"] if depth == 0 else f"{options['job']}.{depth}"
-        self.client = Client(mode="collective", **{**options, "job": job})
+        if depth > 0:
+            options = {**options, "job": f"{options['job']}.{depth}"}
+        self.client = Client(mode="collective", **options)
         self.close = self.client.close
         self.start_lock = threading.Lock()
         self._joined = False
@@ -153,8 +154,9 @@ class Channel:
     """
 
     def __init__(self, timeout_s, advice, **options):
+        """Joins the job. `timeout_s`: time for each operation, by default that of the options."""
         self.error = None
-        self.timeout_s = timeout_s
+        self.failure = None  # `error`, unless close() has set it
         self._advice = advice
         self._options = options
         self._failure_lock = threading.Lock()
@@ -164,9 +166,11 @@ class Channel:
         self._process = os.getpid()
         self._lanes = {}
         try:
+            self.timeout_s = timeout_s or self._lane(0).client.wait_timeout_ms / 1000
             self._lane(0).join()
         except BaseException:
-            self._lanes[0].close()
+            for lane in self._lanes.values():
+                lane.close()
             raise
         _watch.add(self)
 
@@ -227,6 +231,7 @@ class Channel:
                 text = f"{error}. {self._advice}"
                 self.error = (type(error)(text, error.status) if isinstance(error, PboxError)
                               else PboxError(f"{type(error).__name__}: {text}"))
+                self.failure = self.error
         _watch.close(self)
         return self.error
 

@@ -96,9 +96,9 @@ class Plan:
         flat = _wire(self._target(tensor, load=self._rank == root))
         self._call("broadcast", flat, flat, root=root)
 
-    def all_reduce(self, tensor, op):
+    def all_reduce(self, tensor, op, **options):
         flat = self._target(tensor, load=True)
-        self._reduce(flat, flat, op)
+        self._reduce(flat, flat, op, **options)
 
     def reduce(self, tensor, op, root):
         """Costs what all_reduce costs; the other ranks drop the result."""
@@ -193,7 +193,7 @@ class Plan:
                                   f"{source.dtype}; they must be of one dtype")
         self._call("all_gather", _wire(source), _wire(target))
 
-    def _reduce(self, source, target, op, scatter=False):
+    def _reduce(self, source, target, op, scatter=False, **options):
         """Reduces `source` of all ranks into `target`: all of it, or with `scatter` this rank's
         part."""
         name, factor = _operator(op)
@@ -209,9 +209,9 @@ class Plan:
         if source.dtype not in _SUMMED or name not in (*_BOX_OPERATORS, "AVG"):
             self._reduce_here(source, target, name, scatter)
         elif name != "AVG":
-            self._call(verb, source, target, op=_BOX_OPERATORS[name])
+            self._call(verb, source, target, op=_BOX_OPERATORS[name], **options)
         elif source.is_floating_point():
-            self._call(verb, source, target, op="mean")
+            self._call(verb, source, target, op="mean", **options)
         else:
             self._finishers.append(
                 lambda: target.div_(self._world_size, rounding_mode="trunc"))
