@@ -90,6 +90,35 @@ TEST_CASE("the folder of keys may come from the environment") {
   CHECK(process.finish() == "");
 }
 
+TEST_CASE("a worker joins with a token in place of a folder, and is told what is wrong with it") {
+  const auto signer = authority();
+  const KeyFolder box(signer, "pbox://rack/box/a"), keys(signer, kWorker);
+  const KeyFolder expired(signer, KeyFolder::order(kWorker, -60), signer.certificate);
+  const TemporaryFolder folder;
+  const std::string token = folder.path() + "/token";
+  Daemon daemon(with_keys(box));
+  const auto refused = [&] { return refusal(worker_at(daemon.control(), token)); };
+  folder.write("token", keys.token() + "\n", 0644);
+  CHECK_THAT(refused(), Catch::Contains("chmod 600 " + token));
+  folder.write("token", keys.token().substr(0, 1000));
+  CHECK_THAT(refused(), Catch::Contains(token + " is a damaged token"));
+  folder.write("token", expired.token());
+  CHECK_THAT(refused(), Catch::Contains("cert.pem in the token " + token + " expired on 20"));
+  CHECK(daemon.metric("pbox_handshakes_refused_total") == 0);  // all without asking the box
+  folder.write("token", keys.token() + "\n");
+  WorkerProcess process([&](Line&) {
+    require(setenv("PBOX_KEYS", token.c_str(), 1) == 0, "setenv");
+    pbox_options found;
+    require(pbox_options_from_environment(&found) == PBOX_OK, "the environment is refused");
+    const AbiWorker worker(worker_at(daemon.control(), found.keys));
+    worker.tensor("t", 20'000);
+    worker.join();
+    exchange(worker, 1.0f);
+    worker.leave();
+  });
+  CHECK(process.finish() == "");
+}
+
 TEST_CASE("each worker that may not join is told at once why, and what to do") {
   const auto signer = authority(), other = authority();
   const KeyFolder box(signer, "pbox://rack/box/a");

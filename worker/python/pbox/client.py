@@ -90,8 +90,8 @@ class Client:
     string. `statistics()["restored_steps"]` is the number of steps that its weights had taken; 0 if
     there was no snapshot.
 
-    `keys`: folder of keys that `pboxctl keys job` has made, for boxes that have keys. The job's
-    name is then TENANT/NAME.
+    `keys`: folder of keys that `pboxctl keys job` has made, or token of `pboxctl keys token`, for
+    boxes that have keys. The job's name is then TENANT/NAME.
 
     Buffers are contiguous torch tensors in host memory or numpy arrays. The client keeps a
     reference to each until its operation is done. Any thread may call any method. A client lives
