@@ -71,6 +71,12 @@ TEST_CASE("ranks with keys exchange data through a box with keys") {
   CHECK(health.at("keys") == true);
   CHECK(health.at("insecure") == false);
   CHECK(daemon.metric("pbox_handshakes_refused_total") == 0);
+  REQUIRE(daemon.await_no_jobs(kDeadlineMs));
+  const uint64_t begun = daemon.metric("pbox_key_updates_total", "state=\"begun\"");
+  const uint64_t followed = daemon.metric("pbox_key_updates_total", "state=\"followed\"");
+  CHECK(begun > 0);
+  CHECK(followed > 0);
+  CHECK(begun >= followed);  // the ranks may have left before they followed the last one
 }
 
 TEST_CASE("the folder of keys may come from the environment") {
