@@ -19,6 +19,8 @@
 namespace pbox::test {
 namespace {
 
+constexpr float kBound = 100;  // guard_max_abs
+
 enum class Keys { kNone, kAuthenticate, kEncrypt };
 
 struct Trial {
@@ -46,6 +48,12 @@ void use_model(Trial& trial, pbox_sync model) {
   trial.options.quorum = model == PBOX_SYNC_DROP ? 2 : 0;
 }
 
+// Only the last round has a value beyond the bound.
+void use_guard(Trial& trial, pbox_guard guard) {
+  trial.options.guard = guard;
+  trial.options.guard_max_abs = kBound;
+}
+
 constexpr Feature kFeatures[] = {
     {"mode aggregate", "mode", [](Trial& t) { t.options.mode = PBOX_MODE_AGGREGATE; }},
     {"mode optimize", "mode", [](Trial& t) { t.options.mode = PBOX_MODE_OPTIMIZE; }},
@@ -70,6 +78,8 @@ constexpr Feature kFeatures[] = {
     {"recovery none", "recovery", [](Trial& t) { t.options.recovery = PBOX_RECOVERY_NONE; }},
     {"replicas 1", "replicas", [](Trial& t) { t.options.replicas = 1; }, true},
     {"a rank that rejoins", "rejoin", [](Trial& t) { t.rejoins = true; }},
+    {"guard reject", "guard", [](Trial& t) { use_guard(t, PBOX_GUARD_REJECT); }},
+    {"guard zero", "guard", [](Trial& t) { use_guard(t, PBOX_GUARD_ZERO); }},
     {"restore", "restore", [](Trial& t) { t.restores = true; }, true},
     {"[upstream]", "upstream", [](Trial& t) { t.relayed = true; }},
     {"trace", "trace", [](Trial& t) { t.traced = true; }},
@@ -101,6 +111,25 @@ void push(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float va
   const auto input = encode(trial.dtype, std::vector<float>(kElements, value));
   worker.push_pull(tensor, input.data(), result.data());
   worker.wait(tensor);
+}
+
+// A round of zeros, but for one value of rank 1 that is beyond the bound. It must not reach the
+// result. Returns false if the guard has ended the job.
+bool survives_guard(const AbiWorker& worker, const Trial& trial, uint32_t tensor, uint32_t rank,
+                    std::vector<unsigned char>& result) {
+  const bool optimizes = trial.options.mode == PBOX_MODE_OPTIMIZE;
+  std::vector<float> gradient(kElements, 0);
+  const auto expected = optimizes ? result : encode(trial.dtype, gradient);
+  if (rank == 1) gradient[kElements / 2] = 2 * kBound;
+  const auto input = encode(trial.dtype, gradient);
+  const pbox_status status = worker.push_pull_and_wait(tensor, input.data(), result.data());
+  if (trial.options.guard == PBOX_GUARD_REJECT && !optimizes) {
+    worker.must_be(PBOX_INVALID_ARGUMENT, status);
+    return false;
+  }
+  worker.must(status);
+  require(result == expected, "the guard has not kept a value out of the result");
+  return true;
 }
 
 // Rounds 1 and 2 have a gradient of each rank. The box's optimizer is SGD with learning rate 1 on
@@ -159,6 +188,8 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
     }
     expect(is_restored ? -3 * both : -2 * both);
   }
+  const bool is_guarded = trial.options.guard != PBOX_GUARD_FLAG;
+  if (is_guarded && !survives_guard(worker, trial, tensor, plan.rank, result)) return;
   worker.leave();
 }
 
@@ -232,7 +263,8 @@ std::string general(std::string text, const std::string& job) {
   // An HTTP answer adds the routes to the reason, and ends its line.
   text.resize(std::min({text.size(), text.find("; this server has"), text.find('\n')}));
   for (const char* model : {"asp", "ssp", "essp", "pssp", "dpssp", "drop"}) {
-    for (const std::string before : {"sync.model ", "with sync.model bsp, not with "}) {
+    for (const std::string before :
+         {"sync.model ", "with sync.model bsp, not with ", "needs sync model bsp: with "}) {
       const size_t at = text.find(before + model);
       const size_t end = at + before.size() + std::string(model).size();
       const bool is_whole = at != std::string::npos && (end == text.size() || !isalpha(text[end]));
@@ -344,7 +376,8 @@ page with what it finds; run it with `PBOX_WRITE_COMPOSITION=1` to write the pag
 that the page does not name as a pair go together.
 
 A model other than bsp, `restore` and `replicas 1` were tried in mode optimize, and the models with
-`recovery none`, unless the pair says otherwise. With `keys` the box and the ranks have keys, and
+`recovery none`, unless the pair says otherwise. With `guard reject` and `guard zero` one rank
+pushes a value beyond `guard_max_abs` at the end. With `keys` the box and the ranks have keys, and
 with `keys that encrypt` the box has `security.encrypt = true` too.
 
 ## Features
@@ -356,7 +389,7 @@ constexpr char kTail[] = R"(
 
 | pair | why |
 |---|---|
-| `replicas 1` with all but the above | needs a cluster; `test_service_replicas` trains in one |
+| `replicas 1` with all but the above | needs a cluster: `test_service_replicas`, with guards too |
 | ports `dpdk:` and `rdma:` | need devices; `test_service_memif`, `tests/vm` train over them |
 | parts that move | needs a cluster; `test_service_moves`, `test_service_sync_moves` move parts |
 | `on_worker_lost abort` with a rank that rejoins | the job ends at the loss |

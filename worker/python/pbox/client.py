@@ -84,8 +84,9 @@ class Client:
 
     `collective_bytes`: with mode "collective", the memory of the slots through which operations
     pass; 0 means the default.
-    `keys`: folder of keys that `pboxctl keys job` has made, for boxes that have keys. The job's
-    name is then TENANT/NAME.
+
+    `keys`: folder of keys that `pboxctl keys job` has made, or token of `pboxctl keys token`, for
+    boxes that have keys. The job's name is then TENANT/NAME.
 
     Buffers are contiguous torch tensors in host memory or numpy arrays. The client keeps a
     reference to each until its operation is done. Any thread may call any method. A client lives
