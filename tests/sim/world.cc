@@ -444,6 +444,8 @@ void World::lose_worker(const Episode& episode) {
     if (worker->over()) continue;
     counts_.add(Fault::kWorkerCrash);
     disturb(worker->job(), false, worker);
+    JobModel& job = worker->job();
+    job.may_fail = job.may_fail || job.options.is_collective;  // no process takes its place
     worker->crash((episode.draw >> 41 & 1) != 0);
   }
 }

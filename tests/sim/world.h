@@ -55,6 +55,7 @@ class World {
   bool rings_hold_all() const;
   void check_refusal(const Worker& worker) const;
   void check_rejection(const Worker& worker) const;
+  static void check_disagreement(const Worker& worker);
   void disturb(JobModel& job, bool loses_box, const Worker* lost = nullptr);
   void silence(uint64_t length_ns);
   void hide_box(uint64_t length_ns);
