@@ -57,6 +57,7 @@ void use_guard(Trial& trial, pbox_guard guard) {
 constexpr Feature kFeatures[] = {
     {"mode aggregate", "mode", [](Trial& t) { t.options.mode = PBOX_MODE_AGGREGATE; }},
     {"mode optimize", "mode", [](Trial& t) { t.options.mode = PBOX_MODE_OPTIMIZE; }},
+    {"mode collective", "mode", [](Trial& t) { t.options.mode = PBOX_MODE_COLLECTIVE; }},
     {"model asp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_ASP); }, true, true},
     {"model ssp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_SSP); }, true, true},
     {"model essp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_ESSP); }, true, true},
@@ -106,9 +107,34 @@ float gradient_of(uint32_t rank) {
   return rank == 0 ? 1 : 32;
 }
 
+bool is_collective(const Trial& trial) {
+  return trial.options.mode == PBOX_MODE_COLLECTIVE;
+}
+
+pbox_status run_collective(const AbiWorker& worker, const Trial& trial, pbox_verb verb,
+                           uint64_t count, const std::vector<unsigned char>& input,
+                           std::vector<unsigned char>& output) {
+  uint64_t operation = 0;
+  worker.must(pbox_collective(worker.context(), verb, input.data(), output.data(), count,
+                              trial.dtype, PBOX_OP_SUM, 0, 0, nullptr, nullptr, &operation));
+  return pbox_wait_collective(worker.context(), operation, 0);
+}
+
+// The sum, once by an all-reduce, and once scattered and gathered again.
+void reduce(const AbiWorker& worker, const Trial& trial, const std::vector<unsigned char>& input,
+            std::vector<unsigned char>& result) {
+  constexpr uint64_t kSegment = kElements / 2;
+  std::vector<unsigned char> segment(input.size() / 2), gathered(input.size());
+  worker.must(run_collective(worker, trial, PBOX_ALL_REDUCE, kElements, input, result));
+  worker.must(run_collective(worker, trial, PBOX_REDUCE_SCATTER, kSegment, input, segment));
+  worker.must(run_collective(worker, trial, PBOX_ALL_GATHER, kSegment, segment, gathered));
+  require(result == gathered, "the gathered segments are not the sum");
+}
+
 void push(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
           std::vector<unsigned char>& result) {
   const auto input = encode(trial.dtype, std::vector<float>(kElements, value));
+  if (is_collective(trial)) return reduce(worker, trial, input, result);
   worker.push_pull(tensor, input.data(), result.data());
   worker.wait(tensor);
 }
@@ -122,7 +148,10 @@ bool survives_guard(const AbiWorker& worker, const Trial& trial, uint32_t tensor
   const auto expected = optimizes ? result : encode(trial.dtype, gradient);
   if (rank == 1) gradient[kElements / 2] = 2 * kBound;
   const auto input = encode(trial.dtype, gradient);
-  const pbox_status status = worker.push_pull_and_wait(tensor, input.data(), result.data());
+  const pbox_status status =
+      is_collective(trial)
+          ? run_collective(worker, trial, PBOX_ALL_REDUCE, kElements, input, result)
+          : worker.push_pull_and_wait(tensor, input.data(), result.data());
   if (trial.options.guard == PBOX_GUARD_REJECT && !optimizes) {
     worker.must_be(PBOX_INVALID_ARGUMENT, status);
     return false;
@@ -151,7 +180,8 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
                             options.keys = plan.keys.c_str();
                           }});
   const bool optimizes = trial.options.mode == PBOX_MODE_OPTIMIZE;
-  const uint32_t tensor = worker.tensor("tensor", kElements, trial.dtype);
+  const uint32_t tensor =
+      is_collective(trial) ? 0 : worker.tensor("tensor", kElements, trial.dtype);
   if (optimizes) {
     pbox_optimizer_options sgd;
     pbox_optimizer_options_init(&sgd, PBOX_SGD);
@@ -378,7 +408,8 @@ that the page does not name as a pair go together.
 A model other than bsp, `restore` and `replicas 1` were tried in mode optimize, and the models with
 `recovery none`, unless the pair says otherwise. With `guard reject` and `guard zero` one rank
 pushes a value beyond `guard_max_abs` at the end. With `keys` the box and the ranks have keys, and
-with `keys that encrypt` the box has `security.encrypt = true` too.
+with `keys that encrypt` the box has `security.encrypt = true` too. In mode collective the ranks
+reduced a buffer, and scattered and gathered it.
 
 ## Features
 
