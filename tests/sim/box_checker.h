@@ -70,6 +70,7 @@ class BoxChecker {
   // Returns the packet as it was before the box sealed it.
   nic::TxPacket opened(const nic::TxPacket& packet);
   void follow_keys(const Pipeline& pipeline);
+  static bool is_overtaken(const Pipeline& pipeline, const wire::Header& header);
   static void check_destination(Pipeline& pipeline, const nic::TxPacket& packet);
   static Tally tally(const pipeline::Engine& engine);
   void check_all(Pipeline& pipeline);
