@@ -127,7 +127,8 @@ void Appliance::open_part_maps() {
           .loads =
               [this] {
                 return cluster::to_messages(balancer_ ? balancer_->loads() : cluster::JobLoads());
-              }});
+              },
+          .needs_majority = keys_ != nullptr});
 }
 
 void Appliance::log_cluster(cluster::BoxDirectory::Severity severity, const char* event,

@@ -4,57 +4,21 @@
 // machine hits all of them. Gradients differ in each iteration, and every sum of every rank is
 // checked.
 #include <algorithm>
-#include <filesystem>
 #include <iomanip>
-#include <memory>
 #include <stdexcept>
 
 #include "perf/measure.h"
-#include "perf/peers/launch.h"
-#include "perf/peers/program.h"
 #include "perf/scenario.h"
+#include "perf/turns.h"
 
 namespace pbox::perf {
 namespace {
 
-constexpr int kAnswerLimitMs = 120'000;
 constexpr const char* kPeers[] = {"gloo-tcp", "openmpi-tcp", "openmpi-shm"};
 constexpr const char* kLimit = "udp-limit";
+constexpr const char* kLimitKey = "udp_limit";
 
-struct System {
-  std::string key;  // name in JSON, such as gloo_tcp
-  bool is_limit = false;
-  std::unique_ptr<Program> program;
-  std::vector<double> ms, cpu_seconds;
-  uint64_t box_bytes = 0;
-};
-
-System start(const std::string& name, const PeerOptions& options) {
-  const std::string folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
-  const auto command = peer_command(name, options, folder);
-  if (!command) throw std::runtime_error(command.error().message);
-  System system;
-  system.key = name;
-  std::replace(system.key.begin(), system.key.end(), '-', '_');
-  system.is_limit = name == kLimit;
-  system.program = std::make_unique<Program>(*command);
-  const auto ready = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
-  if (!ready.value("ready", false)) throw std::runtime_error(name + " did not become ready");
-  return system;
-}
-
-void measure_once(System& system) {
-  system.program->write_line("run");
-  const auto sample = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
-  if (!sample.at("checked").get<bool>()) {
-    throw std::runtime_error(system.key + " returned a wrong sum");
-  }
-  system.ms.push_back(sample.at("ms"));
-  system.cpu_seconds.push_back(sample.at("cpu_s"));
-  system.box_bytes = std::max(system.box_bytes, sample.value("box_bytes", uint64_t{0}));
-}
-
-nlohmann::json figures_of(const System& system, double gigabytes, uint32_t workers) {
+nlohmann::json figures_of(const LoopbackSystem& system, double gigabytes, uint32_t workers) {
   const double ms = median(system.ms);
   nlohmann::json figures = {{"median_ms", ms},
                             {"min_ms", *std::min_element(system.ms.begin(), system.ms.end())},
@@ -104,47 +68,41 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   const double gigabytes = static_cast<double>(element_count(*model)) * sizeof(float) / 1e9;
   const auto iterations = std::max(1u, options["iterations"].as<uint32_t>());
 
-  std::vector<System> systems;
-  systems.push_back(start("pbox", peer));
+  std::vector<LoopbackSystem> systems;
+  systems.push_back(start_on_loopback("pbox", peer));
   // Recovery is on by default, but no peer has it: a peer's job ends with any of its processes.
   peer.recovery = "copy";
-  systems.push_back(start("pbox", peer));
+  systems.push_back(start_on_loopback("pbox", peer));
   systems.back().key = "pbox_recovering";
   peer.recovery = "none";
   if (options.count("peers") != 0) {
     peer.box_flags.clear();
-    for (const char* name : kPeers) systems.push_back(start(name, peer));
-    systems.push_back(start(kLimit, peer));
+    for (const char* name : kPeers) systems.push_back(start_on_loopback(name, peer));
+    systems.push_back(start_on_loopback(kLimit, peer));
   }
-  for (uint32_t iteration = 0; iteration < iterations; ++iteration) {
-    for (size_t turn = 0; turn < systems.size(); ++turn) {
-      measure_once(systems[(turn + iteration) % systems.size()]);
-    }
-    report << "\r  exchange " << iteration + 1 << "/" << iterations << std::flush;
-  }
-
-  for (System& system : systems) system.program->finish();
+  take_turns(systems, iterations, report);
+  finish(systems);
 
   nlohmann::json figures = {{"model", peer.model},
                             {"layout", peer.layout},
                             {"workers", peer.worker_count},
                             {"iterations", iterations},
                             {"model_bytes", static_cast<uint64_t>(gigabytes * 1e9)}};
-  for (const System& system : systems) {
+  for (const LoopbackSystem& system : systems) {
     figures["systems"][system.key] = figures_of(system, gigabytes, peer.worker_count);
   }
   figures["speedup_over"] = nlohmann::json::object();
-  for (const System& system : systems) {
+  for (const LoopbackSystem& system : systems) {
     if (&system == &systems.front()) continue;
     if (system.key == "pbox_recovering") {
       figures["recovery_cost"] = median_ratio(system.ms, systems.front().ms);
-    } else if (system.is_limit) {
+    } else if (system.key == kLimitKey) {
       figures["over_limit"] = median_ratio(systems.front().ms, system.ms);
     } else {
       figures["speedup_over"][system.key] = median_ratio(system.ms, systems.front().ms);
     }
   }
-  report << "\r" << peer.model << " as " << peer.layout << ", " << peer.worker_count
+  report << peer.model << " as " << peer.layout << ", " << peer.worker_count
          << " workers, resident memory of the box "
          << figures["systems"]["pbox"]["box_bytes"].get<uint64_t>() / (1 << 20) << " MiB\n";
   print_table(figures, report);

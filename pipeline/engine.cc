@@ -12,6 +12,19 @@
 #include "pipeline/state/state_cut.h"
 
 namespace pbox::pipeline {
+namespace {
+
+// Before the session's seal is replaced or given back, and on each tick.
+void count_key_updates(Counters& counters, Session& session) {
+  const uint64_t sent = session.seal.updates_sent();
+  const uint64_t received = session.seal.updates_received();
+  counters.add(Counter::kKeyUpdatesBegun, sent - session.counted_updates_sent);
+  counters.add(Counter::kKeyUpdatesFollowed, received - session.counted_updates_received);
+  session.counted_updates_sent = sent;
+  session.counted_updates_received = received;
+}
+
+}  // namespace
 
 Engine::Engine(const EngineOptions& options)
     : kernels_(reduce::kernels()),
@@ -125,6 +138,8 @@ bool Engine::admit(JobShard& shard, const Command& command) {
   session.forget_address(command.known_host);
   // Numbers begin at 1 again, so the keys must be new.
   PBOX_CHECK(command.seal != nullptr || !session.seal.has_keys());
+  count_key_updates(context_.counters, session);
+  session.counted_updates_sent = session.counted_updates_received = 0;
   if (command.seal != nullptr) {
     std::swap(session.seal, *command.seal);
   } else {
@@ -190,6 +205,7 @@ void Engine::tick_sessions(JobShard& shard, uint64_t now_ns) {
   const uint64_t waited_ns = now_ns > first_ns ? now_ns - first_ns : 1;  // 0: nobody waits
   for (Session& session : shard.sessions()) {
     session.seal.tick(now_ns);
+    count_key_updates(context_.counters, session);
     const Chunk* chunk = any && session.present ? &shard.chunks()[oldest] : nullptr;
     if (chunk == nullptr || chunk->claimed[session.rank] == chunk->full_mask) {
       session.awaited_ns.set(0);
@@ -206,7 +222,8 @@ void Engine::remove(JobShard& shard) {
   if (std::erase(context_.shards, &shard) > 0 && shard.finishes_later()) --waiting_shards_;
   PBOX_DCHECK(waiting_shards_ <= context_.shards.size());
   tracing_ = is_any_traced(context_);
-  for (const Session& session : shard.sessions()) {
+  for (Session& session : shard.sessions()) {
+    count_key_updates(context_.counters, session);
     if (session.present) context_.sessions.at(session.spi) = {};
   }
   egress_.remove(shard);

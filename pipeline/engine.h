@@ -178,7 +178,7 @@ class Engine {
   bool exclude(JobShard& shard, const Command& command);
   size_t change_membership(JobShard& shard, Chunk& chunk, const Command& command);
   void take_tick(uint64_t now_ns);
-  static void tick_sessions(JobShard& shard, uint64_t now_ns);
+  void tick_sessions(JobShard& shard, uint64_t now_ns);
 
   static constexpr uint64_t kTickNs = 50'000'000;
   // A step looks at this many chunks, or finishes rounds of kElementsPerChunk times as many

@@ -215,6 +215,8 @@ struct Session {
   uint64_t challenge = 0;                   // 0: none is under way
   bool present = true;     // false: excluded; no round waits for the rank and it is sent nothing
   seal::SessionSeal seal;  // given before the session begins, and replaced when another one does
+  // Updates of this seal's keys that the counters contain.
+  uint64_t counted_updates_sent = 0, counted_updates_received = 0;
   uint32_t credit_bytes = 0;
   int64_t resend_budget_bytes = 0;
   uint64_t resend_refill_ns = 0;

@@ -166,14 +166,15 @@ void ask_box(asio::io_context& context, const std::string& control,
   Environment::of(context).ask_box(control, question, timeout, std::move(done));
 }
 
-void probe(asio::io_context& context, const std::string& control, std::chrono::milliseconds timeout,
-           std::function<void(const Result<uint64_t>&)> done) {
-  proto::WorkerMessage question;
-  question.mutable_ask_data_addresses();
-  ask_box(context, control, question, timeout, [done = std::move(done)](const Answer& answer) {
+void probe(asio::io_context& context, const std::string& control,
+           const proto::AskDataAddresses& question, std::chrono::milliseconds timeout,
+           std::function<void(const Result<proto::DataAddresses>&)> done) {
+  proto::WorkerMessage message;
+  *message.mutable_ask_data_addresses() = question;
+  ask_box(context, control, message, timeout, [done = std::move(done)](const Answer& answer) {
     const bool is_silent = !answer && answer.error().code == ErrorCode::kUnavailable;
     if (is_silent) return done(answer.error());
-    done(answer ? uint64_t{answer->data_addresses().up_for_ms()} : 0);
+    done(answer ? answer->data_addresses() : proto::DataAddresses());
   });
 }
 

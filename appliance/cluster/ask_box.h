@@ -20,9 +20,9 @@ void ask_box(boost::asio::io_context& context, const std::string& control,
              std::function<void(Result<proto::BoxMessage>)> done);
 
 // Asks a box for its data addresses, which every box can answer at once, to learn whether it is
-// alive. `done` gets the box's uptime in milliseconds (0 if it answered with a FAILURE), or the
-// reason why there is no answer.
+// alive. `done` gets the answer (empty if that is a FAILURE), or the reason why there is none.
 void probe(boost::asio::io_context& context, const std::string& control,
-           std::chrono::milliseconds timeout, std::function<void(const Result<uint64_t>&)> done);
+           const proto::AskDataAddresses& question, std::chrono::milliseconds timeout,
+           std::function<void(const Result<proto::DataAddresses>&)> done);
 
 }  // namespace pbox::cluster

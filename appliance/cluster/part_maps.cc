@@ -7,6 +7,7 @@
 #include "appliance/cluster/ask_box.h"
 #include "appliance/cluster/part_maps_detail.h"
 #include "base/check.h"
+#include "base/limits.h"
 
 namespace pbox::cluster {
 namespace {
@@ -130,8 +131,9 @@ void PartMaps::ask(const proto::AskPartMap& question, Answer done) {
   if (map != nullptr && !has_lost && !is_outdated) return done(to_message(*map));
   const bool is_under_way = waiting_.contains(job);
   waiting_[job].push_back(std::move(done));
+  if (has_lost) note_report(question);
   if (is_under_way) return;
-  if (has_lost && !is_outdated) return reassign_if_lost(question);
+  if (has_lost && !is_outdated) return reassign_if_lost(job, lost);
   with_reports([this, question] { make(question); });
 }
 
@@ -223,6 +225,7 @@ void PartMaps::answer_all(const std::string& job, const Result<PartMap>& map) {
   if (found == waiting_.end()) return;
   const std::vector<Answer> answers = std::move(found->second);
   waiting_.erase(found);
+  std::erase_if(unchecked_, [&](const auto& entry) { return entry.first.first == job; });
   for (const Answer& answer : answers) {
     answer(map ? Result<proto::PartMap>(to_message(*map)) : map.error());
   }
@@ -258,29 +261,49 @@ void PartMaps::make(const proto::AskPartMap& question) {
   });
 }
 
-// A worker cannot reach the box. Finds out whether the box is lost or only the path to it.
-void PartMaps::reassign_if_lost(const proto::AskPartMap& question) {
-  PBOX_CHECK(waiting_.contains(question.job()));
-  const std::string job = question.job(), box = question.lost_box();
-  const uint32_t lost_for_ms = question.lost_for_ms();
+void PartMaps::note_report(const proto::AskPartMap& question) {
+  Reports& reports = unchecked_[{question.job(), question.lost_box()}];
+  reports.lost_for_ms = std::max(reports.lost_for_ms, question.lost_for_ms());
+  if (question.lost_for_ms() >= kUnreachableMs && question.rank() < limits::kWorkersPerJobMax) {
+    reports.ranks.insert(question.rank());
+  }
+}
+
+// Workers cannot reach the box. Finds out whether the box is lost or only the path to it.
+void PartMaps::reassign_if_lost(const std::string& job, const std::string& box) {
+  PBOX_CHECK(waiting_.contains(job));
   const std::string address = address_of(box);
   if (address.empty()) return reassign_parts_of(job, box, "it is not registered");
-  probe(context_, address, kProbeTimeout,
-        [this, alive = alive_, job, box, lost_for_ms](const Result<uint64_t>& up_for_ms) {
-          if (!*alive) return;
-          if (!up_for_ms) return reassign_parts_of(job, box, up_for_ms.error().message);
-          // A box that has restarted since then was itself down and is reachable again.
-          if (lost_for_ms >= kUnreachableMs && *up_for_ms > 2 * uint64_t{lost_for_ms}) {
-            constexpr bool kAvoid = true;
-            std::string why = "it answers this box, but a worker could not reach it for ";
-            why.append(std::to_string(lost_for_ms)).append(" ms");
-            return reassign_parts_of(job, box, why, kAvoid);
-          }
-          const PartMap* map = find(job);
-          answer_all(job, map != nullptr
-                              ? Result<PartMap>(*map)
-                              : unavailable("the part map of job '" + job + "' no longer exists"));
-        });
+  const Reports reports = std::exchange(unchecked_[{job, box}], {});
+  proto::AskDataAddresses question;
+  if (options_.needs_majority && !reports.ranks.empty()) {
+    question.set_cut_off_job(job);
+    question.mutable_cut_off_ranks()->Add(reports.ranks.begin(), reports.ranks.end());
+  }
+  probe(
+      context_, address, question, kProbeTimeout,
+      [this, alive = alive_, job, box,
+       lost_for_ms = reports.lost_for_ms](const Result<proto::DataAddresses>& answer) {
+        if (!*alive) return;
+        if (!answer) return reassign_parts_of(job, box, answer.error().message);
+        const bool is_agreed = !options_.needs_majority || answer->most_are_cut_off();
+        // A box that has restarted since then was itself down and is reachable again.
+        if (lost_for_ms >= kUnreachableMs && answer->up_for_ms() > 2 * uint64_t{lost_for_ms} &&
+            is_agreed) {
+          constexpr bool kAvoid = true;
+          std::string why = "it answers this box, but ";
+          why.append(options_.needs_majority ? "most ranks" : "a worker");
+          why.append(" could not reach it for ").append(std::to_string(lost_for_ms)).append(" ms");
+          return reassign_parts_of(job, box, why, kAvoid);
+        }
+        const auto unchecked = unchecked_.find({job, box});
+        const bool has_more = unchecked != unchecked_.end() && unchecked->second.lost_for_ms > 0;
+        if (has_more) return reassign_if_lost(job, box);  // they arrived while the box was asked
+        const PartMap* map = find(job);
+        answer_all(job, map != nullptr
+                            ? Result<PartMap>(*map)
+                            : unavailable("the part map of job '" + job + "' no longer exists"));
+      });
 }
 
 void PartMaps::reassign_parts_of(const std::string& job, const std::string& box,

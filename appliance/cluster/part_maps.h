@@ -55,6 +55,8 @@ class PartMaps : public control::PartDirectory {
     std::function<std::vector<proto::JobLoad>()> loads = [] {
       return std::vector<proto::JobLoad>();
     };
+    // A box that answers loses parts only if most ranks of the job cannot reach it, not just one.
+    bool needs_majority = false;
     // How long a map is kept after its job has ended, or while no box has its job.
     std::chrono::milliseconds delete_after = std::chrono::minutes(10);
   };
@@ -139,7 +141,8 @@ class PartMaps : public control::PartDirectory {
   void answer_all(const std::string& job, const Result<PartMap>& map);
   void make(const proto::AskPartMap& question);
   void change(const std::string& job, const PartMap& map, std::function<void()> on_committed);
-  void reassign_if_lost(const proto::AskPartMap& question);
+  void note_report(const proto::AskPartMap& question);
+  void reassign_if_lost(const std::string& job, const std::string& box);
   void reassign_parts_of(const std::string& job, const std::string& box, const std::string& why,
                          bool avoid = false);
   void reassign_now(const std::string& job, const std::string& box, const std::string& why,
@@ -157,6 +160,13 @@ class PartMaps : public control::PartDirectory {
   // By job: requests that wait for a change in progress; an entry without requests also marks such
   // a change.
   std::map<std::string, std::vector<Answer>> waiting_;
+  // By job and box: what workers have said about a box that they cannot reach, and this box has not
+  // checked yet. Only while requests wait.
+  struct Reports {
+    std::set<uint32_t> ranks;  // those that could not reach it for long enough
+    uint32_t lost_for_ms = 0;  // the longest time
+  };
+  std::map<std::pair<std::string, std::string>, Reports> unchecked_;
   std::map<std::string, PartMap> maps_;           // decoded from the store's entries, by job
   std::map<std::string, uint32_t> absent_ticks_;  // by box that has parts but is not registered
   std::set<std::string> ended_;  // jobs that have ended here and are not yet marked as over

@@ -19,7 +19,7 @@ constexpr MessageRights kRights[] = {
     {Message::kHeartbeat,       "a heartbeat",            kJoined, kJoined, kNever,  kNever},
     {Message::kBarrier,         "a barrier",              kJoined, kJoined, kNever,  kNever},
     {Message::kSetLearningRate, "a learning rate",        kJoined, kJoined, kNever,  kNever},
-    {Message::kAskDataAddresses, "AskDataAddresses",      kAlways, kAlways, kAlways, kAlways},
+    {Message::kAskDataAddresses, "AskDataAddresses",      kPlain, kPlain, kPlain, kPlain},
     {Message::kRounds,          "rounds",                 kJoined, kJoined, kNever,  kNever},
     {Message::kSetPriorities,   "priorities",             kJoined, kJoined, kNever,  kNever},
     {Message::kAskPartMap,      "AskPartMap",             kAsWorker, kOwnJob, kNever,  kNever},
@@ -75,8 +75,11 @@ Status check_own_job(const tls::Identity& peer, const Message& message) {
                             " matches NAME, or use keys of that job (`pboxctl keys "
                             "job`)");
   }
-  if (is_join && !peer.ranks.contains(message.join().rank())) {
-    return denied(peer, "rank " + std::to_string(message.join().rank()) + " of job '" + job +
+  // AskPartMap states a rank only to report that it cannot reach its box.
+  const bool has_rank = is_join || !message.ask_part_map().lost_box().empty();
+  const uint32_t rank = is_join ? message.join().rank() : message.ask_part_map().rank();
+  if (has_rank && !peer.ranks.contains(rank)) {
+    return denied(peer, "rank " + std::to_string(rank) + " of job '" + job +
                             "'; use keys for that rank (`pboxctl keys job --ranks`)");
   }
   return ok_status();
@@ -94,7 +97,10 @@ Status authorise(const tls::Identity& peer, const Message& message, const Standi
                    [&](const MessageRights& rights) { return rights.kind == message.kind_case(); });
   if (row == std::end(kRights)) return denied(peer, "this message");
   switch (right_of(*row, peer.role)) {
-    case kAlways: return ok_status();
+    case kPlain:
+      if (message.ask_data_addresses().cut_off_job().empty()) return ok_status();
+      if (peer.role != tls::Role::kBox) return denied(peer, "a report of ranks; it is for boxes");
+      return check_listed(peer, "a report of ranks", standing.is_listed);
     case kOwnJob: return check_own_job(peer, message);
     case kJoined:
       if (standing.has_joined) return ok_status();

@@ -11,7 +11,7 @@ namespace pbox::control {
 
 enum class Right : uint8_t {
   kNever,
-  kAlways,
+  kPlain,    // always; with a report about ranks only a box that the cluster's store lists
   kOwnJob,   // for a job and, where the message names one, a rank of its keys; never as a box
   kJoined,   // once a JOIN has been accepted on this connection
   kListed,   // a box that the cluster's store lists

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "appliance/control/authorise.h"
+#include "appliance/control/cut_off.h"
 #include "appliance/control/refusals.h"
 #include "appliance/control/version_checks.h"
 #include "base/check.h"
@@ -134,6 +135,11 @@ bool JobRegistry::answer_box(ConnectionId id, const proto::WorkerMessage& messag
     proto::BoxMessage answer = data_addresses(host_);
     answer.mutable_data_addresses()->set_up_for_ms((context_.now_ns - started_ns_) /
                                                    kNanosPerMilli);
+    const proto::AskDataAddresses& question = message.ask_data_addresses();
+    if (!question.cut_off_job().empty()) {
+      answer.mutable_data_addresses()->set_most_are_cut_off(
+          note_cut_off(context_, question.cut_off_job(), question.cut_off_ranks()));
+    }
     context_.connections.send(id, std::move(answer));
   } else if (message.has_ask_part_map()) {
     on_ask_part_map(id, message.ask_part_map());

@@ -33,7 +33,7 @@ HandshakeOptions handshake_options(const HandshakeLimits& limits) {
   proto::BoxMessage message;
   message.mutable_failure()->set_code(static_cast<uint32_t>(ErrorCode::kInvalidArgument));
   message.mutable_failure()->set_message(
-      "this box accepts TLS connections only; set PBOX_KEYS to a folder of keys of its cluster "
+      "this box accepts TLS connections only; set PBOX_KEYS to keys of its cluster "
       "(`pboxctl keys`)");
   auto framed = wire::frame(message);
   PBOX_CHECK(framed.ok());

@@ -46,6 +46,8 @@ struct Member {
   std::optional<nic::Endpoint> known_host = {};  // as in pipeline::SessionSpec
   uint64_t lost_ns = 0;                          // time of the loss; valid if kLost
   std::string lost_reason;
+  // When another box last said that this rank cannot reach this box; 0: never. See cut_off.h.
+  uint64_t cut_off_ns = 0;
   uint64_t barrier_sequence = 0;             // newest barrier that the rank has asked for
   uint64_t barriers_released = 0;            // newest barrier that a resuming rank has passed
   std::vector<uint64_t> reads_by_staleness;  // from the newest HEARTBEAT

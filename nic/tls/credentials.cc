@@ -2,10 +2,8 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <ctime>
 
 #include "base/check.h"
@@ -49,13 +47,15 @@ int accept_stale_lists(int is_ok, X509_STORE_CTX* context) {
 
 }  // namespace
 
-Result<std::unique_ptr<const Credentials>> Credentials::load(const std::string& folder) {
+Result<std::unique_ptr<const Credentials>> Credentials::load(const std::string& path) {
   initialise_once();
-  std::unique_ptr<Credentials> credentials(new Credentials(folder));
+  const auto files = read_key_files(path);
+  if (!files) return files.error();
+  std::unique_ptr<Credentials> credentials(new Credentials);
   credentials->make_context();
   for (const auto step : {&Credentials::read_authorities, &Credentials::read_revocations,
                           &Credentials::read_certificate}) {
-    if (const Status done = (*credentials.*step)(); !done) return done.error();
+    if (const Status done = (*credentials.*step)(*files); !done) return done.error();
   }
   return std::unique_ptr<const Credentials>(std::move(credentials));
 }
@@ -76,19 +76,18 @@ void Credentials::make_context() {
   SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);  // an idle connection holds no buffers
 }
 
-Status Credentials::read_authorities() {
-  const auto pem = read_pem_file(path("ca.pem"));
-  if (!pem) return pem.error();
-  const auto authorities = parse_certificates(*pem);
+Status Credentials::read_authorities(const KeyFiles& files) {
+  const std::string file = files.name_of("ca.pem");
+  const auto authorities = parse_certificates(files.authorities);
   if (authorities.empty()) {
-    return invalid(path("ca.pem") +
+    return invalid(file +
                    " holds no certificate, or a damaged one; copy ca.pem of the cluster's keys");
   }
   authorities_.reset(X509_STORE_new());
   PBOX_CHECK(authorities_ != nullptr);
   for (const auto& authority : authorities) {
     if (X509_check_ca(authority.get()) == 0) {
-      return invalid(path("ca.pem") + " holds the certificate " + fingerprint_of(authority.get()) +
+      return invalid(file + " holds the certificate " + fingerprint_of(authority.get()) +
                      ", which is no authority's; copy ca.pem of the cluster's keys");
     }
     PBOX_CHECK(X509_STORE_add_cert(authorities_.get(), authority.get()) == 1);
@@ -99,13 +98,11 @@ Status Credentials::read_authorities() {
   return ok_status();
 }
 
-Status Credentials::read_revocations() {
-  const auto pem = read_pem_file(path("crl.pem"));
-  if (!pem && access(path("crl.pem").c_str(), F_OK) != 0 && errno == ENOENT) return ok_status();
-  if (!pem) return pem.error();
-  const auto lists = parse_revocation_lists(*pem);
+Status Credentials::read_revocations(const KeyFiles& files) {
+  if (!files.revocations) return ok_status();
+  const auto lists = parse_revocation_lists(*files.revocations);
   if (lists.empty()) {
-    return invalid(path("crl.pem") +
+    return invalid(files.name_of("crl.pem") +
                    " holds no revocation list, or a damaged one; replace or remove it");
   }
   for (const auto& list : lists) {
@@ -115,46 +112,42 @@ Status Credentials::read_revocations() {
   return ok_status();
 }
 
-Status Credentials::read_certificate() {
-  const std::string file = path("cert.pem");
-  const auto pem = read_pem_file(file);
-  if (!pem) return pem.error();
-  const auto certificates = parse_certificates(*pem);
+Status Credentials::read_certificate(const KeyFiles& files) {
+  certificate_name_ = files.name_of("cert.pem");
+  const auto certificates = parse_certificates(files.certificate);
   if (certificates.empty()) {
-    return invalid(file + " holds no certificate, or a damaged one; make one with `pboxctl keys`");
+    return invalid(certificate_name_ +
+                   " holds no certificate, or a damaged one; make one with `pboxctl keys`");
   }
   X509* own = certificates[0].get();
   const auto chain = chain_of(certificates);
-  if (const Status valid = check_certificate(own, chain.get()); !valid) return valid.error();
-  auto key_pem = read_private_file(path("key.pem"));
-  if (!key_pem) return key_pem.error();
-  const auto key = parse_private_key(*key_pem);
-  OPENSSL_cleanse(key_pem->data(), key_pem->size());
+  if (const Status valid = check_certificate(files, own, chain.get()); !valid) return valid;
+  const auto key = parse_private_key(files.key);
   if (key == nullptr) {
-    return invalid(path("key.pem") +
+    return invalid(files.name_of("key.pem") +
                    " holds no private key, or one with a password; make one with `pboxctl keys`");
   }
   if (X509_check_private_key(own, key.get()) != 1) {
-    return invalid(path("key.pem") + " does not belong to " + file +
+    return invalid(files.name_of("key.pem") + " does not belong to " + certificate_name_ +
                    "; copy both files of one `pboxctl keys` run");
   }
   if (SSL_CTX_use_cert_and_key(context_.get(), own, key.get(), chain.get(), 1) != 1) {
-    return invalid(file + " cannot be used: " + take_openssl_error() +
+    return invalid(certificate_name_ + " cannot be used: " + take_openssl_error() +
                    "; make one with `pboxctl keys`");
   }
   return ok_status();
 }
 
 // So that a mistake is reported here, and not by each peer.
-Status Credentials::check_certificate(X509* certificate, STACK_OF(X509) * chain) {
-  const std::string file = path("cert.pem");
+Status Credentials::check_certificate(const KeyFiles& files, X509* certificate,
+                                      STACK_OF(X509) * chain) {
   expires_unix_s_ = unix_seconds_of(X509_get0_notAfter(certificate));
   if (expires_unix_s_ <= std::time(nullptr)) {
-    return invalid(file + " expired on " + utc_text(expires_unix_s_) +
+    return invalid(certificate_name_ + " expired on " + utc_text(expires_unix_s_) +
                    "; make a new one with `pboxctl keys`, or set this host's clock");
   }
   const auto identity = identity_of(certificate);
-  if (!identity) return invalid(file + ": " + identity.error().message);
+  if (!identity) return invalid(certificate_name_ + ": " + identity.error().message);
   identity_ = *identity;
   const Owned<X509_STORE_CTX> verification(X509_STORE_CTX_new());
   PBOX_CHECK(verification != nullptr);
@@ -163,7 +156,7 @@ Status Credentials::check_certificate(X509* certificate, STACK_OF(X509) * chain)
   if (X509_verify_cert(verification.get()) == 1) return ok_status();
   const int error = X509_STORE_CTX_get_error(verification.get());
   ERR_clear_error();
-  return invalid(file + " is not valid with " + path("ca.pem") + ": " +
+  return invalid(certificate_name_ + " is not valid with " + files.name_of("ca.pem") + ": " +
                  describe_verification_error(error));
 }
 
@@ -185,11 +178,13 @@ Status Credentials::check_peer(const std::string& pem) const {
 
 std::unique_ptr<Connection> Credentials::connect(const std::string& box) const {
   return make_connection(context_.get(), End::kClient,
-                         {.cluster = identity_.cluster, .must_be_box = true, .box = box}, folder_);
+                         {.cluster = identity_.cluster, .must_be_box = true, .box = box},
+                         certificate_name_);
 }
 
 std::unique_ptr<Connection> Credentials::accept() const {
-  return make_connection(context_.get(), End::kServer, {.cluster = identity_.cluster}, folder_);
+  return make_connection(context_.get(), End::kServer, {.cluster = identity_.cluster},
+                         certificate_name_);
 }
 
 // A record begins with its type, 22 for a handshake, and version 3.1 or later.

@@ -1,4 +1,5 @@
-// A folder of keys, as `pboxctl keys` makes it, and the connections that they serve:
+// Keys, as `pboxctl keys` makes them, and the connections that they serve. A folder has these
+// files, and a token (token.h) has the same in one text:
 //
 //   ca.pem    certificates of the cluster's authority; several while it is being replaced
 //   cert.pem  the own certificate, then those between it and the authority, if there are any
@@ -17,14 +18,15 @@
 #include "nic/tls/connection.h"
 #include "nic/tls/identity.h"
 #include "nic/tls/openssl_types.h"
+#include "nic/tls/token.h"
 
 namespace pbox::tls {
 
 // Immutable; any thread. Connections keep what they need of it.
 class Credentials : public Client {
  public:
-  // Errors name the file, what is wrong with it, and the remedy.
-  static Result<std::unique_ptr<const Credentials>> load(const std::string& folder);
+  // `path`: of a folder or of a token. Errors name the file, what is wrong with it, and the remedy.
+  static Result<std::unique_ptr<const Credentials>> load(const std::string& path);
 
   const Identity& identity() const { return identity_; }
   // When the own certificate expires, in seconds since 1970.
@@ -42,15 +44,14 @@ class Credentials : public Client {
   std::unique_ptr<Connection> accept() const;
 
  private:
-  explicit Credentials(std::string folder) : folder_(std::move(folder)) {}
-  std::string path(const char* name) const { return folder_ + "/" + name; }
-  Status read_authorities();
-  Status read_revocations();
-  Status read_certificate();
-  Status check_certificate(X509* certificate, STACK_OF(X509) * chain);
+  Credentials() = default;
+  Status read_authorities(const KeyFiles& files);
+  Status read_revocations(const KeyFiles& files);
+  Status read_certificate(const KeyFiles& files);
+  Status check_certificate(const KeyFiles& files, X509* certificate, STACK_OF(X509) * chain);
   void make_context();
 
-  std::string folder_;
+  std::string certificate_name_;  // the file or token of the own certificate, for errors
   Identity identity_;
   int64_t expires_unix_s_ = 0;
   std::string authority_fingerprints_;

@@ -17,8 +17,8 @@ constexpr size_t kRecordBytes = 16 * 1024;  // the largest plaintext of a TLS re
 
 class OpenSslConnection : public Connection {
  public:
-  OpenSslConnection(SSL_CTX* context, End end, PeerCheck check, std::string folder)
-      : check_(std::move(check)), folder_(std::move(folder)), ssl_(SSL_new(context)) {
+  OpenSslConnection(SSL_CTX* context, End end, PeerCheck check, std::string certificate)
+      : check_(std::move(check)), certificate_(std::move(certificate)), ssl_(SSL_new(context)) {
     PBOX_CHECK(ssl_ != nullptr);
     from_peer_ = BIO_new(BIO_s_mem());
     to_peer_ = BIO_new(BIO_s_mem());
@@ -116,7 +116,7 @@ class OpenSslConnection : public Connection {
   }
 
   std::string describe(int reason, const std::string& text) const {
-    const std::string own = "the certificate " + folder_ + "/cert.pem";
+    const std::string own = "the certificate " + certificate_;
     switch (reason) {
       case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
         return "the peer does not accept " + own +
@@ -135,7 +135,7 @@ class OpenSslConnection : public Connection {
                "); `pboxctl keys show` prints its identity, and the peer's log says more";
       case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
         return "the peer has no certificate; make one with `pboxctl keys` and name its folder "
-               "(PBOX_KEYS for workers)";
+               "or token (PBOX_KEYS for workers)";
       case SSL_R_UNSUPPORTED_PROTOCOL:
       case SSL_R_TLSV1_ALERT_PROTOCOL_VERSION:
         return "one side does not speak TLS 1.3 (" + text + "), which both sides must";
@@ -153,8 +153,8 @@ class OpenSslConnection : public Connection {
     BIO_reset(to_peer_);
   }
 
-  PeerCheck check_;  // ssl_ refers to it
-  std::string folder_;
+  PeerCheck check_;          // ssl_ refers to it
+  std::string certificate_;  // the name of the own one in errors
   Owned<SSL> ssl_;
   BIO* from_peer_ = nullptr;  // ssl_ owns both
   BIO* to_peer_ = nullptr;
@@ -165,8 +165,8 @@ class OpenSslConnection : public Connection {
 }  // namespace
 
 std::unique_ptr<Connection> make_connection(SSL_CTX* context, End end, PeerCheck check,
-                                            const std::string& folder) {
-  return std::make_unique<OpenSslConnection>(context, end, std::move(check), folder);
+                                            const std::string& certificate) {
+  return std::make_unique<OpenSslConnection>(context, end, std::move(check), certificate);
 }
 
 }  // namespace pbox::tls

@@ -10,8 +10,9 @@ namespace pbox::tls {
 
 enum class End { kClient, kServer };
 
-// `check`: which peer is acceptable. `folder`: where the own keys are from, for errors.
+// `check`: which peer is acceptable. `certificate`: what errors call the own
+// certificate.
 std::unique_ptr<Connection> make_connection(SSL_CTX* context, End end, PeerCheck check,
-                                            const std::string& folder);
+                                            const std::string& certificate);
 
 }  // namespace pbox::tls

@@ -47,6 +47,11 @@ constexpr AddedField kAddedFields[] = {
     {"WorkerMessage.newest_version", 3},
     // A box of version 2 may place a part on another such box, which then refuses the rank.
     {"AskPartMap.job_version", 3},
+    // Only boxes with keys use these, and none of version 2 has keys.
+    {"AskPartMap.rank", 3},
+    {"AskDataAddresses.cut_off_job", 3},
+    {"AskDataAddresses.cut_off_ranks", 3},
+    {"DataAddresses.most_are_cut_off", 3},
     {"DataAddresses.oldest_version", 3},
     {"DataAddresses.newest_version", 3},
     // The answer to a question that only version 3 has.

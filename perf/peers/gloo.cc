@@ -1,9 +1,11 @@
 // pbox-peer-gloo: the exchange by Gloo's default all-reduce (a ring) over its TCP transport, in
-// place, one call per tensor. It runs on loopback or between the machines of a rack. See peer.h for
-// the commands.
+// place, one call per tensor; or its reduce-scatter (by halves) or its all-gather (a ring). It runs
+// on loopback or between the machines of a rack. See peer.h for the commands.
+#include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/math.h>
+#include <gloo/reduce_scatter.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
@@ -27,8 +29,8 @@ constexpr std::chrono::milliseconds kGlooTimeout{120'000};
 class GlooRank : public pbox::perf::Rank {
  public:
   GlooRank(uint32_t rank, uint32_t rank_count, const std::string& address,
-           const std::string& rendezvous_folder, Gradient& gradient)
-      : gradient_(gradient) {
+           const std::string& rendezvous_folder, const std::string& call, Gradient& gradient)
+      : gradient_(gradient), call_(call) {
     gloo::rendezvous::FileStore store(rendezvous_folder);
     std::shared_ptr<gloo::transport::Device> device =
         gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address.c_str()));
@@ -37,6 +39,12 @@ class GlooRank : public pbox::perf::Rank {
     context->setTimeout(kGlooTimeout);
     context->connectFullMesh(store, device);
     context_ = context;
+    if (call_ != "reduce_scatter") return;
+    for (const auto& tensor : gradient_.tensors()) {
+      const std::vector<int> segments(rank_count, static_cast<int>(tensor.size() / rank_count));
+      scatters_.push_back(std::make_unique<ReduceScatter>(
+          context_, std::vector<float*>{tensor.data()}, static_cast<int>(tensor.size()), segments));
+    }
   }
 
   void barrier() override {
@@ -45,6 +53,27 @@ class GlooRank : public pbox::perf::Rank {
   }
 
   void exchange() override {
+    if (call_ == "reduce_scatter") {
+      for (const auto& scatter : scatters_) scatter->run();
+    } else if (call_ == "all_gather") {
+      gather();
+    } else {
+      reduce();
+    }
+  }
+
+ private:
+  using ReduceScatter = gloo::ReduceScatterHalvingDoubling<float>;
+
+  void gather() {
+    for (const auto& tensor : gradient_.tensors()) {
+      gloo::AllgatherOptions options(context_);
+      options.setOutput(tensor.data(), tensor.size());
+      gloo::allgather(options);
+    }
+  }
+
+  void reduce() {
     for (const auto& tensor : gradient_.tensors()) {
       gloo::AllreduceOptions options(context_);
       options.setOutput(tensor.data(), tensor.size());
@@ -54,8 +83,9 @@ class GlooRank : public pbox::perf::Rank {
     }
   }
 
- private:
   Gradient& gradient_;
+  std::string call_;
+  std::vector<std::unique_ptr<ReduceScatter>> scatters_;  // one per tensor; they keep their buffers
   std::shared_ptr<gloo::Context> context_;
 };
 
@@ -66,9 +96,11 @@ int run(const pbox::perf::PeerOptions& options, Gradient& gradient) {
   const pid_t first = getpid();
   const auto make_rank = [&](uint32_t rank, Gradient& own) {
     const std::string address = options.hosts.empty() ? "127.0.0.1" : options.hosts[rank].address;
-    return std::make_unique<GlooRank>(rank, options.worker_count, address, folder, own);
+    return std::make_unique<GlooRank>(rank, options.worker_count, address, folder, options.call,
+                                      own);
   };
-  const int status = pbox::perf::run_ranks(options, gradient, {"gloo", make_rank});
+  const int status = pbox::perf::run_ranks(
+      options, gradient, {.system = "gloo", .make_rank = make_rank, .scatters_to_front = true});
   if (getpid() == first) std::filesystem::remove_all(folder);
   return status;
 }

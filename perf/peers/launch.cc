@@ -19,6 +19,7 @@ Result<std::string> program_path(const std::string& folder, const std::string& n
 void append_options(std::vector<std::string>& command, const PeerOptions& options) {
   const std::vector<std::string> arguments = {"--model",      options.model,
                                               "--layout",     options.layout,
+                                              "--call",       options.call,
                                               "--workers",    std::to_string(options.worker_count),
                                               "--iterations", std::to_string(options.iterations),
                                               "--warmup",     std::to_string(options.warmup),

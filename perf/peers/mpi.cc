@@ -77,6 +77,7 @@ int run_rank(const PeerOptions& options, Gradient& gradient) {
 }
 
 int run(const PeerOptions& options, Gradient& gradient) {
+  require_exchange(options);
   MPI_Init(nullptr, nullptr);
   const int status = run_rank(options, gradient);
   MPI_Finalize();

@@ -26,7 +26,7 @@ class PboxRank : public pbox::perf::Rank {
  public:
   PboxRank(uint32_t rank, const pbox::perf::PeerOptions& peer, const std::string& box,
            Gradient& gradient)
-      : gradient_(gradient) {
+      : gradient_(gradient), call_(peer.call), rank_count_(peer.worker_count) {
     std::vector<std::string> boxes;
     std::istringstream list(box);
     for (std::string one; std::getline(list, one, ',');) boxes.push_back(one);
@@ -40,14 +40,10 @@ class PboxRank : public pbox::perf::Rank {
     options.world_size = ranks_of_a_rack;
     options.window_bytes = peer.window_bytes;
     options.recovery = peer.recovery == "copy" ? PBOX_RECOVERY_COPY : PBOX_RECOVERY_NONE;
+    options.mode = is_collective() ? PBOX_MODE_COLLECTIVE : PBOX_MODE_AGGREGATE;
+    rank_ = options.rank;
     require(pbox_create(&options, &context_));
-    for (size_t index = 0; index < gradient.tensors().size(); ++index) {
-      uint32_t id = 0;  // equal to index
-      // The first layers have the highest priority, because the next forward pass needs them first.
-      require(pbox_register_tensor(context_, ("tensor " + std::to_string(index)).c_str(),
-                                   gradient.tensors()[index].size(), PBOX_F32,
-                                   -static_cast<int32_t>(index), &id));
-    }
+    if (!is_collective()) register_tensors();
     require(pbox_join(context_));
   }
   ~PboxRank() override { pbox_destroy(context_); }
@@ -59,17 +55,61 @@ class PboxRank : public pbox::perf::Rank {
   void exchange() override {
     for (size_t index = 0; index < gradient_.tensors().size(); ++index) {
       float* data = gradient_.tensors()[index].data();
-      require(pbox_push_pull(context_, static_cast<uint32_t>(index), data, data, nullptr, nullptr));
+      if (is_collective()) {
+        start(index);
+      } else {
+        require(
+            pbox_push_pull(context_, static_cast<uint32_t>(index), data, data, nullptr, nullptr));
+      }
     }
     require(pbox_wait_all(context_, 0));
   }
 
+  uint64_t received_bytes() const override {
+    pbox_statistics statistics{};
+    statistics.struct_size = sizeof(statistics);
+    require(pbox_get_statistics(context_, &statistics));
+    return statistics.bytes_pulled;
+  }
+
  private:
+  bool is_collective() const { return call_ != "exchange"; }
+
+  // The first layers have the highest priority, because the next forward pass needs them first.
+  static int32_t priority(size_t index) { return -static_cast<int32_t>(index); }
+
+  void register_tensors() {
+    for (size_t index = 0; index < gradient_.tensors().size(); ++index) {
+      uint32_t id = 0;  // equal to index
+      require(pbox_register_tensor(context_, ("tensor " + std::to_string(index)).c_str(),
+                                   gradient_.tensors()[index].size(), PBOX_F32, priority(index),
+                                   &id));
+    }
+  }
+
+  void start(size_t index) {
+    const std::span<float> tensor = gradient_.tensors()[index];
+    const size_t segment = tensor.size() / rank_count_;
+    float* const whole = tensor.data();
+    float* const own = whole + rank_ * segment;
+    const bool scatters = call_ == "reduce_scatter", gathers = call_ == "all_gather";
+    require(pbox_collective(context_,
+                            scatters  ? PBOX_REDUCE_SCATTER
+                            : gathers ? PBOX_ALL_GATHER
+                                      : PBOX_ALL_REDUCE,
+                            gathers ? own : whole, scatters ? own : whole,
+                            scatters || gathers ? segment : tensor.size(), PBOX_F32, PBOX_OP_SUM, 0,
+                            priority(index), nullptr, nullptr, nullptr));
+  }
+
   void require(pbox_status status) const {
     if (status != PBOX_OK) throw std::runtime_error(pbox_last_error(context_));
   }
 
   Gradient& gradient_;
+  std::string call_;
+  uint32_t rank_count_ = 1;
+  uint32_t rank_ = 0;
   pbox_context* context_ = nullptr;
 };
 

@@ -5,10 +5,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cinttypes>
 #include <cstdio>
 #include <iostream>
+#include <iterator>
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
@@ -74,6 +76,16 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     options.recovery = value;
     return ok_status();
   }
+  if (option == "--call") {
+    constexpr std::string_view kCalls[] = {"exchange", "all_reduce", "reduce_scatter",
+                                           "all_gather"};
+    if (std::find(std::begin(kCalls), std::end(kCalls), value) == std::end(kCalls)) {
+      return bad_option(option, value,
+                        "must be exchange, all_reduce, reduce_scatter or all_gather");
+    }
+    options.call = value;
+    return ok_status();
+  }
   if (option == "--layout") {
     if (value != "tensors" && value != "buffer") {
       return bad_option(option, value, "must be tensors or buffer");
@@ -82,14 +94,17 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     return ok_status();
   }
   return bad_option(option, value,
-                    "unknown option; use --model --layout --workers --iterations --warmup --seed "
-                    "--recovery --box-flags --box --keys --window-bytes --hosts");
+                    "unknown option; use --model --layout --call --workers --iterations --warmup "
+                    "--seed --recovery --box-flags --box --keys --window-bytes --hosts");
 }
 
 void print_sample(const Sample& sample) {
   std::printf("{\"ms\":%.4f,\"cpu_s\":%.6f,\"checked\":%s", sample.ms, sample.cpu_seconds,
               sample.wrong == 0 ? "true" : "false");
   if (sample.box_bytes != 0) std::printf(",\"box_bytes\":%" PRIu64, sample.box_bytes);
+  if (sample.received_bytes != 0) {
+    std::printf(",\"received_bytes\":%" PRIu64, sample.received_bytes);
+  }
   std::printf("}\n");
   std::fflush(stdout);
 }
@@ -158,6 +173,12 @@ void enter_host(const PeerOptions& options, uint32_t rank) {
   close(network);
 }
 
+void require_exchange(const PeerOptions& options) {
+  if (options.call == "exchange") return;
+  throw std::runtime_error("--call '" + options.call +
+                           "': this system makes no other call than exchange; use pbox or gloo");
+}
+
 double process_cpu_seconds(pid_t process) {
   clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
   timespec used{};
@@ -170,6 +191,15 @@ Result<Gradient> Gradient::create(const PeerOptions& options) {
   const auto model = model_by_name(options.model);
   if (!model) return model.error();
   const auto tensors = options.layout == "buffer" ? as_one_buffer(*model) : *model;
+  const bool has_segments = options.call == "reduce_scatter" || options.call == "all_gather";
+  for (const ModelTensor& tensor : tensors) {
+    if (!has_segments || tensor.elements % options.worker_count == 0) continue;
+    return bad_option("--call", options.call,
+                      "a tensor of " + std::to_string(tensor.elements) +
+                          " elements has no equal segments for " +
+                          std::to_string(options.worker_count) +
+                          " workers; use --layout buffer, or another --workers");
+  }
   const auto padded = [](uint64_t elements) {
     return (elements + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
   };
@@ -200,6 +230,31 @@ uint64_t Gradient::count_wrong(uint32_t iteration, uint32_t rank_count) const {
   uint64_t wrong = 0;
   for (size_t i = 0; i < tensors_.size(); ++i) {
     wrong += count_wrong_sums(tensors_[i], seed_, iteration, rank_count, first_indices_[i]);
+  }
+  return wrong;
+}
+
+uint64_t Gradient::count_wrong_scattered(uint32_t iteration, uint32_t rank_count, uint32_t rank,
+                                         bool at_front) const {
+  uint64_t wrong = 0;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const size_t elements = tensors_[i].size() / rank_count;
+    const size_t first = rank * elements;
+    wrong += count_wrong_sums(tensors_[i].subspan(at_front ? 0 : first, elements), seed_, iteration,
+                              rank_count, first_indices_[i] + static_cast<uint32_t>(first));
+  }
+  return wrong;
+}
+
+uint64_t Gradient::count_wrong_gathered(uint32_t iteration, uint32_t rank_count) const {
+  uint64_t wrong = 0;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const size_t elements = tensors_[i].size() / rank_count;
+    for (uint32_t rank = 0; rank < rank_count; ++rank) {
+      const size_t first = rank * elements;
+      wrong += count_wrong_values(tensors_[i].subspan(first, elements), pattern_weight(rank), seed_,
+                                  iteration, first_indices_[i] + static_cast<uint32_t>(first));
+    }
   }
   return wrong;
 }

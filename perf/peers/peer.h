@@ -4,7 +4,8 @@
 // systems:
 //
 //   in:  run                                 one exchange of the whole model
-//   out: {"ms":12.3,"cpu_s":0.04,"checked":true}     plus "box_bytes" if it started a box
+//   out: {"ms":12.3,"cpu_s":0.04,"checked":true}     plus "box_bytes" if it started a box, and
+//                                                    "received_bytes" if the system counts them
 //   in:  quit (or the end of the input)
 //
 // It prints {"ready":true,...} when it accepts commands. Idle ranks sleep, so that a waiting system
@@ -33,8 +34,11 @@ struct PeerHost {
 struct PeerOptions {
   std::string model = "resnet50";
   std::string layout = "tensors";  // or "buffer": the same elements in one tensor
-  uint32_t worker_count = 2;       // Open MPI takes the number from mpirun instead
-  uint32_t iterations = 0;         // 0: read commands from standard input
+  // What an exchange does. "exchange" sums named tensors in PBox and is an all-reduce elsewhere;
+  // "all_reduce", "reduce_scatter" and "all_gather" are collectives, one call per tensor.
+  std::string call = "exchange";
+  uint32_t worker_count = 2;  // Open MPI takes the number from mpirun instead
+  uint32_t iterations = 0;    // 0: read commands from standard input
   uint32_t warmup = 1;
   uint32_t seed = 1;
   std::string recovery = "none";  // PBox only; or "copy": the job survives the loss of its box
@@ -58,11 +62,15 @@ void enter_host(const PeerOptions& options, uint32_t rank);
 
 // The measurements of one exchange over all ranks.
 struct Sample {
-  double ms = 0;           // time of the slowest rank, from the common start
-  double cpu_seconds = 0;  // user and system, all ranks and servers
-  uint64_t wrong = 0;      // elements with an inexact sum, all ranks
-  uint64_t box_bytes = 0;  // resident memory of the box that this program started; otherwise 0
+  double ms = 0;                // time of the slowest rank, from the common start
+  double cpu_seconds = 0;       // user and system, all ranks and servers
+  uint64_t wrong = 0;           // elements with an inexact result, all ranks
+  uint64_t box_bytes = 0;       // resident memory of the box that this program started; otherwise 0
+  uint64_t received_bytes = 0;  // payload that all ranks got from the box; 0 elsewhere
 };
+
+// For programs that only sum: throws std::runtime_error if the options ask for another call.
+void require_exchange(const PeerOptions& options);
 
 // Returns the CPU time of all threads of a process; of the calling process by default.
 double process_cpu_seconds(pid_t process = 0);
@@ -75,7 +83,13 @@ class Gradient {
   static Result<Gradient> create(const PeerOptions& options);
 
   void fill(uint32_t iteration, uint32_t rank);
+  // Return how many elements are wrong: after the sum over the ranks, after a reduce_scatter, of
+  // which `rank` has its segment in its place or, with `at_front`, at the tensor's beginning, and
+  // after an all_gather.
   uint64_t count_wrong(uint32_t iteration, uint32_t rank_count) const;
+  uint64_t count_wrong_scattered(uint32_t iteration, uint32_t rank_count, uint32_t rank,
+                                 bool at_front) const;
+  uint64_t count_wrong_gathered(uint32_t iteration, uint32_t rank_count) const;
 
   const std::vector<std::span<float>>& tensors() const { return tensors_; }
 

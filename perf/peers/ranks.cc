@@ -24,6 +24,7 @@ struct Ranks {
 };
 
 struct Self {
+  const PeerOptions& options;
   uint32_t rank = 0;
   uint32_t count = 0;
   Gradient& gradient;
@@ -35,15 +36,25 @@ struct Self {
     system->barrier();
     Sample before, own;
     if (rank == 0) program.measure_server(before);
+    const uint64_t received_before = system->received_bytes();
     const double cpu_start = process_cpu_seconds();
     const uint64_t start_ns = monotonic_ns();
     system->exchange();
     own.ms = static_cast<double>(monotonic_ns() - start_ns) * 1e-6;
     own.cpu_seconds = process_cpu_seconds() - cpu_start - before.cpu_seconds;
-    if (program.sums) own.wrong = gradient.count_wrong(iteration, count);
+    own.received_bytes = system->received_bytes() - received_before;
+    if (program.sums) own.wrong = count_wrong(iteration);
     system->barrier();  // all ranks are done, so the servers' CPU time is complete
     if (rank == 0) program.measure_server(own);
     return own;
+  }
+
+  uint64_t count_wrong(uint32_t iteration) const {
+    if (options.call == "all_gather") return gradient.count_wrong_gathered(iteration, count);
+    if (options.call == "reduce_scatter") {
+      return gradient.count_wrong_scattered(iteration, count, rank, program.scatters_to_front);
+    }
+    return gradient.count_wrong(iteration, count);
   }
 };
 
@@ -67,6 +78,7 @@ int run_first(const PeerOptions& options, Self& self, const Ranks& ranks) {
       all.ms = std::max(all.ms, ranks.samples[rank].ms);
       all.cpu_seconds += ranks.samples[rank].cpu_seconds;
       all.wrong += ranks.samples[rank].wrong;
+      all.received_bytes += ranks.samples[rank].received_bytes;
     }
     return all;
   });
@@ -117,7 +129,7 @@ int run_ranks(const PeerOptions& options, Gradient& gradient, const RankProgram&
   const uint32_t rank = fork_ranks(ranks, commands);
   try {
     enter_host(options, rank);
-    Self self{rank, ranks.count, gradient, program, program.make_rank(rank, gradient)};
+    Self self{options, rank, ranks.count, gradient, program, program.make_rank(rank, gradient)};
     if (rank != 0) return run_child(self, commands, ranks);
     const int status = run_first(options, self, ranks);
     const int children_status = wait_for_children(ranks);

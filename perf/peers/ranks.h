@@ -14,8 +14,10 @@ class Rank {
  public:
   virtual ~Rank() = default;
   virtual void barrier() = 0;
-  // Sums all tensors over the ranks, in place.
+  // Makes the call of PeerOptions with every tensor, in place.
   virtual void exchange() = 0;
+  // Payload that this rank has got from a box so far; 0 if the system does not count it.
+  virtual uint64_t received_bytes() const { return 0; }
 };
 
 // The system that run_ranks measures. `measure_server` adds the CPU time and memory of the system's
@@ -25,7 +27,8 @@ struct RankProgram {
   std::string system;
   std::function<std::unique_ptr<Rank>(uint32_t rank, Gradient& gradient)> make_rank;
   std::function<void(Sample& sample)> measure_server = [](Sample&) {};
-  bool sums = true;  // false: the system only moves bytes, so there are no sums to check
+  bool sums = true;  // false: the system only moves bytes, so there are no results to check
+  bool scatters_to_front = false;  // a reduce_scatter puts its result where the buffer begins
 };
 // Forks the ranks, creates each one's Rank and runs the command loop of peer.h. Returns the exit
 // status. Must be called before the process starts any thread.

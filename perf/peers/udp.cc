@@ -210,6 +210,7 @@ pthread_barrier_t* make_barrier(uint32_t count) {
 }
 
 int run(const pbox::perf::PeerOptions& options, Gradient& gradient) {
+  require_exchange(options);
   std::vector<int> sockets;
   const auto cores = std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
   for (long core = 0; core < cores; ++core) sockets.push_back(open_socket());

@@ -43,18 +43,23 @@ inline void fill_gradient(std::span<float> gradient, uint32_t seed, uint32_t ite
   }
 }
 
-// Returns how many elements differ from the sum over ranks [0, rank_count).
-inline uint64_t count_wrong_sums(std::span<const float> sum, uint32_t seed, uint32_t iteration,
-                                 uint32_t rank_count, uint32_t first_index) {
-  const uint32_t weight = pattern_weight_sum(rank_count);
+// Returns how many elements differ from the pattern times `weight`.
+inline uint64_t count_wrong_values(std::span<const float> values, uint32_t weight, uint32_t seed,
+                                   uint32_t iteration, uint32_t first_index) {
   uint64_t wrong = 0;
-  for (size_t i = 0; i < sum.size(); ++i) {
+  for (size_t i = 0; i < values.size(); ++i) {
     const uint32_t index = first_index + static_cast<uint32_t>(i);
     const auto expected =
         static_cast<float>(static_cast<int32_t>(weight * pattern_base(seed, iteration, index)));
-    wrong += sum[i] != expected;
+    wrong += values[i] != expected;
   }
   return wrong;
+}
+
+// Returns how many elements differ from the sum over ranks [0, rank_count).
+inline uint64_t count_wrong_sums(std::span<const float> sum, uint32_t seed, uint32_t iteration,
+                                 uint32_t rank_count, uint32_t first_index) {
+  return count_wrong_values(sum, pattern_weight_sum(rank_count), seed, iteration, first_index);
 }
 
 }  // namespace pbox::perf

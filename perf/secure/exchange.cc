@@ -4,6 +4,7 @@
 
 #include "perf/secure/parts.h"
 #include "perf/secure/programs.h"
+#include "perf/turns.h"
 
 namespace pbox::perf {
 namespace {
@@ -15,26 +16,22 @@ constexpr uint32_t kTurns = 31;
 
 nlohmann::json measure_exchanges(const SecureOptions& options, std::ostream& report) {
   const KeyFolders keys;
-  std::vector<ExchangingJob> jobs;
+  std::vector<LoopbackSystem> jobs;
   for (const seal::Suite suite : kSuites) {
-    jobs.emplace_back(PeerOptions{.worker_count = given_or(options.workers, kWorkers),
-                                  .warmup = 3,
-                                  .box_flags = joined(keys.box_flags(suite)),
-                                  .keys = keys.workers(suite)});
+    jobs.push_back(start_on_loopback("pbox", {.worker_count = given_or(options.workers, kWorkers),
+                                              .warmup = 3,
+                                              .box_flags = joined(keys.box_flags(suite)),
+                                              .keys = keys.workers(suite)}));
   }
   const uint32_t turns = given_or(options.turns, kTurns);
-  for (uint32_t turn = 0; turn < turns; ++turn) {
-    for (size_t index = 0; index < jobs.size(); ++index) {
-      jobs[(turn + index) % jobs.size()].exchange();
-    }
-  }
+  take_turns(jobs, turns, report);
   report << "  keys        ms             time over off         CPU time over off\n";
   nlohmann::json figures;
   for (size_t index = 0; index < jobs.size(); ++index) {
     const char* name = name_of(kSuites[index]);
-    const Spread time = spread(ratios(jobs[index].milliseconds(), jobs[0].milliseconds()));
-    const Spread cpu = spread(ratios(jobs[index].cpu_seconds(), jobs[0].cpu_seconds()));
-    const double ms = median(jobs[index].milliseconds());
+    const Spread time = spread(ratios(jobs[index].ms, jobs[0].ms));
+    const Spread cpu = spread(ratios(jobs[index].cpu_seconds, jobs[0].cpu_seconds));
+    const double ms = median(jobs[index].ms);
     report << "  " << std::left << std::setw(5) << name << std::right << std::fixed
            << std::setprecision(1) << std::setw(9) << ms;
     print(time, report);

@@ -8,6 +8,7 @@
 #include "perf/rack/rack.h"
 #include "perf/secure/parts.h"
 #include "perf/secure/programs.h"
+#include "perf/turns.h"
 
 namespace pbox::perf {
 namespace {
@@ -33,12 +34,12 @@ std::unique_ptr<Program> start_clients(const std::string& where, const KeyFolder
       keys.box(), std::to_string(rate)});
 }
 
-void run_block(State& state, ExchangingJob& job) {
+void run_block(State& state, LoopbackSystem& job) {
   if (state.clients != nullptr) state.clients->write_line(std::to_string(kBlockMs));
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kBlockMs);
   std::vector<double> rounds;
   do {
-    rounds.push_back(job.exchange());
+    rounds.push_back(measure_once(job));
   } while (std::chrono::steady_clock::now() < end);
   state.medians.push_back(median(rounds));
   state.tails.push_back(quantile(rounds, kTail));
@@ -57,8 +58,8 @@ nlohmann::json measure_handshakes(const SecureOptions& options, std::ostream& re
   const KeyFolders keys;
   constexpr auto kSuite = seal::Suite::kGmac256;
   const LoopbackBox box = start_loopback_box(keys.box_flags(kSuite));
-  ExchangingJob job(
-      {.model = "1mib", .warmup = 20, .box = box.control, .keys = keys.workers(kSuite)});
+  LoopbackSystem job = start_on_loopback(
+      "pbox", {.model = "1mib", .warmup = 20, .box = box.control, .keys = keys.workers(kSuite)});
   State states[] = {
       {.name = "none"},
       {.name = "elsewhere", .clients = start_clients("-", keys, options.handshakes_per_second)},

@@ -4,6 +4,7 @@
 
 #include <iomanip>
 
+#include "perf/peers/peer.h"
 #include "perf/rack/rack.h"
 #include "perf/secure/parts.h"
 #include "perf/secure/programs.h"

@@ -1,17 +1,14 @@
 #include "perf/secure/programs.h"
 
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 
-#include "perf/peers/launch.h"
 #include "perf/rack/rack.h"
 
 namespace pbox::perf {
 namespace {
 
 constexpr int kStartLimitMs = 30'000;
-constexpr int kAnswerLimitMs = 120'000;
 
 }  // namespace
 
@@ -29,23 +26,6 @@ LoopbackBox start_loopback_box(const std::vector<std::string>& flags) {
   }
   if (box.control.empty()) throw std::runtime_error("pboxd did not become ready: '" + line + "'");
   return box;
-}
-
-ExchangingJob::ExchangingJob(const PeerOptions& options) {
-  const auto command = peer_command("pbox", options, sibling_program(""));
-  if (!command) throw std::runtime_error(command.error().message);
-  program_ = std::make_unique<Program>(*command);
-  const auto ready = nlohmann::json::parse(program_->read_line(kAnswerLimitMs));
-  if (!ready.value("ready", false)) throw std::runtime_error("the job did not become ready");
-}
-
-double ExchangingJob::exchange() {
-  program_->write_line("run");
-  const auto sample = nlohmann::json::parse(program_->read_line(kAnswerLimitMs));
-  if (!sample.at("checked").get<bool>()) throw std::runtime_error("a rank has a wrong sum");
-  milliseconds_.push_back(sample.at("ms"));
-  cpu_seconds_.push_back(sample.at("cpu_s"));
-  return milliseconds_.back();
 }
 
 std::string joined(const std::vector<std::string>& words) {

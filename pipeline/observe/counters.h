@@ -45,6 +45,9 @@ namespace pbox::pipeline {
   X(kRejectDtype, "pbox_rejected_packets_total", "reason", "dtype", "")                           \
   X(kRejectRound, "pbox_rejected_packets_total", "reason", "round", "")                           \
   X(kRejectShape, "pbox_rejected_packets_total", "reason", "shape", "")                           \
+  X(kKeyUpdatesBegun, "pbox_key_updates_total", "state", "begun",                                 \
+    "Updates of sessions' keys: begun by the box, and followed by the worker")                    \
+  X(kKeyUpdatesFollowed, "pbox_key_updates_total", "state", "followed", "")                       \
   X(kSleeps, "pbox_pipeline_sleeps_total", "", "", "Times the pipeline slept, having no work")    \
   X(kCyclesReceive, "pbox_pipeline_sampled_cycles_total", "phase", "receive",                     \
     "Processor cycles in sampled turns of the loop, by phase")                                    \

@@ -65,8 +65,10 @@ class AttackedCluster {
   }
 
   const KeyFolder& stranger() const { return stranger_; }
+  const KeyFolder& honest() const { return honest_; }
   std::vector<const Daemon*> boxes() const { return {&*a_, &*b_}; }
 
+  bool is_unchanged() const { return state() == before_; }
   // Nothing has changed, and the copies are whole: a box is lost, and the job continues with the
   // same weights.
   void check() {
@@ -177,6 +179,39 @@ TEST_CASE("no tenant moves another one's parts, or takes or ends their copies") 
   WorkerMessage report;
   report.mutable_ask_report()->set_protocol_version(wire::kControlProtocolVersion);
   expect_refusals(cluster, report, "AskReport");
+  cluster.check();
+}
+
+TEST_CASE("no rank moves parts of its own job by saying that it cannot reach their box") {
+  AttackedCluster cluster;
+  const auto keys = cluster.honest().load();
+  constexpr uint32_t kLostForMs = 1'600;
+  const auto lie = [&](const Daemon& box, const char* lost, uint32_t rank) {
+    WorkerMessage message;
+    proto::AskPartMap& question = *message.mutable_ask_part_map();
+    question.set_protocol_version(wire::kControlProtocolVersion);
+    question.set_job(kJob);
+    question.set_lost_box(lost);
+    question.set_lost_for_ms(kLostForMs);
+    question.set_rank(rank);
+    SecurePeer peer(box.control(), *keys);
+    peer.say(message);
+    const auto answer = peer.heard();
+    REQUIRE(answer);
+    CHECK(answer->has_part_map());
+  };
+  // A box that has run for less than twice the time counts as restarted, and keeps its parts.
+  const auto boxes = cluster.boxes();
+  REQUIRE(await([&] {
+    return std::all_of(boxes.begin(), boxes.end(), [](const Daemon* box) {
+      return box->metric("pbox_uptime_seconds") > 2 * kLostForMs / 1000;
+    });
+  }));
+  for (const uint32_t rank : {0u, 0u, 1u, 2u, 255u}) {
+    lie(*boxes[1], "a", rank);
+    lie(*boxes[0], "b", rank);
+    CHECK(cluster.is_unchanged());
+  }
   cluster.check();
 }
 

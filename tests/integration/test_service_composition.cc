@@ -19,6 +19,8 @@
 namespace pbox::test {
 namespace {
 
+constexpr float kBound = 100;  // guard_max_abs
+
 enum class Keys { kNone, kAuthenticate, kEncrypt };
 
 struct Trial {
@@ -46,9 +48,16 @@ void use_model(Trial& trial, pbox_sync model) {
   trial.options.quorum = model == PBOX_SYNC_DROP ? 2 : 0;
 }
 
+// Only the last round has a value beyond the bound.
+void use_guard(Trial& trial, pbox_guard guard) {
+  trial.options.guard = guard;
+  trial.options.guard_max_abs = kBound;
+}
+
 constexpr Feature kFeatures[] = {
     {"mode aggregate", "mode", [](Trial& t) { t.options.mode = PBOX_MODE_AGGREGATE; }},
     {"mode optimize", "mode", [](Trial& t) { t.options.mode = PBOX_MODE_OPTIMIZE; }},
+    {"mode collective", "mode", [](Trial& t) { t.options.mode = PBOX_MODE_COLLECTIVE; }},
     {"model asp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_ASP); }, true, true},
     {"model ssp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_SSP); }, true, true},
     {"model essp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_ESSP); }, true, true},
@@ -70,6 +79,8 @@ constexpr Feature kFeatures[] = {
     {"recovery none", "recovery", [](Trial& t) { t.options.recovery = PBOX_RECOVERY_NONE; }},
     {"replicas 1", "replicas", [](Trial& t) { t.options.replicas = 1; }, true},
     {"a rank that rejoins", "rejoin", [](Trial& t) { t.rejoins = true; }},
+    {"guard reject", "guard", [](Trial& t) { use_guard(t, PBOX_GUARD_REJECT); }},
+    {"guard zero", "guard", [](Trial& t) { use_guard(t, PBOX_GUARD_ZERO); }},
     {"restore", "restore", [](Trial& t) { t.restores = true; }, true},
     {"[upstream]", "upstream", [](Trial& t) { t.relayed = true; }},
     {"trace", "trace", [](Trial& t) { t.traced = true; }},
@@ -96,11 +107,58 @@ float gradient_of(uint32_t rank) {
   return rank == 0 ? 1 : 32;
 }
 
+bool is_collective(const Trial& trial) {
+  return trial.options.mode == PBOX_MODE_COLLECTIVE;
+}
+
+pbox_status run_collective(const AbiWorker& worker, const Trial& trial, pbox_verb verb,
+                           uint64_t count, const std::vector<unsigned char>& input,
+                           std::vector<unsigned char>& output) {
+  uint64_t operation = 0;
+  worker.must(pbox_collective(worker.context(), verb, input.data(), output.data(), count,
+                              trial.dtype, PBOX_OP_SUM, 0, 0, nullptr, nullptr, &operation));
+  return pbox_wait_collective(worker.context(), operation, 0);
+}
+
+// The sum, once by an all-reduce, and once scattered and gathered again.
+void reduce(const AbiWorker& worker, const Trial& trial, const std::vector<unsigned char>& input,
+            std::vector<unsigned char>& result) {
+  constexpr uint64_t kSegment = kElements / 2;
+  std::vector<unsigned char> segment(input.size() / 2), gathered(input.size());
+  worker.must(run_collective(worker, trial, PBOX_ALL_REDUCE, kElements, input, result));
+  worker.must(run_collective(worker, trial, PBOX_REDUCE_SCATTER, kSegment, input, segment));
+  worker.must(run_collective(worker, trial, PBOX_ALL_GATHER, kSegment, segment, gathered));
+  require(result == gathered, "the gathered segments are not the sum");
+}
+
 void push(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
           std::vector<unsigned char>& result) {
   const auto input = encode(trial.dtype, std::vector<float>(kElements, value));
+  if (is_collective(trial)) return reduce(worker, trial, input, result);
   worker.push_pull(tensor, input.data(), result.data());
   worker.wait(tensor);
+}
+
+// A round of zeros, but for one value of rank 1 that is beyond the bound. It must not reach the
+// result. Returns false if the guard has ended the job.
+bool survives_guard(const AbiWorker& worker, const Trial& trial, uint32_t tensor, uint32_t rank,
+                    std::vector<unsigned char>& result) {
+  const bool optimizes = trial.options.mode == PBOX_MODE_OPTIMIZE;
+  std::vector<float> gradient(kElements, 0);
+  const auto expected = optimizes ? result : encode(trial.dtype, gradient);
+  if (rank == 1) gradient[kElements / 2] = 2 * kBound;
+  const auto input = encode(trial.dtype, gradient);
+  const pbox_status status =
+      is_collective(trial)
+          ? run_collective(worker, trial, PBOX_ALL_REDUCE, kElements, input, result)
+          : worker.push_pull_and_wait(tensor, input.data(), result.data());
+  if (trial.options.guard == PBOX_GUARD_REJECT && !optimizes) {
+    worker.must_be(PBOX_INVALID_ARGUMENT, status);
+    return false;
+  }
+  worker.must(status);
+  require(result == expected, "the guard has not kept a value out of the result");
+  return true;
 }
 
 // Rounds 1 and 2 have a gradient of each rank. The box's optimizer is SGD with learning rate 1 on
@@ -122,7 +180,8 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
                             options.keys = plan.keys.c_str();
                           }});
   const bool optimizes = trial.options.mode == PBOX_MODE_OPTIMIZE;
-  const uint32_t tensor = worker.tensor("tensor", kElements, trial.dtype);
+  const uint32_t tensor =
+      is_collective(trial) ? 0 : worker.tensor("tensor", kElements, trial.dtype);
   if (optimizes) {
     pbox_optimizer_options sgd;
     pbox_optimizer_options_init(&sgd, PBOX_SGD);
@@ -159,6 +218,8 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
     }
     expect(is_restored ? -3 * both : -2 * both);
   }
+  const bool is_guarded = trial.options.guard != PBOX_GUARD_FLAG;
+  if (is_guarded && !survives_guard(worker, trial, tensor, plan.rank, result)) return;
   worker.leave();
 }
 
@@ -232,7 +293,8 @@ std::string general(std::string text, const std::string& job) {
   // An HTTP answer adds the routes to the reason, and ends its line.
   text.resize(std::min({text.size(), text.find("; this server has"), text.find('\n')}));
   for (const char* model : {"asp", "ssp", "essp", "pssp", "dpssp", "drop"}) {
-    for (const std::string before : {"sync.model ", "with sync.model bsp, not with "}) {
+    for (const std::string before :
+         {"sync.model ", "with sync.model bsp, not with ", "needs sync model bsp: with "}) {
       const size_t at = text.find(before + model);
       const size_t end = at + before.size() + std::string(model).size();
       const bool is_whole = at != std::string::npos && (end == text.size() || !isalpha(text[end]));
@@ -344,8 +406,10 @@ page with what it finds; run it with `PBOX_WRITE_COMPOSITION=1` to write the pag
 that the page does not name as a pair go together.
 
 A model other than bsp, `restore` and `replicas 1` were tried in mode optimize, and the models with
-`recovery none`, unless the pair says otherwise. With `keys` the box and the ranks have keys, and
-with `keys that encrypt` the box has `security.encrypt = true` too.
+`recovery none`, unless the pair says otherwise. With `guard reject` and `guard zero` one rank
+pushes a value beyond `guard_max_abs` at the end. With `keys` the box and the ranks have keys, and
+with `keys that encrypt` the box has `security.encrypt = true` too. In mode collective the ranks
+reduced a buffer, and scattered and gathered it.
 
 ## Features
 
@@ -356,7 +420,7 @@ constexpr char kTail[] = R"(
 
 | pair | why |
 |---|---|
-| `replicas 1` with all but the above | needs a cluster; `test_service_replicas` trains in one |
+| `replicas 1` with all but the above | needs a cluster: `test_service_replicas`, with guards too |
 | ports `dpdk:` and `rdma:` | need devices; `test_service_memif`, `tests/vm` train over them |
 | parts that move | needs a cluster; `test_service_moves`, `test_service_sync_moves` move parts |
 | `on_worker_lost abort` with a rank that rejoins | the job ends at the loss |

@@ -31,6 +31,36 @@ void check_nothing_was_lost(const BoxCluster& boxes, const AdamTraining::Report&
   CHECK(sum_of(boxes, "pbox_jobs_failed_total") == 0);
 }
 
+constexpr uint64_t kElements = 54'321;
+constexpr float kBound = 100;
+
+// Steps on each go; every other gradient has a value beyond the bound, which must not count.
+void step_with_guard(const std::string& box, pbox_guard guard, Line& line) {
+  const AbiWorker worker({.box = box, .job = "guarded", .adjust = [guard](pbox_options& options) {
+                            options.mode = PBOX_MODE_OPTIMIZE;
+                            options.replicas = 1;
+                            options.guard = guard;
+                            options.guard_max_abs = kBound;
+                          }});
+  const uint32_t tensor = worker.tensor("t", kElements);
+  std::vector<float> weights(kElements, 8), expected = weights;
+  worker.join_with_sgd(1, tensor, weights);
+  for (bool is_sound = true;; is_sound = !is_sound) {
+    line.say("ready");
+    line.await_go();
+    std::vector<float> gradient(kElements, 1);
+    if (!is_sound) gradient[kElements / 2] = 2 * kBound;
+    worker.push_pull(tensor, gradient.data(), weights.data());
+    worker.wait(tensor);
+    for (uint64_t element = 0; element < kElements; ++element) {
+      const bool counts = is_sound || (guard == PBOX_GUARD_ZERO && element != kElements / 2);
+      if (counts) expected[element] -= 1;
+    }
+    require(weights == expected, "the weights are wrong");
+    require(worker.statistics().optimizer_restarts == 0, "the optimizer has lost its state");
+  }
+}
+
 }  // namespace
 
 TEST_CASE("boxes die one after the other, and their parts continue from the backup copies") {
@@ -83,6 +113,26 @@ TEST_CASE("boxes are restarted without a drain, because other boxes have the bac
     CHECK(report.recoveries > 0);
     check_nothing_was_lost(boxes, report);
   }
+}
+
+TEST_CASE("guards work on a box that continues from a backup copy") {
+  const pbox_guard guard = GENERATE(PBOX_GUARD_REJECT, PBOX_GUARD_ZERO);
+  const EtcdCluster etcd(1);
+  BoxCluster boxes(etcd, {"a", "b"});
+  WorkerProcess rank([&, box = boxes.control()](Line& line) { step_with_guard(box, guard, line); });
+  const auto steps = [&](int count) {
+    for (int step = 0; step < count; ++step) {
+      rank.go();
+      REQUIRE(rank.heard() == "ready");
+    }
+  };
+  REQUIRE(rank.heard() == "ready");
+  steps(3);
+  REQUIRE(await([&] { return all_have_copies(boxes); }));
+  const std::string dying = boxes.parts("a") > 0 ? "a" : "b";
+  boxes[dying].program().signal(SIGKILL);
+  boxes.remove(dying);
+  steps(4);
 }
 
 TEST_CASE("the cost of backup copies is visible, and nothing of them stays when the job is over") {

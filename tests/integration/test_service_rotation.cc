@@ -3,6 +3,7 @@
 #include <chrono>
 #include <csignal>
 #include <ctime>
+#include <filesystem>
 #include <thread>
 
 #include "nic/tls/pem.h"
@@ -120,6 +121,35 @@ TEST_CASE("authority, box and workers get new keys while a job runs, and no roun
   CHECK(daemon.metric("pbox_jobs_recovered_total") + daemon.metric("pbox_workers_back_total") > 0);
   CHECK(daemon.metric("pbox_keys_expiry_timestamp_seconds") >
         static_cast<uint64_t>(std::time(nullptr)));
+}
+
+TEST_CASE("a rank that loses its connection comes back with the token that has replaced its own") {
+  const auto former = authority(), next = authority();
+  const std::string both = former.certificate + next.certificate;
+  const KeyFolder box(former, KeyFolder::order(kBox), both);
+  const KeyFolder keys(former, KeyFolder::order(kWorker), both);
+  const KeyFolder renewed(next, KeyFolder::order(kWorker), both);
+  const TemporaryFolder folder;
+  folder.write("token", keys.token());
+  Daemon daemon(with_keys(box));
+  const Progress rounds(1), stop(1);
+  WorkerProcess process([&](Line&) {
+    const AbiWorker worker(worker_at(daemon.control(), folder.path() + "/token"));
+    worker.tensor("t", 20'000);
+    worker.join();
+    exchange_until(worker, 0, 1, stop, rounds);
+    worker.leave();
+  });
+  rounds.await(10);
+  folder.write("token.new", renewed.token());
+  std::filesystem::rename(folder.path() + "/token.new", folder.path() + "/token");
+  write_keys(box, next, kBox);
+  box.write("ca.pem", next.certificate, 0644);
+  reload(daemon, 1);  // the box does not accept the former authority's keys any more
+  await_log(daemon, "peer_withdrawn", 1);
+  rounds.await(rounds.least() + 50);
+  stop.advance(0);
+  CHECK(process.finish() == "");
 }
 
 TEST_CASE("a revoked worker loses its connection and cannot come back, and others go on") {

@@ -71,6 +71,12 @@ TEST_CASE("ranks with keys exchange data through a box with keys") {
   CHECK(health.at("keys") == true);
   CHECK(health.at("insecure") == false);
   CHECK(daemon.metric("pbox_handshakes_refused_total") == 0);
+  REQUIRE(daemon.await_no_jobs(kDeadlineMs));
+  const uint64_t begun = daemon.metric("pbox_key_updates_total", "state=\"begun\"");
+  const uint64_t followed = daemon.metric("pbox_key_updates_total", "state=\"followed\"");
+  CHECK(begun > 0);
+  CHECK(followed > 0);
+  CHECK(begun >= followed);  // the ranks may have left before they followed the last one
 }
 
 TEST_CASE("the folder of keys may come from the environment") {
@@ -79,6 +85,35 @@ TEST_CASE("the folder of keys may come from the environment") {
   Daemon daemon(with_keys(box));
   WorkerProcess process([&](Line&) {
     require(setenv("PBOX_KEYS", keys.path().c_str(), 1) == 0, "setenv");
+    pbox_options found;
+    require(pbox_options_from_environment(&found) == PBOX_OK, "the environment is refused");
+    const AbiWorker worker(worker_at(daemon.control(), found.keys));
+    worker.tensor("t", 20'000);
+    worker.join();
+    exchange(worker, 1.0f);
+    worker.leave();
+  });
+  CHECK(process.finish() == "");
+}
+
+TEST_CASE("a worker joins with a token in place of a folder, and is told what is wrong with it") {
+  const auto signer = authority();
+  const KeyFolder box(signer, "pbox://rack/box/a"), keys(signer, kWorker);
+  const KeyFolder expired(signer, KeyFolder::order(kWorker, -60), signer.certificate);
+  const TemporaryFolder folder;
+  const std::string token = folder.path() + "/token";
+  Daemon daemon(with_keys(box));
+  const auto refused = [&] { return refusal(worker_at(daemon.control(), token)); };
+  folder.write("token", keys.token() + "\n", 0644);
+  CHECK_THAT(refused(), Catch::Contains("chmod 600 " + token));
+  folder.write("token", keys.token().substr(0, 1000));
+  CHECK_THAT(refused(), Catch::Contains(token + " is a damaged token"));
+  folder.write("token", expired.token());
+  CHECK_THAT(refused(), Catch::Contains("cert.pem in the token " + token + " expired on 20"));
+  CHECK(daemon.metric("pbox_handshakes_refused_total") == 0);  // all without asking the box
+  folder.write("token", keys.token() + "\n");
+  WorkerProcess process([&](Line&) {
+    require(setenv("PBOX_KEYS", token.c_str(), 1) == 0, "setenv");
     pbox_options found;
     require(pbox_options_from_environment(&found) == PBOX_OK, "the environment is refused");
     const AbiWorker worker(worker_at(daemon.control(), found.keys));

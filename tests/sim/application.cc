@@ -1,217 +1,31 @@
 #include "tests/sim/application.h"
 
-#include <algorithm>
-#include <numeric>
-#include <utility>
-
 #include "base/clock.h"
-#include "nic/wire/crc32c.h"
-#include "tests/sim/violation.h"
+#include "tests/sim/calls.h"
+#include "tests/sim/training.h"
 
 namespace pbox::sim {
 
-Application::Application(JobModel& job, uint32_t rank, uint64_t seed)
-    : job_(job),
-      rank_(rank),
-      process_(job.begin_process(rank)),
-      rng_(seed),
-      tensors_(job.options.tensors.size()) {
-  order_.resize(tensors_.size());
-  std::iota(order_.begin(), order_.end(), 0u);
-  for (uint32_t index = 0; index < tensors_.size(); ++index) {
-    const size_t bytes = size_t{job.options.tensors[index].elements} * job.element_bytes();
-    tensors_[index].input.resize(bytes);
-    tensors_[index].output.resize(bytes);
-    scribble(tensors_[index].input, 0);
-    scribble(tensors_[index].output, 0);
-  }
+std::unique_ptr<Application> make_application(JobModel& job, uint32_t rank, uint64_t seed) {
+  if (job.collectives) return std::make_unique<Calls>(job, rank, seed);
+  return std::make_unique<Training>(job, rank, seed);
 }
 
-// Between operations the buffers belong to the application. It writes a pattern into them, which
-// shows whether a late packet has spoiled them.
-void Application::scribble(std::vector<std::byte>& buffer, uint32_t round) {
-  for (size_t index = 0; index < buffer.size(); ++index) {
-    buffer[index] = static_cast<std::byte>(0xa5 + 31 * round + 7 * index);
-  }
-}
-
-bool Application::is_scribble(const std::vector<std::byte>& buffer, uint32_t round) {
-  for (size_t index = 0; index < buffer.size(); ++index) {
-    if (buffer[index] != static_cast<std::byte>(0xa5 + 31 * round + 7 * index)) return false;
-  }
-  return true;
-}
-
-bool Application::may_start(const Tensor& tensor) const {
-  if (tensor.busy) return false;
-  if (tensor.fetches) return true;
-  return (tensor.round < job_.options.rounds || goes_on()) &&
-         (!job_.options.by_steps || tensor.round == step_);
-}
-
-bool Application::goes_on() const {
-  return job_.options.sync.model == wire::SyncModel::kDrop && !job_.reads.all_finished();
-}
-
-bool Application::done() const {
-  return tensors_done_ == tensors_.size() && !goes_on();
-}
-
-std::optional<uint64_t> Application::operations_dropped() const {
-  if (went_on_ || !job_.has_known_sums()) return std::nullopt;
-  return operations_dropped_;
-}
-
-void Application::fill(uint32_t index, std::vector<std::byte>& input) {
-  const uint32_t round = tensors_[index].round;
-  if (!job_.options.is_relaxed()) {
-    job_.gradients.fill(rank_, process_, index, round, input);
-    return;
-  }
-  job_.reads.begin(rank_, index, round);
-  job_.reads.updates().fill(rank_, round, input);
-  went_on_ = went_on_ || round >= job_.options.rounds;
-}
-
-uint64_t Application::start_due(worker::Membership& membership, uint64_t now_ns,
-                                uint64_t rack_now_ns) {
-  uint64_t next_ns = UINT64_MAX;
-  for (const uint32_t index : order_) {
-    const Tensor& tensor = tensors_[index];
-    if (!may_start(tensor)) continue;
-    if (tensor.ready_ns <= now_ns) {
-      start(membership, index, rack_now_ns);
-    } else {
-      next_ns = std::min(next_ns, tensor.ready_ns);
-    }
-  }
-  return next_ns;
-}
-
-void Application::start(worker::Membership& membership, uint32_t index, uint64_t rack_now_ns) {
-  Tensor& tensor = tensors_[index];
-  require(is_scribble(tensor.input, tensor.round) && is_scribble(tensor.output, tensor.round), [&] {
-    return job_.title + " rank " + std::to_string(rank_) + ": a buffer of tensor " +
-           std::to_string(index) + " changed while it belonged to the application";
-  });
-  const bool in_place = job_.options.in_place;
-  auto& input = in_place ? tensor.output : tensor.input;
-  const bool initial_weights =
-      job_.options.mode == pipeline::Mode::kOptimize && (tensor.round == 0 || tensor.fetches);
-  fill(index, input);
-  tensor.input_crc = wire::crc32c(0, input.data(), input.size());
-  tensor.busy = true;
-  tensor.started_ns = rack_now_ns;
-  int32_t priority = job_.options.tensors[index].priority;
-  if (!job_.options.same_order) priority = static_cast<int32_t>(rng_.below(4));
-  membership.start({.tensor = index,
-                    .input = input.data(),
-                    .output = tensor.output.data(),
-                    .priority = priority,
-                    .initial_weights = initial_weights});
-}
-
-void Application::check_result(uint32_t index) {
-  const Tensor& tensor = tensors_[index];
-  const auto where = [&] {
-    return job_.title + " rank " + std::to_string(rank_) + " tensor " + std::to_string(index) +
-           " round " + std::to_string(tensor.round);
-  };
-  require(job_.options.in_place ||
-              wire::crc32c(0, tensor.input.data(), tensor.input.size()) == tensor.input_crc,
-          [&] { return where() + ": the input was written to"; });
-  for (uint32_t id = 0; id < job_.chunks.size(); ++id) {
-    const JobModel::Chunk& chunk = job_.chunks[id];
-    if (chunk.tensor != index) continue;
-    const std::byte* bytes =
-        tensor.output.data() + size_t{chunk.first_element} * job_.element_bytes();
-    auto what = job_.options.is_relaxed() ? job_.read(rank_, id, tensor.round, bytes)
-                : tensor.fetches          ? job_.wrong(id, tensor.round - 1, 0, bytes)
-                                          : job_.consume(rank_, id, tensor.round, bytes);
-    // A fetch returns the newest weights, so some of a tensor's chunks may be a round ahead.
-    if (what && tensor.fetches) what = job_.wrong(id, tensor.round, 0, bytes);
-    require(!what, [&] { return where() + ", chunk " + std::to_string(id) + ": " + *what; });
-  }
-  operations_dropped_ += job_.reads.take_dropped(rank_) ? 1 : 0;
-}
-
-uint64_t Application::think_ns(uint32_t round) {
-  const JobOptions& options = job_.options;
-  if (options.think_max_ns == 0 && round < options.rounds) return 0;
+uint64_t think_ns(const JobOptions& job, uint32_t rank, uint32_t round, Rng& rng) {
+  if (job.think_max_ns == 0 && round < job.rounds) return 0;
   constexpr uint32_t kRoundsOfATurn = 3;
   bool straggles = false;
-  switch (options.straggling) {
+  switch (job.straggling) {
     case Straggling::kNone: break;
-    case Straggling::kOneRank: straggles = rank_ + 1 == options.workers; break;
-    case Straggling::kInTurns: straggles = round / kRoundsOfATurn % options.workers == rank_; break;
-    case Straggling::kByChance: straggles = rng_.below(8) == 0; break;
+    case Straggling::kOneRank: straggles = rank + 1 == job.workers; break;
+    case Straggling::kInTurns: straggles = round / kRoundsOfATurn % job.workers == rank; break;
+    case Straggling::kByChance: straggles = rng.below(8) == 0; break;
   }
   // A rank that continues only for the others need not hurry.
   constexpr uint64_t kUnhurriedNs = 5 * kNanosPerMilli;
-  const uint64_t least_ns = round >= options.rounds ? kUnhurriedNs : 0;
-  const uint64_t usual_ns = least_ns + rng_.below(options.think_max_ns + 1);
-  return straggles ? usual_ns * options.straggler_factor : usual_ns;
-}
-
-void Application::resume(const worker::Exchange& exchange, uint64_t now_ns) {
-  const bool optimizes = job_.options.mode == pipeline::Mode::kOptimize;
-  step_ = UINT32_MAX;
-  for (uint32_t index = 0; index < tensors_.size(); ++index) {
-    Tensor& tensor = tensors_[index];
-    tensor.round = exchange.round(index);
-    tensor.ready_ns = now_ns;
-    tensor.fetches = optimizes && tensor.round > 0;
-    scribble(tensor.input, tensor.round);
-    scribble(tensor.output, tensor.round);
-    step_ = std::min(step_, tensor.round);
-    tensors_done_ += !tensor.fetches && tensor.round >= job_.options.rounds;
-  }
-}
-
-void Application::completed(uint32_t index, uint64_t now_ns) {
-  Tensor& tensor = tensors_[index];
-  require(tensor.busy, [&] {
-    return job_.title + " rank " + std::to_string(rank_) + ": tensor " + std::to_string(index) +
-           " completed twice";
-  });
-  check_result(index);
-  tensor.busy = false;
-  if (!std::exchange(tensor.fetches, false)) ++tensor.round;
-  ++rounds_completed_;
-  scribble(tensor.input, tensor.round);
-  scribble(tensor.output, tensor.round);
-  tensor.ready_ns = now_ns + think_ns(tensor.round);
-  tensors_done_ += tensor.round == job_.options.rounds;
-  if (tensors_done_ == tensors_.size()) job_.reads.finish(rank_);
-  const bool step_is_over = std::all_of(tensors_.begin(), tensors_.end(), [&](const Tensor& other) {
-    return !other.busy && other.round > step_;
-  });
-  if (!job_.options.by_steps || !step_is_over) return;
-  ++step_;
-  if (job_.options.same_order) return;
-  for (size_t left = order_.size(); left > 1; --left) {
-    std::swap(order_[left - 1], order_[rng_.below(left)]);
-  }
-}
-
-uint64_t Application::oldest_start_ns() const {
-  uint64_t oldest_ns = UINT64_MAX;
-  for (const Tensor& tensor : tensors_) {
-    if (tensor.busy) oldest_ns = std::min(oldest_ns, tensor.started_ns);
-  }
-  return oldest_ns;
-}
-
-std::string Application::waiting_for() const {
-  std::string text;
-  for (size_t index = 0; index < tensors_.size(); ++index) {
-    const Tensor& tensor = tensors_[index];
-    if (tensor.round == job_.options.rounds) continue;
-    text += " tensor " + std::to_string(index) +
-            (tensor.busy ? " waits for round " : " before round ") + std::to_string(tensor.round) +
-            ";";
-  }
-  return text;
+  const uint64_t least_ns = round >= job.rounds ? kUnhurriedNs : 0;
+  const uint64_t usual_ns = least_ns + rng.below(job.think_max_ns + 1);
+  return straggles ? usual_ns * job.straggler_factor : usual_ns;
 }
 
 }  // namespace pbox::sim

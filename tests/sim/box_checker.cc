@@ -8,6 +8,7 @@
 #include "nic/wire/crc32c.h"
 #include "nic/wire/path_probe.h"
 #include "pipeline/reduce/reference.h"
+#include "tests/sim/slot_checks.h"
 #include "tests/sim/violation.h"
 #include "tests/support/packet_bytes.h"
 #include "tests/support/packet_verdicts.h"
@@ -21,10 +22,6 @@ uint64_t crc_of(uint64_t crc, const void* data, size_t bytes) {
   return wire::crc32c(static_cast<uint32_t>(crc), static_cast<const std::byte*>(data), bytes);
 }
 
-std::string place(const JobModel& job, const pipeline::Chunk& chunk, uint32_t round) {
-  return job.title + " chunk " + std::to_string(chunk.id) + " round " + std::to_string(round);
-}
-
 // Returns the ranks that rounds wait for, as bits.
 uint32_t present(const pipeline::JobShard& shard) {
   uint32_t ranks = 0;
@@ -33,6 +30,10 @@ uint32_t present(const pipeline::JobShard& shard) {
 }
 
 }  // namespace
+
+std::string place(const JobModel& job, const pipeline::Chunk& chunk, uint64_t round) {
+  return job.title + " chunk " + std::to_string(chunk.id) + " round " + std::to_string(round);
+}
 
 void BoxChecker::installed(uint32_t pipeline, pipeline::JobShard& shard) {
   Shard entry;
@@ -111,8 +112,10 @@ uint64_t BoxChecker::hash(const Pipeline& pipeline) {
     for (const auto& chunk : entry.shard->chunks()) {
       hash = crc_of(hash, chunk.claimed, entry.shard->worker_count() * sizeof(uint64_t));
       hash = crc_of(hash, &chunk.rounds_finished, sizeof(chunk.rounds_finished));
+      // The elements of a slot are bytes.
+      const size_t element_bytes = entry.shard->is_collective ? 1 : sizeof(float);
       for (const float* values : {chunk.accumulator[0], chunk.accumulator[1], chunk.weights}) {
-        if (values != nullptr) hash = crc_of(hash, values, chunk.elements * sizeof(float));
+        if (values != nullptr) hash = crc_of(hash, values, chunk.elements * element_bytes);
       }
       hash = crc_of(hash, chunk.result[0], chunk.wire_bytes);
       if (chunk.pushed == nullptr) continue;
@@ -220,6 +223,9 @@ void BoxChecker::sent(uint32_t index, const SimPort& port, const nic::TxPacket& 
   check_destination(pipeline, packet);
   const nic::TxPacket plain = opened(packet);
   for (const Shard& entry : pipeline.shards) {
+    if (entry.job != nullptr && entry.job->collectives) {
+      check_slot_receiver(*entry.job, *entry.shard, plain.header);
+    }
     if (!entry.replay) continue;
     for (const auto& session : entry.shard->sessions()) {
       const bool is_its = (session.spi | wire::kSpiToWorker) == packet.header.spi;
@@ -327,7 +333,7 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
     require(chunk.rounds_finished == seen + 1, [&] {
       return place(job, chunk, chunk.open_round()) + ": a round was skipped or finished twice";
     });
-    require(chunk.rounds_finished <= job.options.rounds || job.options.rogue, [&] {
+    require(chunk.rounds_finished <= job.rounds(chunk.id) || job.options.rogue, [&] {
       return place(job, chunk, chunk.open_round()) + ": a round finished that no rank had begun";
     });
     ++seen;
@@ -350,7 +356,10 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
   // A full round goes to the backup box before it is finished. One that the guard rejects never is.
   const bool goes_on =
       complete == present_count && (chunk.is_stepped || entry.shard->has_rejected());
-  require((copied || any == chunk.claimed_any) && complete == chunk.complete_workers &&
+  // A push to a slot may come without data, and claims fragments that the round does not have.
+  const bool is_summed =
+      job.collectives ? (chunk.claimed_any & ~any) == 0 : any == chunk.claimed_any;
+  require((copied || is_summed) && complete == chunk.complete_workers &&
               (complete < present_count || present_count == 0 || goes_on),
           [&] { return place(job, chunk, chunk.open_round()) + ": masks and counts disagree"; });
 }
@@ -376,6 +385,7 @@ std::vector<float> sum_of_kept(const pipeline::JobShard& shard, const pipeline::
 // once.
 void BoxChecker::check_sum(Shard& entry, const pipeline::Chunk& chunk, uint32_t fragment) {
   JobModel& job = *entry.job;
+  if (job.collectives) return check_slot_sum(job, *entry.shard, chunk, fragment);
   const uint32_t round = chunk.open_round();
   const bool initial = job.options.mode == pipeline::Mode::kOptimize && round == 0;
   const uint64_t bit = uint64_t{1} << fragment;
@@ -403,6 +413,7 @@ void BoxChecker::check_result(Shard& entry, const pipeline::Chunk& chunk, uint32
   JobModel& job = *entry.job;
   // The shard has no results of rounds before its first round.
   if (chunk.rounds_finished == chunk.first_round || chunk.is_stepped) return;
+  if (job.collectives) return check_slot_result(job, chunk);
   const uint32_t round = chunk.open_round() - 1;
   const auto what = job.wrong(chunk.id, round, ranks, chunk.result[round & 1]);
   require(!what, [&] { return place(job, chunk, round) + ", at the box: " + *what; });

@@ -42,6 +42,10 @@ uint64_t work_ns(const Options& options);
 // Draws a begin that is mostly while jobs run, after the time that they need to join.
 uint64_t draw_begin(Draw& draw, const Options& options);
 
+// options_collective.cc, with a generator of its own: makes some jobs jobs of collectives. In some
+// of these a rank's calls are not those of the others.
+void draw_collectives(uint64_t seed, Options& options);
+
 // options_cluster.cc. Each uses a generator of its own, so that the other draws of the rack do not
 // depend on it.
 // Draws more boxes, and jobs that move between them while the boxes' views of the map differ.
@@ -50,5 +54,7 @@ void draw_moves(uint64_t seed, Options& options);
 void draw_room(uint64_t seed, Options& options);
 // Divides jobs of a cluster into parts, with tensors of their own. Their ranks are separate hosts.
 void draw_parts(uint64_t seed, Options& options);
+// Somebody lies about boxes of a cluster with keys. Without keys boxes believe what they are told.
+void draw_liar(uint64_t seed, Options& options);
 
 }  // namespace pbox::sim

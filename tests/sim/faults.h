@@ -41,6 +41,7 @@ namespace pbox::sim {
   X(kCopyUsed, "copy_used")             \
   X(kNoRoom, "no_room")                 \
   X(kRogue, "rogue_packet")             \
+  X(kLie, "lie")                        \
   X(kOutsider, "outsider_packet")
 
 enum class Fault : size_t {

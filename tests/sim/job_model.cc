@@ -30,6 +30,7 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
     }
   }
   consumed_.resize(chunks.size());
+  if (options.is_collective) collectives.emplace(seed, index, options);
   may_fail = options.rogue || gradients.rejected();
 }
 

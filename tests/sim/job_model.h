@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/collective_oracle.h"
 #include "tests/sim/network.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/read_oracle.h"
@@ -56,7 +57,14 @@ struct JobModel {
   // Only in jobs with known sums.
   uint32_t all_ranks() const { return (1u << options.workers) - 1; }
   // False if sums mean nothing, since a rogue member may push anything or there are too many ranks.
-  bool has_known_sums() const { return !options.rogue && options.workers <= kRanksToldApart; }
+  // Collectives have an oracle of their own.
+  bool has_known_sums() const {
+    return !options.rogue && !options.is_collective && options.workers <= kRanksToldApart;
+  }
+  // Number of rounds of the chunk that ranks ever begin.
+  uint64_t rounds(uint32_t chunk) const {
+    return collectives ? collectives->rounds(chunks[chunk].tensor) : options.rounds;
+  }
   bool may_lack_ranks() const { return options.on_worker_lost == control::LostPolicy::kPartial; }
 
   uint32_t index;  // in Rack::jobs
@@ -66,8 +74,9 @@ struct JobModel {
   std::string title;  // the part's, for messages: "job0", or "job0/1" for a part of several
   Gradients gradients;
   Oracle oracle;
-  ReadOracle reads;           // used if the model is not BSP
-  std::vector<Chunk> chunks;  // by id
+  ReadOracle reads;                             // used if the model is not BSP
+  std::optional<CollectiveOracle> collectives;  // set if the job is one of collectives
+  std::vector<Chunk> chunks;                    // by id
 
   bool may_fail = false;    // a disturbance has happened that the job need not survive
   std::set<uint32_t> lost;  // ranks that may fail although the others must not

@@ -256,7 +256,8 @@ void draw_keys(uint64_t seed, Options& options) {
 void draw_numerics(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0xa0761d6478bd642full);
   for (JobOptions& job : options.jobs) {
-    if (!job.is_relaxed() && draw.chance(0.25)) job.numerics = wire::Numerics::kOrdered;
+    if (job.is_relaxed() || !draw.chance(0.25)) continue;
+    if (!job.is_collective) job.numerics = wire::Numerics::kOrdered;
   }
 }
 
@@ -273,6 +274,7 @@ void draw_guards(uint64_t seed, Options& options) {
     const uint32_t chosen = draw.below(5);
     const bool has_bound = draw.chance(0.5);
     if (job.is_relaxed() || job.rogue || job.workers > kRanksToldApart) continue;
+    if (job.is_collective) continue;
     const auto largest = static_cast<float>(3u << (3 * (job.workers - 1)));
     const bool may_end = job.mode == pipeline::Mode::kAggregate && job.parts == 1 &&
                          !job.may_move && !options.has_cluster && !options.is_tight;
@@ -421,6 +423,7 @@ Options draw(uint64_t seed) {
   Options options = draw_rack(seed);
   draw_schedules(seed, options);
   draw_models(seed, options);
+  draw_collectives(seed, options);
   draw_numerics(seed, options);
   draw_keys(seed, options);
   draw_outages(seed, options);
@@ -428,6 +431,7 @@ Options draw(uint64_t seed) {
   draw_room(seed, options);
   draw_addresses(seed, options);
   draw_parts(seed, options);
+  draw_liar(seed, options);
   draw_guards(seed, options);
   return options;
 }

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "appliance/control/job_spec.h"
 #include "nic/seal/session_keys.h"
+#include "nic/wire/collective.h"
 #include "nic/wire/dtype.h"
 #include "pipeline/job_shard.h"
 
@@ -24,6 +26,22 @@ enum class Straggling : uint8_t {
   kOneRank,   // always the same rank
   kInTurns,   // another rank every few rounds
   kByChance,  // any rank, at random
+};
+
+// A call of a collective.
+struct CallOptions {
+  wire::Verb verb = wire::Verb::kBarrier;
+  wire::Combine combine = wire::Combine::kSum;
+  wire::Dtype dtype = wire::Dtype::kU8;
+  uint32_t count = 0;
+  uint32_t root = 0;
+  bool operator==(const CallOptions&) const = default;
+};
+
+// A rank whose calls are not those of the others.
+struct Disagreement {
+  uint32_t rank = 0;
+  std::vector<CallOptions> calls;
 };
 
 struct JobOptions {
@@ -63,7 +81,14 @@ struct JobOptions {
   bool rogue = false;             // rank 0 violates the protocol
   bool may_move = false;          // may move between boxes while it runs
   bool has_copy = false;          // another box has a backup copy of weights and optimizer state
+  // A job of collectives: the tensors are its slots, and `rounds` is the number of calls.
+  bool is_collective = false;
+  std::vector<CallOptions> calls = {};
+  std::optional<Disagreement> disagreement = {};
 
+  const std::vector<CallOptions>& calls_of(uint32_t rank) const {
+    return disagreement && disagreement->rank == rank ? disagreement->calls : calls;
+  }
   // True if ranks may be at different rounds, that is, if the model is not BSP.
   bool is_relaxed() const { return sync.model != wire::SyncModel::kBsp; }
   std::string name() const { return "job" + std::to_string(number); }  // as the product knows it
@@ -127,8 +152,9 @@ struct Options {
   bool payload_crc = true;
   seal::Suite suite = seal::Suite::kNone;                // how packets are protected
   uint64_t key_packets = seal::KeyUpdates::kPacketsMax;  // packets that one key seals
-  uint32_t burst_packets = limits::kBurstPackets;        // the most that a port gives at once
-  uint32_t send_packets = limits::kBurstPackets;         // the most that a port takes at once
+  bool has_liar = false;  // somebody says that ranks cannot reach their boxes
+  uint32_t burst_packets = limits::kBurstPackets;  // the most that a port gives at once
+  uint32_t send_packets = limits::kBurstPackets;   // the most that a port takes at once
   uint64_t latency_ns = 20'000;
   uint64_t jitter_ns = 0;
   uint64_t link_bytes_per_us = 0;  // rate of each host in each direction; 0: unlimited

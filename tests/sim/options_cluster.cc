@@ -59,7 +59,8 @@ void draw_moves(uint64_t seed, Options& options) {
     }
     job.may_move = !job.rogue && draw.chance(0.8) && job.recovery == control::Recovery::kCopy;
     some_may = some_may || job.may_move;
-    if (job.may_move && optimizers.chance(0.4)) draw_optimizer(optimizers, job);
+    const bool may_optimize = job.may_move && optimizers.chance(0.4);
+    if (may_optimize && !job.is_collective) draw_optimizer(optimizers, job);
     const bool optimizes = job.may_move && job.mode == pipeline::Mode::kOptimize;
     job.has_copy = optimizes && copies.chance(0.5);
   }
@@ -94,12 +95,18 @@ void draw_room(uint64_t seed, Options& options) {
   options.job_slots = draw.between(1, static_cast<uint32_t>(options.jobs.size()));
 }
 
+void draw_liar(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x1f83d9abfb41bd6bull);
+  const bool has_keys = options.suite != seal::Suite::kNone;
+  options.has_liar = options.has_cluster && options.boxes > 1 && has_keys && draw.chance(0.6);
+}
+
 void draw_parts(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x9b05688c2b3e6c1full);
   if (!options.has_cluster) return;
   const size_t jobs = options.jobs.size();
   for (size_t index = 0; index < jobs; ++index) {
-    if (!draw.chance(0.5)) continue;
+    if (!draw.chance(0.5) || options.jobs[index].is_collective) continue;
     options.jobs[index].parts = draw.between(2, 3);
     const bool has_large_chunks = options.jobs[index].chunk_bytes > 64 * 96;
     for (uint32_t part = 1; part < options.jobs[index].parts; ++part) {

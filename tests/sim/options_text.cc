@@ -44,6 +44,15 @@ void add_model(Line& line, const JobOptions& job) {
            job.straggler_factor);
 }
 
+void add_calls(Line& line, const std::vector<CallOptions>& calls) {
+  for (const CallOptions& call : calls) {
+    line.add(" %s", wire::kVerbNames[static_cast<size_t>(call.verb)]);
+    if (call.verb == wire::Verb::kBarrier) continue;
+    line.add("/%s/%u", wire::to_string(call.dtype), call.count);
+    line.add("/%s/%u", wire::kCombineNames[static_cast<size_t>(call.combine)], call.root);
+  }
+}
+
 void add_job(Line& line, const JobOptions& job) {
   line.add(" | job box=%u workers=%u rounds=%u %s %s%s", job.box, job.workers, job.rounds,
            wire::to_string(job.dtype),
@@ -77,6 +86,12 @@ void add_job(Line& line, const JobOptions& job) {
   if (job.parts > 1) line.add(" part=%u/%u of job%u", job.part, job.parts, job.number);
   if (job.may_move) line.add(" MOVES");
   if (job.has_copy) line.add(" COPIED");
+  if (!job.is_collective) return;
+  line.add(" COLLECTIVE calls:");
+  add_calls(line, job.calls);
+  if (!job.disagreement) return;
+  line.add(", but rank %u:", job.disagreement->rank);
+  add_calls(line, job.disagreement->calls);
 }
 
 }  // namespace
@@ -95,6 +110,7 @@ std::string to_string(const Options& options) {
              static_cast<unsigned long long>(options.key_packets));
   }
   if (options.has_cluster) line.add(" CLUSTER");
+  if (options.has_liar) line.add(" liar");
   if (options.has_control_network) line.add(" control-network");
   if (options.is_tight) {
     line.add(" room=%llu/%llu/%u", static_cast<unsigned long long>(options.memory_bytes),

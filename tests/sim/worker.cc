@@ -55,6 +55,7 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   membership.rank = rank;
   membership.world_size = options.workers;
   membership.optimize = options.mode == pipeline::Mode::kOptimize;
+  membership.collective = options.is_collective;
   membership.mean = options.reduction == pipeline::Reduction::kMean;
   membership.chunk_bytes = options.chunk_bytes;
   membership.window_bytes = options.window_bytes;
@@ -107,7 +108,7 @@ void Worker::start() {
   barrier_asked_ = is_placed_ = false;
   failure_.reset();
   job_.done.erase(rank_);
-  application_.emplace(job_, rank_, rack_.options.seed * 1000 + host_);
+  application_ = make_application(job_, rank_, rack_.options.seed * 1000 + host_);
   if (!rack_.cluster.is_on()) return join({.box = job_.options.box});
   asks_map_ = true;
   boxes_asked_ = rank_;
@@ -176,6 +177,9 @@ void Worker::crash(bool silently) {
   rack_.control.abort_all(host_, silently);
   forget();
   job_.forget(rank_);
+  if (!job_.collectives) return;
+  failure_ = Error{ErrorCode::kWorkerLost, "its process is lost, and none can take its place"};
+  end();
 }
 
 uint64_t Worker::waits_since_ns() const {
@@ -264,6 +268,10 @@ void Worker::end_if_over() {
       return;
     }
   }
+  end();
+}
+
+void Worker::end() {
   job_.done.insert(rank_);
   over_ = job_.is_ending = true;
   over_ns_ = rack_.queue.now_ns();

@@ -42,7 +42,7 @@ class Worker final : public Member, public ControlEnd {
   JobModel& job() { return job_; }
   const JobModel& job() const { return job_; }
   uint32_t rank() const { return rank_; }
-  const Application* application() const { return application_ ? &*application_ : nullptr; }
+  const Application* application() const { return application_.get(); }
   // Time since which it has been waiting, in rack time; UINT64_MAX if it is not waiting.
   uint64_t waits_since_ns() const;
   // True once it has left after its work, or has failed with an error.
@@ -63,9 +63,11 @@ class Worker final : public Member, public ControlEnd {
   }
   std::unique_ptr<CreditWatch> watch(const worker::SessionSpec& session,
                                      uint32_t lane) const override {
-    return std::make_unique<CreditWatch>(session, lane, job_);
+    // It does not follow rounds whose sizes differ.
+    return job_.collectives ? nullptr : std::make_unique<CreditWatch>(session, lane, job_);
   }
   void end_if_over() override;
+  void end();
   // In a cluster it first asks the boxes in turn for the job's part map, until one answers.
   void ask_map();
   void ask_map_again();
@@ -77,7 +79,7 @@ class Worker final : public Member, public ControlEnd {
 
   JobModel& job_;
   uint32_t rank_;
-  std::optional<Application> application_;
+  std::unique_ptr<Application> application_;
   std::optional<Error> failure_;
   uint64_t began_ns_ = UINT64_MAX;
   uint64_t over_ns_ = 0;

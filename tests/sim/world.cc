@@ -45,6 +45,9 @@ World::World(const Options& options, std::ostream* trace)
   cluster_.set_on_move([this](const auto& job, uint32_t part, HostId from, HostId to) {
     on_move(job, part, from, to);
   });
+  if (options_.has_liar) {
+    liar_.emplace(rack_, [this](uint64_t draw) -> const Worker& { return worker_of(draw); });
+  }
   for (auto& job : jobs_) {
     if (job->options.rogue) rogues_.push_back(std::make_unique<Rogue>(rack_, *job));
     for (uint32_t rank = job->options.rogue ? 1 : 0; rank < job->options.workers; ++rank) {
@@ -63,6 +66,7 @@ Outcome World::run() {
       queue_.after(rng_.below(2 * kNanosPerMilli), [&worker] { worker->start(); });
     }
     for (auto& rogue : rogues_) rogue->start();
+    if (liar_) liar_->start();
     schedule_faults();
     watch();
     while (!over() && queue_.step()) {
@@ -94,7 +98,7 @@ Outcome World::run() {
 // The boxes of a cluster know each other before its jobs begin.
 void World::form_cluster() {
   constexpr uint64_t kFormsWithinNs = kNanosPerSecond;
-  const uint64_t end_ns = queue_.now_ns() + kFormsWithinNs;
+  const uint64_t end_ns = queue_.now_ns() + (liar_ ? kLiarBeginsAfterNs : kFormsWithinNs);
   bool is_formed = !options_.has_cluster;
   if (!is_formed) queue_.at(end_ns, [&is_formed] { is_formed = true; });
   while (!is_formed && queue_.step()) {
@@ -440,6 +444,8 @@ void World::lose_worker(const Episode& episode) {
     if (worker->over()) continue;
     counts_.add(Fault::kWorkerCrash);
     disturb(worker->job(), false, worker);
+    JobModel& job = worker->job();
+    job.may_fail = job.may_fail || job.options.is_collective;  // no process takes its place
     worker->crash((episode.draw >> 41 & 1) != 0);
   }
 }

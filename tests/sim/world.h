@@ -3,10 +3,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tests/sim/box.h"
+#include "tests/sim/liar.h"
 #include "tests/sim/rogue.h"
 #include "tests/sim/worker.h"
 
@@ -53,6 +55,7 @@ class World {
   bool rings_hold_all() const;
   void check_refusal(const Worker& worker) const;
   void check_rejection(const Worker& worker) const;
+  static void check_disagreement(const Worker& worker);
   void disturb(JobModel& job, bool loses_box, const Worker* lost = nullptr);
   void silence(uint64_t length_ns);
   void hide_box(uint64_t length_ns);
@@ -85,6 +88,7 @@ class World {
   std::vector<std::unique_ptr<Box>> boxes_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Rogue>> rogues_;
+  std::optional<Liar> liar_;
   Rng rng_;
   Forger forger_;
   uint64_t forged_for_boxes_ = 0, forged_for_workers_ = 0;

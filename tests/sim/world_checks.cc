@@ -146,11 +146,44 @@ void World::check_rejection(const Worker& worker) const {
           [&] { return "guard: another push is blamed than one of " + rank + "it: " + why; });
 }
 
+// If a rank's calls are not those of the others, every rank ends with an error that names it. Other
+// jobs never end so.
+void World::check_disagreement(const Worker& worker) {
+  const JobModel& job = worker.job();
+  const auto& disagreement = job.options.disagreement;
+  const bool is_found =
+      worker.failure() && worker.failure()->code == ErrorCode::kMismatch &&
+      worker.failure()->message.find("the ranks disagree about an operation") != std::string::npos;
+  if (!disagreement) {
+    require(!is_found, [&] {
+      return "mismatch: " + job.title +
+             " ends although its ranks call alike: " + worker.failure()->message;
+    });
+    return;
+  }
+  const auto who = [&] { return job.title + " rank " + std::to_string(worker.rank()); };
+  require(worker.failure().has_value(),
+          [&] { return "mismatch: " + who() + " ends well although the ranks disagree"; });
+  // Something else may end the job first, or keep the reason from a rank.
+  require(is_found || job.may_fail || job.disturbed, [&] {
+    return "mismatch: " + who() +
+           " is not told that the ranks disagree, but: " + worker.failure()->message;
+  });
+  const std::string name = "rank " + std::to_string(disagreement->rank) + " is at ";
+  require(!is_found || worker.failure()->message.find(name) != std::string::npos, [&] {
+    return "mismatch: " + who() + " is not told that " + name +
+           "another operation: " + worker.failure()->message;
+  });
+}
+
 void World::check_end() {
   check_everything();
   for (const auto& worker : workers_) {
     const JobModel& job = worker->job();
-    require(!worker->failure() || job.may_fail || job.lost.contains(worker->rank()), [&] {
+    check_disagreement(*worker);
+    const bool may_fail =
+        job.may_fail || job.lost.contains(worker->rank()) || job.options.disagreement.has_value();
+    require(!worker->failure() || may_fail, [&] {
       return worker->job().title + " rank " + std::to_string(worker->rank()) +
              " failed without cause: " + worker->failure()->message;
     });

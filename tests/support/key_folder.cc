@@ -71,4 +71,10 @@ std::shared_ptr<const tls::Credentials> KeyFolder::load() const {
   return std::move(*loaded);
 }
 
+std::string KeyFolder::token() const {
+  const auto files = tls::read_key_files(path());
+  if (!files) throw std::runtime_error(files.error().message);
+  return tls::make_token(*files);
+}
+
 }  // namespace pbox::test

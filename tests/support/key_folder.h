@@ -48,6 +48,8 @@ class KeyFolder : public TemporaryFolder {
   static tls::CertificateOrder order(const std::string& uri, int64_t seconds = 3600);
   // The loaded credentials; throws with the error if they are refused.
   std::shared_ptr<const tls::Credentials> load() const;
+  // The token of the folder's files; throws with the error if they cannot be read.
+  std::string token() const;
 };
 
 }  // namespace pbox::test

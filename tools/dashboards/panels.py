@@ -58,6 +58,11 @@ BOX_PANELS = [
      {"{{instance}}": rate("pbox_cpu_seconds_total", BOX)}),
     ("time", "Signs of life", "hertz", "Turns of each pipeline's loop. At 0 it is wedged.",
      {"{{instance}} pipeline {{pipeline}}": rate("pbox_pipeline_ticks_total", BOX)}),
+    ("time", "Keys expire in", "s", "Without keys there is no line.",
+     {"{{instance}}": f"pbox_keys_expiry_timestamp_seconds{{{BOX}}} - time()"}),
+    ("time", "Updates of data keys", "none",
+     "Per second. Workers that fall behind the box do not follow an update.",
+     {"{{state}}": rate("pbox_key_updates_total", BOX, "state")}),
 ]
 
 JOB_PANELS = [

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "nic/tls/pem.h"
+#include "nic/tls/token.h"
 
 namespace pboxctl {
 namespace {
@@ -102,6 +103,29 @@ Status write_keys(const std::string& folder, const Trust& trust, const pbox::tls
                              {"ca.pem", trust.authorities, kReadableByAll}};
   if (!trust.revocations.empty()) files.push_back({"crl.pem", trust.revocations, kReadableByAll});
   return write_files(folder, files, force);
+}
+
+Status write_token(const std::string& path, const Trust& trust, const pbox::tls::KeyPair& keys,
+                   bool force) {
+  if (!force && access(path.c_str(), F_OK) == 0) {
+    return Error{ErrorCode::kAlreadyExists,
+                 path + " exists already; name another file, or replace it with --force"};
+  }
+  pbox::tls::KeyFiles files;
+  files.authorities = trust.authorities;
+  files.certificate = keys.certificate;
+  files.key = keys.key;
+  if (!trust.revocations.empty()) files.revocations = trust.revocations;
+  return replace_file(path, pbox::tls::make_token(files) + "\n", Mode::kOwnerOnly);
+}
+
+pbox::Result<std::string> read_certificate(const std::string& path) {
+  if (std::filesystem::is_directory(path)) return pbox::tls::read_pem_file(path + "/cert.pem");
+  auto text = pbox::tls::read_pem_file(path);
+  if (!text || !pbox::tls::may_be_token(*text)) return text;
+  auto files = pbox::tls::read_key_files(path);
+  if (!files) return files.error();
+  return std::move(files->certificate);
 }
 
 Status write_trust(const std::string& folder, const Trust& trust) {

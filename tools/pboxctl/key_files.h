@@ -1,4 +1,4 @@
-// Folders of keys on disk: that of a cluster's authority, and those that are handed out.
+// Keys on disk: the folder of a cluster's authority, and folders and tokens that are handed out.
 #pragma once
 
 #include <string>
@@ -24,6 +24,11 @@ pbox::Result<Trust> read_trust(const std::string& folder);
 // Writes cert.pem, key.pem and what is trusted, in the same manner.
 pbox::Status write_keys(const std::string& folder, const Trust& trust,
                         const pbox::tls::KeyPair& keys, bool force);
+// Writes the same files as a token (nic/tls/token.h) to a file of its own.
+pbox::Status write_token(const std::string& path, const Trust& trust,
+                         const pbox::tls::KeyPair& keys, bool force);
+// Returns the certificate in a folder of keys, in a token, or in a PEM file.
+pbox::Result<std::string> read_certificate(const std::string& path);
 // Replaces what a folder trusts.
 pbox::Status write_trust(const std::string& folder, const Trust& trust);
 

@@ -24,11 +24,11 @@ options::options_description keys_options() {
   description.add_options()("help,h", "print this text");
   description.add_options()("cluster", options::value<std::string>()->value_name("NAME"),
                             "init: name of the cluster");
-  description.add_options()("out", options::value<std::string>()->value_name("FOLDER"),
-                            "folder for the new keys; it is made if there is none");
+  description.add_options()("out", options::value<std::string>()->value_name("PATH"),
+                            "folder for the new keys, made if there is none; token: its file");
   description.add_options()(
       "ranks", options::value<std::string>()->default_value("*")->value_name("FIRST-LAST"),
-      "job: ranks that may use the keys; *: all");
+      "job, token: ranks that may use the keys; *: all");
   description.add_options()(
       "hosts", options::value<std::string>()->default_value("")->value_name("LIST"),
       "box: further names and IP addresses for browsers, curl and Prometheus, separated by ','");
@@ -65,7 +65,7 @@ std::string uri_of(const options::variables_map& given, const Words& more,
                    const std::string& cluster) {
   const std::string root = "pbox://" + cluster + "/" + more[0];
   if (more[0] == "box") return root + "/" + more[2];
-  if (more[0] != "job") return root;
+  if (more[0] != "job" && more[0] != "token") return root;
   const size_t slash = std::min(more[2].find('/'), more[2].size());
   const std::string glob = more[2].substr(std::min(slash + 1, more[2].size()));
   return "pbox://" + cluster + "/tenant/" + more[2].substr(0, slash) + "/job/" + glob + "/rank/" +
@@ -99,7 +99,9 @@ pbox::Result<std::vector<std::string>> hosts_of(const options::variables_map& gi
 int issue(const options::variables_map& given, const Words& more) {
   const unsigned days = days_of(given, kDaysDefault);
   if (days == 0) return kUsage;
-  if (!given.contains("out")) return complain("keys", "name the folder of the new keys with --out");
+  if (!given.contains("out"))
+    return complain("keys",
+                    "name the folder of the new keys, or the file of the token, with --out");
   const auto authority = read_authority(more[1]);
   if (!authority) return fail_keys(authority.error().message);
   const auto facts = tls::authority_facts(authority->certificate);
@@ -121,16 +123,17 @@ int issue(const options::variables_map& given, const Words& more) {
   if (!keys) return fail_keys("ca.pem and ca-key.pem in " + more[1] + " " + keys.error().message);
   const auto trust = read_trust(more[1]);
   if (!trust) return fail_keys(trust.error().message);
-  const std::string& folder = given["out"].as<std::string>();
-  const auto written = write_keys(folder, *trust, *keys, given.contains("force"));
+  const std::string& out = given["out"].as<std::string>();
+  const auto write = more[0] == "token" ? write_token : write_keys;
+  const auto written = write(out, *trust, *keys, given.contains("force"));
   if (!written) return fail_keys(written.error().message);
-  std::cout << folder << ": " << tls::to_uri(*identity) << ", until "
+  std::cout << out << ": " << tls::to_uri(*identity) << ", until "
             << tls::utc_text(validity.to_unix_s) << '\n';
   return kDone;
 }
 
 int show(const Words& more) {
-  if (more.size() != 2) return complain("keys", "show takes one folder: keys show FOLDER");
+  if (more.size() != 2) return complain("keys", "show takes one folder or token: keys show PATH");
   if (std::filesystem::exists(more[1] + "/ca-key.pem")) return show_authority(more[1]);
   const auto credentials = tls::Credentials::load(more[1]);
   if (!credentials) return fail_keys(credentials.error().message);
@@ -143,16 +146,17 @@ int show(const Words& more) {
 }
 
 int keys(const options::variables_map& given, const Words& more) {
-  if (more.empty()) return complain("keys", "say what to make: init, box, job, operator or viewer");
+  if (more.empty())
+    return complain("keys", "say what to make: init, box, job, token, operator or viewer");
   if (more[0] == "init") return make_authority(given, more);
   if (more[0] == "show") return show(more);
   if (more[0] == "rotate") return rotate_authority(given, more);
   if (more[0] == "revoke") return revoke_keys(more);
-  const bool is_named = more[0] == "box" || more[0] == "job";
+  const bool is_named = more[0] == "box" || more[0] == "job" || more[0] == "token";
   if (!is_named && more[0] != "operator" && more[0] != "viewer") {
     return complain("keys", "'" + more[0] +
-                                "' is unknown; write init, box, job, operator, viewer, show, "
-                                "rotate or revoke");
+                                "' is unknown; write init, box, job, token, operator, viewer, "
+                                "show, rotate or revoke");
   }
   if (more.size() != (is_named ? 3 : 2)) {
     const std::string name = more[0] == "box" ? " NAME" : is_named ? " TENANT/JOB" : "";
@@ -184,13 +188,14 @@ tls::Validity validity_of(unsigned days) {
 
 const Command kKeys = {
     "keys",
-    "init|box|job|operator|viewer|show|rotate|revoke FOLDER [NAME] [options]",
+    "init|box|job|token|operator|viewer|show|rotate|revoke FOLDER [NAME] [options]",
     "make keys for boxes, workers and people, renew and revoke them, or show what they are for",
     "Makes the keys with which boxes, workers and people prove who they are on control "
     "connections.\n\n"
     "  keys init FOLDER --cluster NAME       an authority, which signs all other keys\n"
     "  keys box FOLDER NAME --out KEYS       for the box of that name ([security] keys = KEYS)\n"
     "  keys job FOLDER TENANT/JOB --out KEYS for workers of the tenant's jobs (PBOX_KEYS=KEYS)\n"
+    "  keys token FOLDER TENANT/JOB --out FILE the same in one text (PBOX_KEYS=FILE)\n"
     "  keys operator FOLDER --out KEYS       for a person who operates boxes\n"
     "  keys viewer FOLDER --out KEYS         for a person or program that only looks\n"
     "  keys show KEYS                        identity, expiry and the authority's fingerprint\n"
@@ -200,11 +205,13 @@ const Command kKeys = {
     "successor\n"
     "  keys rotate FOLDER --issue [KEYS ...] step 2: the successor signs keys from now on\n"
     "  keys rotate FOLDER --finish [KEYS ...] step 3: the former authority is forgotten\n\n"
-    "FOLDER is the authority's. JOB may contain * and ?; quote it. The workers' job name is then\n"
-    "TENANT/JOB. Private keys can be read by their owner only. Keys that are there are kept, "
-    "unless\n--force is given.\n\n"
+    "FOLDER is the authority's. KEYS is a folder of keys; for show and revoke it may be a token's "
+    "FILE.\nA token is one line of text, which fits a secret store for single values. JOB may "
+    "contain * and ?;\nquote it. The workers' job name is then TENANT/JOB. Private keys and tokens "
+    "can be read by their\nowner only. Keys that are there are kept, unless --force is given.\n\n"
     "Each step of rotate says what to do before the next one, and may be repeated. KEYS are your\n"
-    "copies of folders of keys: they get what the step changes, and step 2 renews their keys.",
+    "copies of folders of keys: they get what the step changes, and step 2 renews their keys. "
+    "Tokens\nare made again: keys token ... --force.",
     keys_options,
     keys,
     Command::More::kKeys};

@@ -101,6 +101,13 @@ int rotate_authority(const boost::program_options::variables_map& given, const W
   if (days == 0) return kUsage;
   const std::string& folder = more[1];
   const Words copies(more.begin() + 2, more.end());
+  for (const std::string& copy : copies) {
+    if (std::filesystem::is_regular_file(copy)) {
+      return complain("keys", copy +
+                                  " is a file; give folders of keys, and make tokens again with "
+                                  "pboxctl keys token --force");
+    }
+  }
   auto authority = AuthorityFolder::read(folder);
   if (!authority) return fail_keys(authority.error().message);
   for (const std::string& copy : copies) {
@@ -140,13 +147,11 @@ int revoke_keys(const Words& more) {
   if (!authority) return fail_keys(authority.error().message);
   auto trust = read_trust(folder);
   if (!trust) return fail_keys(trust.error().message);
-  const bool is_folder = std::filesystem::is_directory(more[2]);
-  const std::string file = is_folder ? certificate_of(more[2]) : more[2];
-  const auto certificate = tls::read_pem_file(file);
+  const auto certificate = read_certificate(more[2]);
   if (!certificate) return fail_keys(certificate.error().message);
   auto revocation =
       tls::revoke(authority->signers(), trust->revocations, *certificate, std::time(nullptr));
-  if (!revocation) return fail_keys(file + ": " + revocation.error().message);
+  if (!revocation) return fail_keys(more[2] + ": " + revocation.error().message);
   trust->revocations = std::move(revocation->lists);
   const Status written = write_trust(folder, *trust);
   if (!written) return fail_keys(written.error().message);

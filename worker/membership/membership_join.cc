@@ -289,6 +289,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   spec_.probes_path = options_.probes_path;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
   spec_.sync = options_.sync;
+  spec_.guard = options_.guard;
   spec_.learning_rate = optimizer_.learning_rate();
   if (options_.mean) spec_.gradient_scale = 1.0f / static_cast<float>(options_.world_size);
   on_membership(session.generation(), session.absent_ranks());

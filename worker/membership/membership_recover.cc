@@ -75,6 +75,7 @@ void Membership::ask_part_map(uint64_t now_ns) {
   request = part_map_request(options_.job);
   if (connected_box_ != options_.box && seems_lost_) {
     request.set_lost_box(options_.box_name);
+    request.set_rank(options_.rank);
     const uint64_t lost_ns = now_ns - std::min(now_ns, unreachable_since_ns_);
     request.set_lost_for_ms(static_cast<uint32_t>(lost_ns / kNanosPerMilli));
   }

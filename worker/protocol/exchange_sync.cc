@@ -32,7 +32,7 @@ uint64_t cache_bytes(const SessionSpec& session, const std::vector<TensorSpec>& 
 void Exchange::open_cache(const std::vector<TensorSpec>& tensors) {
   if (!caches_reads(state_.session.sync)) return;
   state_.cache.emplace(cached_chunks(state_.session, tensors), state_.session.sync.staleness,
-                       state_.session.gradient_scale, shadow_);
+                       state_.session.gradient_scale, state_.session.guard, shadow_);
 }
 
 bool Exchange::is_current(const Chunk& chunk, const wire::Header& header) const {

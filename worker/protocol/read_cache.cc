@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <span>
 
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
@@ -40,6 +42,14 @@ void narrow(wire::Dtype dtype, std::byte* destination, const float* values, size
   }
 }
 
+// As the box does. A NaN compares false.
+void clear_unsound(std::span<float> values, float limit) {
+  PBOX_DCHECK(limit > 0);
+  for (float& value : values) {
+    if (!(std::abs(value) <= limit)) value = 0;
+  }
+}
+
 uint32_t fragments_of(const CachedChunk& chunk) {
   return wire::fragment_count(chunk.bytes, chunk.fragment_bytes);
 }
@@ -64,8 +74,11 @@ uint64_t ReadCache::footprint_bytes(const std::vector<CachedChunk>& chunks, uint
 }
 
 ReadCache::ReadCache(const std::vector<CachedChunk>& chunks, uint32_t staleness,
-                     float gradient_scale, NumaArena& arena)
-    : staleness_(staleness), kept_(kept_of(staleness)), gradient_scale_(gradient_scale) {
+                     float gradient_scale, const wire::GuardSpec& guard, NumaArena& arena)
+    : staleness_(staleness),
+      kept_(kept_of(staleness)),
+      gradient_scale_(gradient_scale),
+      guard_(guard) {
   for (const CachedChunk& layout : chunks) {
     PBOX_CHECK(layout.bytes > 0 && layout.fragment_bytes > 0);
     Chunk& chunk = chunks_.emplace_back();
@@ -155,6 +168,7 @@ void ReadCache::read_fragment(const Chunk& chunk, uint32_t fragment, uint32_t ro
   Block weights, update;
   const auto apply = [&](const std::byte* source, float step, size_t count) {
     widen(layout.dtype, update.data(), source, count);
+    if (guard_.policy == wire::Guard::kZero) clear_unsound({update.data(), count}, guard_.limit());
     for (size_t index = 0; index < count; ++index) {
       weights[index] -= step * (update[index] * gradient_scale_);
     }

@@ -4,9 +4,10 @@
 // A fragment from the box says which iterations it includes: those of all workers below its
 // `clock`, and this worker's own below `applied`, which is never less than the clock. A worker's
 // reads always include its own iterations (read my writes). The gradients that a fragment lacks are
-// applied here just as the box will apply them, w -= rate * (scale * g), which is plain SGD. The
-// bound on staleness bounds their number: in iteration r the clock is at least r + 1 - staleness,
-// so the gradients of the last staleness - 1 iterations are kept.
+// applied here just as the box will apply them, w -= rate * (scale * g), which is plain SGD. With
+// guard `zero` their unsound values count as 0, as on the box. The bound on staleness bounds the
+// number of these gradients: in iteration r the clock is at least r + 1 - staleness, so the
+// gradients of the last staleness - 1 iterations are kept.
 //
 // Not thread-safe. No allocation after construction: all memory except one record per chunk is
 // taken from an arena.
@@ -18,6 +19,7 @@
 
 #include "base/numa_arena.h"
 #include "nic/wire/dtype.h"
+#include "nic/wire/guard.h"
 #include "nic/wire/sync.h"
 
 namespace pbox::worker {
@@ -44,9 +46,9 @@ class ReadCache {
   static uint64_t footprint_bytes(const std::vector<CachedChunk>& chunks, uint32_t staleness);
 
   // Takes footprint_bytes() of the arena, which must outlive this object. `gradient_scale`: 1 for a
-  // sum, 1 / world size for a mean.
+  // sum, 1 / world size for a mean. `guard`: the job's.
   ReadCache(const std::vector<CachedChunk>& chunks, uint32_t staleness, float gradient_scale,
-            NumaArena& arena);
+            const wire::GuardSpec& guard, NumaArena& arena);
 
   // Stores a fragment from the box. The payload has the length that the chunk's layout says.
   // Returns false and changes nothing if the stored fragment is at least as new.
@@ -89,6 +91,7 @@ class ReadCache {
   uint32_t staleness_;
   uint32_t kept_;  // number of earlier iterations whose gradients are kept
   float gradient_scale_;
+  wire::GuardSpec guard_;
 };
 
 }  // namespace pbox::worker

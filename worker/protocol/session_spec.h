@@ -12,6 +12,7 @@
 #include "nic/rss.h"
 #include "nic/seal/session_seal.h"
 #include "nic/wire/dtype.h"
+#include "nic/wire/guard.h"
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
 
@@ -62,6 +63,7 @@ struct SessionSpec {
   uint64_t rto_floor_ns = 2'000'000;  // for sockets; poll-mode ports use less
   uint64_t jitter_seed = 1;
   wire::SyncSpec sync;
+  wire::GuardSpec guard;
   // Values of the box's optimizer; used only if reads are cached.
   float learning_rate = 0;
   float gradient_scale = 1;  // 1 / world size for a mean

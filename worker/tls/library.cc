@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "nic/crypto/session_keys.h"
 #include "nic/tls/credentials.h"
-#include "nic/tls/folder_stamp.h"
+#include "nic/tls/key_stamp.h"
 #include "worker/transport/tls_library.h"
 
 namespace {
@@ -34,11 +34,11 @@ class NoConnection final : public pbox::tls::Connection {
 // Reads the files again for a new connection if they have changed, so that keys can be renewed
 // while a job runs. If the new files cannot be used, perhaps because they are being copied, the
 // former keys serve until they expire.
-class FolderKeys final : public pbox::worker::WorkerKeys {
+class RenewedKeys final : public pbox::worker::WorkerKeys {
  public:
-  FolderKeys(std::string folder, pbox::tls::FolderStamp stamp,
-             std::unique_ptr<const pbox::tls::Credentials> credentials)
-      : folder_(std::move(folder)), stamp_(stamp), credentials_(std::move(credentials)) {}
+  RenewedKeys(std::string path, pbox::tls::KeyStamp stamp,
+              std::unique_ptr<const pbox::tls::Credentials> credentials)
+      : path_(std::move(path)), stamp_(stamp), credentials_(std::move(credentials)) {}
 
   std::unique_ptr<pbox::tls::Connection> connect(const std::string& box) const override {
     const std::lock_guard lock(mutex_);
@@ -61,18 +61,18 @@ class FolderKeys final : public pbox::worker::WorkerKeys {
 
  private:
   pbox::Status read_again() const {
-    const auto stamp = pbox::tls::stamp_of(folder_);
+    const auto stamp = pbox::tls::stamp_of(path_);
     if (stamp == stamp_) return pbox::ok_status();
-    auto credentials = pbox::tls::Credentials::load(folder_);
+    auto credentials = pbox::tls::Credentials::load(path_);
     if (!credentials) return credentials.error();
     credentials_ = std::move(*credentials);
     stamp_ = stamp;
     return pbox::ok_status();
   }
 
-  const std::string folder_;
+  const std::string path_;
   mutable std::mutex mutex_;
-  mutable pbox::tls::FolderStamp stamp_;  // taken before the files were read
+  mutable pbox::tls::KeyStamp stamp_;  // taken before the files were read
   mutable std::unique_ptr<const pbox::tls::Credentials> credentials_;
 };
 
@@ -83,7 +83,7 @@ extern "C" PBOX_LIBRARY_EXPORT const pbox::worker::WorkerKeys* pbox_tls_open_1(
   if (pbox::worker::refuse_other_release(request, error, error_bytes)) return nullptr;
   const auto stamp = pbox::tls::stamp_of(request.arguments);
   auto credentials = pbox::tls::Credentials::load(request.arguments);
-  if (credentials) return new FolderKeys(request.arguments, stamp, std::move(*credentials));
+  if (credentials) return new RenewedKeys(request.arguments, stamp, std::move(*credentials));
   std::snprintf(error, error_bytes, "%s", credentials.error().message.c_str());
   return nullptr;
 }

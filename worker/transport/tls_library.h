@@ -33,8 +33,8 @@ using TlsFactory = const WorkerKeys*(const LibraryRequest& request, char* error,
                                      size_t error_bytes);
 inline constexpr char kTlsFactoryName[] = "pbox_tls_open_1";
 
-// Reads a folder of keys, as `pboxctl keys` makes it. Its files may be replaced later: each new
-// connection uses those of its time. Set-up thread.
-Result<std::shared_ptr<const WorkerKeys>> open_keys(const std::string& folder);
+// Reads a folder of keys or a token, as `pboxctl keys` makes them. The files may be replaced later:
+// each new connection uses those of its time. Set-up thread.
+Result<std::shared_ptr<const WorkerKeys>> open_keys(const std::string& path);
 
 }  // namespace pbox::worker

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <span>
 #include <vector>
 
 #include "perf/peers/peer.h"
@@ -60,6 +62,52 @@ TEST_CASE("a gradient is cut into the model's tensors, and fills and checks them
   CHECK(Gradient::create(options)->tensors().size() == 1);
 }
 
+TEST_CASE("a segment of a scattered sum is right in its place, or where the buffer begins") {
+  constexpr uint32_t kRanks = 4, kRank = 2, kIteration = 7;
+  const PeerOptions options{.layout = "buffer", .call = "reduce_scatter", .worker_count = kRanks};
+  auto gradient = Gradient::create(options);
+  REQUIRE(gradient.ok());
+  const std::span<float> all = gradient->tensors()[0];
+  const size_t segment = all.size() / kRanks;
+  const auto wrong = [&](uint32_t rank, bool at_front) {
+    return gradient->count_wrong_scattered(kIteration, kRanks, rank, at_front);
+  };
+  gradient->fill(kIteration, 0);  // its weight is 1
+  CHECK(wrong(kRank, false) == segment);
+  for (size_t i = 0; i < segment; ++i) {
+    all[kRank * segment + i] *= static_cast<float>(pattern_weight_sum(kRanks));
+  }
+  CHECK(wrong(kRank, false) == 0);
+  CHECK(wrong(kRank - 1, false) == segment);
+  CHECK(wrong(kRank, true) == segment);
+  std::copy_n(all.begin() + kRank * segment, segment, all.begin());
+  CHECK(wrong(kRank, true) == 0);
+}
+
+TEST_CASE("a gathered buffer is right if each rank's segment has that rank's values") {
+  constexpr uint32_t kRanks = 4, kIteration = 7;
+  const PeerOptions options{.layout = "buffer", .call = "all_gather", .worker_count = kRanks};
+  auto gradient = Gradient::create(options);
+  REQUIRE(gradient.ok());
+  const std::span<float> all = gradient->tensors()[0];
+  const size_t segment = all.size() / kRanks;
+  gradient->fill(kIteration, 0);
+  CHECK(gradient->count_wrong_gathered(kIteration, kRanks) == (kRanks - 1) * segment);
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i] *= static_cast<float>(pattern_weight(static_cast<uint32_t>(i / segment)));
+  }
+  CHECK(gradient->count_wrong_gathered(kIteration, kRanks) == 0);
+}
+
+TEST_CASE("tensors without equal segments are refused where the call needs segments") {
+  PeerOptions options{.call = "all_gather", .worker_count = 3};
+  const auto gradient = Gradient::create(options);
+  REQUIRE_FALSE(gradient.ok());
+  CHECK(gradient.error().message.find("--call 'all_gather'") == 0);
+  options.call = "all_reduce";
+  CHECK(Gradient::create(options).ok());
+}
+
 TEST_CASE("options that say nothing sensible are refused with the option's name") {
   const auto parse = [](std::vector<const char*> words) {
     words.insert(words.begin(), "program");
@@ -70,6 +118,7 @@ TEST_CASE("options that say nothing sensible are refused with the option's name"
                                                                  {"--workers", "65"},
                                                                  {"--seed", "x"},
                                                                  {"--layout", "heap"},
+                                                                 {"--call", "gather"},
                                                                  {"--speed", "1"},
                                                                  {"--seed"}}) {
     const auto options = parse(words);

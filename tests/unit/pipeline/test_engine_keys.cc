@@ -12,6 +12,11 @@ using crypto::Suite;
 using pipeline::Counter;
 using Bytes = std::vector<std::byte>;
 
+struct KeyUpdateCounts {
+  uint64_t begun = 0, followed = 0;
+  bool operator==(const KeyUpdateCounts&) const = default;
+};
+
 // A job of two ranks. Tests have the ranks' ends of the sessions.
 struct KeyedJob {
   explicit KeyedJob(Suite suite, const JobOptions& options = {}) : job(options) {
@@ -40,6 +45,18 @@ struct KeyedJob {
     const nic::RxPacket received{bytes.data(), static_cast<uint32_t>(bytes.size()),
                                  address_of(job.job, rank)};
     box.engine.on_burst({&received, 1}, box.now_ns);
+  }
+  // Updates of the present sessions, and those that the counters contain.
+  KeyUpdateCounts updates() const {
+    KeyUpdateCounts sum;
+    for (const pipeline::Session& session : shard->sessions()) {
+      sum.begun += session.seal.updates_sent();
+      sum.followed += session.seal.updates_received();
+    }
+    return sum;
+  }
+  KeyUpdateCounts counted() const {
+    return {box.count(Counter::kKeyUpdatesBegun), box.count(Counter::kKeyUpdatesFollowed)};
   }
   void deliver(uint32_t rank, const Packet& packet) { deliver(rank, seal(rank, packet)); }
   void push_chunk(uint32_t rank, float value, uint32_t round) {
@@ -91,7 +108,35 @@ TEST_CASE("with keys, rounds are summed and results open at their receivers, acr
     CHECK(worker.updates_sent() == box.updates_sent());
     CHECK(box.updates_received() >= 3);
     CHECK(keyed.box.count(Counter::kRejectTag) == 0);
+    const KeyUpdateCounts updates = keyed.updates();
+    CHECK(updates.begun >= 6);
+    for (int tick = 0; tick < 2; ++tick) {  // each update counts once
+      keyed.box.engine.tick(keyed.box.now_ns += kNanosPerSecond);
+      CHECK(keyed.counted() == updates);
+    }
   }
+}
+
+TEST_CASE("updates of keys count before another session takes their place, and when a job ends") {
+  KeyedJob keyed(Suite::kGmac256);
+  const auto exchange = [&](uint32_t round) {
+    for (uint32_t rank = 0; rank < 2; ++rank) keyed.push_chunk(rank, 1.0f, round);
+    keyed.take_all();
+  };
+  for (uint32_t round = 0; round < 6; ++round) exchange(round);
+  const KeyUpdateCounts updates = keyed.updates();
+  REQUIRE(updates.followed > 0);
+  seal::SessionSeal given = std::move(SealPair({.spi = spi_of(keyed.job.job, 0)}).box);
+  keyed.box.engine.execute({.kind = pipeline::CommandKind::kAdmit,
+                            .shard = keyed.shard.get(),
+                            .credit_bytes = 65'536,
+                            .rank = 0,
+                            .spi = spi_of(keyed.job.job, 0),
+                            .generation = keyed.shard->generation,
+                            .seal = &given});
+  CHECK(keyed.shard->sessions()[0].seal.updates_sent() == 0);
+  keyed.box.engine.execute({.kind = pipeline::CommandKind::kRemove, .shard = keyed.shard.get()});
+  CHECK(keyed.counted() == updates);
 }
 
 TEST_CASE("a packet that a rank has not sealed changes nothing, and is not answered") {

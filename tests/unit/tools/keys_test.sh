@@ -42,6 +42,22 @@ expect 0 'in 1 days' "$pboxctl" keys show "$folder/o"
 chmod 644 "$folder/v/key.pem"
 expect 1 "chmod 600 $folder/v/key.pem" "$pboxctl" keys show "$folder/v"
 
+# A token is one line that holds the same, and only its owner can read it.
+token=$folder/acme.token
+expect 0 'pbox://rack/tenant/acme/job/resnet-*/rank/0-3' "$pboxctl" keys token "$ca" \
+  'acme/resnet-*' --ranks 0-3 --out "$token"
+mode_is 600 "$token"
+test "$(wc -l < "$token")" = 1
+expect 0 'identity  pbox://rack/tenant/acme/job/resnet-*/rank/0-3' "$pboxctl" keys show "$token"
+expect 0 "authority $authority" "$pboxctl" keys show "$token"
+cp "$token" "$folder/kept"
+expect 1 "$token exists already" "$pboxctl" keys token "$ca" acme/x --out "$token"
+cmp "$folder/kept" "$token"
+expect 0 'job/x/rank' "$pboxctl" keys token "$ca" acme/x --out "$token" --force
+expect 0 'identity  pbox://rack/tenant/acme/job/x/rank/*' "$pboxctl" keys show "$token"
+expect 2 'keys token FOLDER TENANT/JOB' "$pboxctl" keys token "$ca" --out "$folder/new"
+expect 1 'is neither a folder of keys nor a token' "$pboxctl" keys show "$ca/ca-key.pem"
+
 # Keys that are there are kept: no file changes, not even one that is missing is written.
 cp "$ca/ca-key.pem" "$folder/kept"
 expect 1 "$ca/ca-key.pem exists already" "$pboxctl" keys init "$ca" --cluster other
@@ -128,6 +144,12 @@ cp "$root/crl.pem" "$folder/lists"
 expect 0 'revoked already' "$pboxctl" keys revoke "$root" "$folder/rw"
 cmp "$folder/lists" "$root/crl.pem"
 expect 1 'another authority' "$pboxctl" keys revoke "$root" "$folder/a"
+expect 1 'another authority' "$pboxctl" keys revoke "$root" "$token"
+expect 0 'rank/*' "$pboxctl" keys token "$root" acme/y --out "$token" --force
+expect 0 'job/y/rank/*: revoked' "$pboxctl" keys revoke "$root" "$token"
+expect 0 'rank/*' "$pboxctl" keys token "$root" acme/y --out "$token" --force
+expect 0 "job/y/rank/*" "$pboxctl" keys show "$token"  # with the list of revoked ones
+expect 2 "$token is a file" "$pboxctl" keys rotate "$root" --issue "$token"
 expect 2 'keys revoke FOLDER KEYS' "$pboxctl" keys revoke "$root"
 expect 0 'step 2 of 3' "$pboxctl" keys rotate "$root" --issue "$folder/ra"
 cmp "$root/crl.pem" "$folder/ra/crl.pem"

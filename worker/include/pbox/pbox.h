@@ -230,9 +230,10 @@ typedef struct pbox_options {
    * the last results for a while after the rank has gone. An operation ends when that box has the
    * data, and writes no output. */
   uint32_t backup;
-  /* Folder of keys (`pboxctl keys job`), for boxes with keys: control connections are then TLS,
-   * both sides prove who they are, and packets are authenticated. Needs the library
-   * libpbox_tls.so.1, which is searched as those of ports. NULL or "": no keys. */
+  /* Folder of keys (`pboxctl keys job`) or token (`pboxctl keys token`), for boxes with keys:
+   * control connections are then TLS, both sides prove who they are, and packets are authenticated.
+   * Needs the library libpbox_tls.so.1, which is searched as those of ports. NULL or "": no keys.
+   */
   const char* keys;
   pbox_guard guard;
   float guard_max_abs; /* finite and >= 0; 0 (default): every finite value is sound */

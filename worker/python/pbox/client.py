@@ -1,10 +1,14 @@
 """Client: the calls of libpbox for Python, over ctypes."""
 
+from __future__ import annotations
+
 import atexit
 import ctypes
 import itertools
 import os
 import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 from . import _buffer, _library, _options
 from .errors import (Closed, Forked, InvalidArgument, PboxError, SystemFailure, VersionMismatch,
@@ -12,14 +16,20 @@ from .errors import (Closed, Forked, InvalidArgument, PboxError, SystemFailure, 
 
 VERBS = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2, "broadcast": 3, "barrier": 4}
 OPERATORS = {"sum": 0, "mean": 1, "min": 2, "max": 3}
+# A contiguous torch tensor in host memory, or a numpy array: the package imports neither.
+Buffer = Any
 OPTIMIZERS = {"sgd": 1, "momentum": 2, "nesterov": 3, "adam": 4, "adamw": 5}
 _NO_CALLBACK = _library.CALLBACK()
 # After leave() every call of another thread ends at once. If one has not, the context stays.
 _CALLS_END_S = 10
 
+
+# Called with the tensor, and None or the error, on libpbox's I/O thread.
+TensorCallback = Callable[["Tensor", Optional[PboxError]], None]
+
 # Strong references to all open clients, and no __del__. Otherwise a client whose last reference is
 # dropped by a callback would be destroyed on its own I/O thread.
-_open_clients = set()
+_open_clients: set[Client] = set()
 
 
 @atexit.register
@@ -34,7 +44,7 @@ class Tensor:
 
     __slots__ = ("id", "name", "element_count", "dtype")
 
-    def __init__(self, tensor_id, name, element_count, dtype):
+    def __init__(self, tensor_id: int, name: str, element_count: int, dtype: int) -> None:
         self.id = tensor_id
         self.name = name
         self.element_count = element_count
@@ -84,8 +94,9 @@ class Client:
 
     `collective_bytes`: with mode "collective", the memory of the slots through which operations
     pass; 0 means the default.
-    `keys`: folder of keys that `pboxctl keys job` has made, for boxes that have keys. The job's
-    name is then TENANT/NAME.
+
+    `keys`: folder of keys that `pboxctl keys job` has made, or token of `pboxctl keys token`, for
+    boxes that have keys. The job's name is then TENANT/NAME.
 
     Buffers are contiguous torch tensors in host memory or numpy arrays. The client keeps a
     reference to each until its operation is done. Any thread may call any method. A client lives
@@ -99,7 +110,11 @@ class Client:
             client.wait(gradient)
     """
 
-    def __init__(self, *, mode="aggregate", reduction=None, **options):
+    rank: int
+    world_size: int
+
+    def __init__(self, *, mode: str = "aggregate", reduction: str | None = None,
+                 **options: Any) -> None:
         self._library = _library.load()
         self._process = os.getpid()
         self._context = None
@@ -129,7 +144,7 @@ class Client:
         self.guard = next(name for name, value in _options.GUARDS.items() if value == filled.guard)
         _open_clients.add(self)
 
-    def register(self, name, like, priority=0):
+    def register(self, name: str, like: Buffer, priority: int = 0) -> Tensor:
         """Declares a tensor with the size and dtype of the buffer `like`. Call it before join, in
         the same order on every rank. A tensor with a larger `priority` is sent earlier. Returns the
         Tensor that the other methods take."""
@@ -140,8 +155,10 @@ class Client:
         self._tensor_count = tensor_id.value + 1
         return Tensor(tensor_id.value, name, element_count, dtype)
 
-    def set_optimizer(self, kind, learning_rate, *, momentum=0.0, betas=(0.9, 0.999),
-                      epsilon=1e-8, weight_decay=0.0, max_grad_norm=0.0, skip_nonfinite=False):
+    def set_optimizer(self, kind: str, learning_rate: float, *, momentum: float = 0.0,
+                      betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8,
+                      weight_decay: float = 0.0, max_grad_norm: float = 0.0,
+                      skip_nonfinite: bool = False) -> None:
         """Chooses the optimizer that the box runs. Only with mode "optimize" and before join.
 
         With `max_grad_norm` the gradient of all tensors together is clipped to that norm. With
@@ -160,25 +177,27 @@ class Client:
         options.skip_nonfinite = bool(skip_nonfinite)
         self._call(self._library.pbox_set_optimizer, ctypes.byref(options))
 
-    def set_tensor_optimizer(self, tensor, lr_scale, weight_decay):
+    def set_tensor_optimizer(self, tensor: Tensor, lr_scale: float,
+                             weight_decay: float) -> None:
         """Sets a tensor's factor of the learning rate and its own weight decay. Before join."""
         self._call(self._library.pbox_set_tensor_optimizer, tensor.id, lr_scale, weight_decay)
 
-    def join(self):
+    def join(self) -> None:
         """Joins the job. Returns when every rank has joined."""
         self._call(self._library.pbox_join)
 
-    def tensor_round(self, tensor):
+    def tensor_round(self, tensor: Tensor) -> int:
         """Returns the round of the tensor's next operation: 0 in a new job. A process that rejoins
         uses it to set its own state to the job's progress."""
         return self._number(self._library.pbox_tensor_round, tensor)
 
-    def contributors(self, tensor):
+    def contributors(self, tensor: Tensor) -> int:
         """Returns how many ranks contributed to the tensor's last result, the minimum over its
         chunks; 0 before the first result. Below world_size only with on_worker_lost="partial"."""
         return self._number(self._library.pbox_contributors, tensor)
 
-    def push_pull(self, tensor, gradient, result=None, *, priority=None, callback=None):
+    def push_pull(self, tensor: Tensor, gradient: Buffer, result: Buffer = None, *,
+                  priority: int | None = None, callback: TensorCallback | None = None) -> None:
         """Starts one exchange. `gradient` goes to the box; the sum, the mean or the new weights
         are written into `result`, by default into `gradient`. One exchange at a time per tensor.
 
@@ -194,7 +213,8 @@ class Client:
             self._start(tensor, (gradient, result), callback,
                         self._library.pbox_push_pull_priority, source, target, priority)
 
-    def push_pull_many(self, exchanges, callback=None):
+    def push_pull_many(self, exchanges: Sequence[tuple[Tensor, Buffer]],
+                       callback: TensorCallback | None = None) -> None:
         """Starts several exchanges with one call: `exchanges` is a list of (tensor, gradient), each
         as in push_pull, and the results are written into the gradients. After an error none was
         started.
@@ -215,7 +235,7 @@ class Client:
         self._start_with_callback(tensors, buffers, callback,
                                   self._library.pbox_push_pull_many_sized, *arguments)
 
-    def register_memory(self, buffer):
+    def register_memory(self, buffer: Buffer) -> None:
         """Registers a long-lived buffer that holds one or more gradients. The device of an rdma
         port then reads them in place, without a copy. It has no effect on other ports. After join.
 
@@ -232,19 +252,20 @@ class Client:
             raise
         self._memory[address] = buffer
 
-    def unregister_memory(self, buffer):
+    def unregister_memory(self, buffer: Buffer) -> None:
         """When this returns, no device reads the buffer. Operations continue with copies."""
         address, _, _ = _buffer.describe(buffer, known=_buffer.COLLECTIVE_DTYPES)
         self._call(self._library.pbox_unregister_memory, address)
         del self._memory[address]
 
-    def init_weights(self, tensor, weights, callback=None):
+    def init_weights(self, tensor: Tensor, weights: Buffer,
+                     callback: TensorCallback | None = None) -> None:
         """Mode "optimize": starts to send the initial weights. Rank 0's weights count; every rank
         receives them in `weights`. A rank that rejoins receives the current weights."""
         address = self._address(tensor, weights, writable=True)
         self._start(tensor, (weights,), callback, self._library.pbox_init_weights, address)
 
-    def wait(self, tensor, timeout_ms=0):
+    def wait(self, tensor: Tensor, timeout_ms: int = 0) -> None:
         """Waits for the tensor's operation. timeout_ms 0 means the option wait_timeout_ms. After a
         Timeout the operation continues and can be waited for again."""
         held = self._held.get(tensor.id)
@@ -252,12 +273,13 @@ class Client:
         if held is not None and self._held.get(tensor.id) is held:
             del self._held[tensor.id]
 
-    def wait_all(self, timeout_ms=0):
+    def wait_all(self, timeout_ms: int = 0) -> None:
         """Waits for every operation in flight."""
         self._call(self._library.pbox_wait_all, _options.milliseconds(timeout_ms))
 
-    def collective(self, verb, input=None, output=None, *, op="sum", root=0, priority=0,
-                   callback=None):
+    def collective(self, verb: str, input: Buffer = None, output: Buffer = None, *,
+                   op: str = "sum", root: int = 0, priority: int = 0,
+                   callback: Callable[[int, PboxError | None], None] | None = None) -> int:
         """Mode "collective": starts a collective, and returns the number of this operation. It is
         matched with the same number of every other rank; the numbers follow the order of the calls.
 
@@ -290,11 +312,12 @@ class Client:
             raise
         return number.value
 
-    def wait_collective(self, operation, timeout_ms=0):
+    def wait_collective(self, operation: int, timeout_ms: int = 0) -> None:
         """Waits for an operation of collective(). timeout_ms as in wait()."""
         self._call(self._library.pbox_wait_collective, operation, _options.milliseconds(timeout_ms))
 
-    def set_priorities(self, policy="explicit", by_tensor=None):
+    def set_priorities(self, policy: str = "explicit",
+                       by_tensor: Sequence[int] | None = None) -> None:
         """Changes the job's priority policy for all ranks; one rank's call is enough. `by_tensor`,
         with "explicit" only, has one priority per registered tensor, in order; the default is the
         registered ones. "forward-order" learns the order again. After a following barrier() every
@@ -308,13 +331,13 @@ class Client:
         code = _options.choice("policy", policy, _options.PRIORITY_POLICIES)
         self._call(self._library.pbox_set_priorities, code, numbers)
 
-    def set_learning_rate(self, learning_rate):
+    def set_learning_rate(self, learning_rate: float) -> None:
         """Sets the learning rate from the next round on. This rank must have no operation in
         flight. One rank's call is enough. If several ranks have set it, the rate of the lowest rank
         still in the job counts."""
         self._call(self._library.pbox_set_learning_rate, learning_rate)
 
-    def last_step(self):
+    def last_step(self) -> dict[str, Any] | None:
         """Returns the box's newest verdict on a round as a dictionary: `round`, the `norm` of the
         gradient before clipping, `skipped`, and the `loss_scale` and `scale_age` of that round, 0
         if this process has taken a lost rank's place and does not know them. None before the first.
@@ -326,16 +349,16 @@ class Client:
         return {"round": step.round, "norm": step.norm, "skipped": step.skipped != 0,
                 "loss_scale": step.loss_scale, "scale_age": step.scale_age}
 
-    def set_loss_scale(self, loss_scale, scale_age=0):
+    def set_loss_scale(self, loss_scale: float, scale_age: int = 0) -> None:
         """Tells the box by what this rank's gradients are multiplied, from the next round on: the
         box divides by it. The same on all ranks. Call it before the round's first push."""
         self._call(self._library.pbox_set_loss_scale, loss_scale, scale_age)
 
-    def barrier(self, timeout_ms=0):
+    def barrier(self, timeout_ms: int = 0) -> None:
         """Returns when every rank that is still in the job has called it."""
         self._call(self._library.pbox_barrier, _options.milliseconds(timeout_ms))
 
-    def statistics(self):
+    def statistics(self) -> dict[str, Any]:
         """Returns the counters since join, by the names of pbox_statistics."""
         filled = _library.Statistics(struct_size=ctypes.sizeof(_library.Statistics))
         self._call(self._library.pbox_get_statistics, ctypes.byref(filled))
@@ -347,11 +370,11 @@ class Client:
         counters = {name: getattr(filled, name) for name, _ in filled._fields_[1:]}
         return {**counters, "reads_by_staleness": list(filled.reads_by_staleness)}
 
-    def leave(self):
+    def leave(self) -> None:
         """Leaves the job. Operations in flight end with Closed."""
         self._call(self._library.pbox_leave)
 
-    def close(self):
+    def close(self) -> None:
         """Leaves the job, joins the I/O thread and frees everything. May be called again."""
         _open_clients.discard(self)
         # A forked child has no I/O thread, so there is nothing to join. Its copy of the lock may be
@@ -373,10 +396,10 @@ class Client:
         self._held.clear()
         self._memory.clear()
 
-    def __enter__(self):
+    def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _number(self, function, tensor):

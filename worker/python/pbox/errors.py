@@ -1,12 +1,14 @@
 """One exception for each status of libpbox, with libpbox's message."""
 
+from __future__ import annotations
+
 
 class PboxError(RuntimeError):
     """A call into libpbox failed. `status` is its pbox_status of pbox.h."""
 
-    status = 14  # PBOX_INTERNAL
+    status: int = 14  # PBOX_INTERNAL
 
-    def __init__(self, message, status=None):
+    def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         if status is not None:
             self.status = status
@@ -95,6 +97,6 @@ _BY_STATUS = {kind.status: kind for kind in (
     BoxLost, Mismatch, VersionMismatch, SystemFailure, Forked, Closed)}
 
 
-def error_for(status, message):
+def error_for(status: int, message: str) -> PboxError:
     """Returns the exception for a status other than PBOX_OK."""
     return _BY_STATUS.get(status, PboxError)(message, status)

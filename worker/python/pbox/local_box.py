@@ -1,5 +1,7 @@
 """A pboxd on this machine's loopback, for a first try, a notebook or a test."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import pathlib
@@ -19,7 +21,7 @@ _ARGUMENTS = ("--config=/dev/null", "--control.port=0", "--admin.port=0", "--dat
               "--cluster.state_directory=none", "--recorder.directory=none")
 
 
-def find_pboxd():
+def find_pboxd() -> str:
     """Returns the pboxd of PBOX_BUILD_DIR, of the checkout's release build, or of PATH."""
     folder = os.environ.get("PBOX_BUILD_DIR") or checkout_folder() / "build" / "release"
     path = pathlib.Path(folder) / "bin" / "pboxd"
@@ -42,7 +44,12 @@ class LocalBox:
         with pbox.LocalBox() as box, pbox.Client(box=box.control, ...) as client:
     """
 
-    def __init__(self, *arguments, keep=False, ready_timeout_s=30):
+    control: str
+    admin: str
+    log_path: str
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, *arguments: str, keep: bool = False, ready_timeout_s: float = 30) -> None:
         given = {argument.partition("=")[0] for argument in arguments}
         command = [find_pboxd(), *arguments, *(argument for argument in _ARGUMENTS
                                                if argument.partition("=")[0] not in given)]
@@ -77,12 +84,12 @@ class LocalBox:
                                       f"{self.log_tail()}")
         raise Unavailable(f"pboxd was not ready after {timeout_s} s: {self.log_tail()}")
 
-    def log_tail(self, bytes_max=2000):
+    def log_tail(self, bytes_max: int = 2000) -> str:
         """Returns the end of what the box wrote to its standard error."""
         text = pathlib.Path(self.log_path).read_text(errors="replace")
         return text[-bytes_max:].strip() or "it wrote nothing"
 
-    def close(self, grace_s=10):
+    def close(self, grace_s: float = 10) -> None:
         """Stops the box with SIGTERM, and with SIGKILL if it is still running after grace_s."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -94,10 +101,10 @@ class LocalBox:
         self.process.stdout.close()
         self._log.close()
 
-    def __enter__(self):
+    def __enter__(self) -> LocalBox:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

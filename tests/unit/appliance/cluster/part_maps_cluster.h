@@ -39,7 +39,7 @@ inline proto::AskPartMap question(uint64_t bytes, const std::string& lost_box = 
 // A box that is registered and listens on its control port. It may own a part of the job.
 struct Box {
   Box(Desk& desk, Store& store, const std::string& name, milliseconds delete_after,
-      wire::VersionRange box_versions)
+      wire::VersionRange box_versions, bool needs_majority)
       : acceptor(desk.context, {boost::asio::ip::make_address("127.0.0.1"), 0}),
         versions(box_versions),
         box_directory(
@@ -56,6 +56,7 @@ struct Box {
               .on_change = [this] { ++changes; },
               .on_answers = [] {},
               .log = [](BoxDirectory::Severity, const char*, const std::string&) {},
+              .needs_majority = needs_majority,
               .delete_after = delete_after}) {
     answer();
   }
@@ -92,7 +93,11 @@ struct Box {
                              if (asked.has_ask_report()) {
                                *message.mutable_report() = report;
                              } else {
-                               message.mutable_data_addresses()->set_up_for_ms(up_for_ms);
+                               const auto& ranks = asked.ask_data_addresses().cut_off_ranks();
+                               cut_off.insert(cut_off.end(), ranks.begin(), ranks.end());
+                               auto& addresses = *message.mutable_data_addresses();
+                               addresses.set_up_for_ms(up_for_ms);
+                               addresses.set_most_are_cut_off(cut_off.size() >= majority);
                              }
                              boost::system::error_code ignored;
                              boost::asio::write(socket, boost::asio::buffer(*wire::frame(message)),
@@ -109,6 +114,8 @@ struct Box {
   std::optional<control::RunningParts> running;
   proto::BoxReport report;
   uint64_t up_for_ms = 0;
+  std::vector<uint32_t> cut_off;  // ranks that the other box has said cannot reach this one
+  size_t majority = SIZE_MAX;     // so many make this box say that most are cut off
   int changes = 0;
   PartMaps maps;
 };
@@ -116,8 +123,9 @@ struct Box {
 // A cluster of two boxes.
 struct Cluster {
   explicit Cluster(milliseconds unused_maps_deleted_after = std::chrono::minutes(10),
-                   wire::VersionRange versions_of_b = {})
+                   wire::VersionRange versions_of_b = {}, bool maps_need_majority = false)
       : delete_after(unused_maps_deleted_after),
+        needs_majority(maps_need_majority),
         disk(std::move(*storage::open_state_folder(""))),
         store(std::move(*LocalStore::open(desk.context, *disk))) {
     store->start({.on_session = [this](int64_t) {
@@ -134,7 +142,8 @@ struct Cluster {
   }
 
   void add(const std::string& name, wire::VersionRange versions = {}) {
-    boxes.push_back(std::make_unique<Box>(desk, *store, name, delete_after, versions));
+    boxes.push_back(
+        std::make_unique<Box>(desk, *store, name, delete_after, versions, needs_majority));
   }
   Box& box(size_t index) { return *boxes[index]; }
 
@@ -179,6 +188,7 @@ struct Cluster {
   }
 
   milliseconds delete_after;
+  bool needs_majority;
   Desk desk;
   std::unique_ptr<storage::Disk> disk;
   std::unique_ptr<LocalStore> store;

@@ -1,6 +1,7 @@
 // Part maps of jobs, as the boxes of one cluster make and change them.
 #include <ctime>
 
+#include "base/limits.h"
 #include "tests/unit/appliance/cluster/part_maps_cluster.h"
 
 namespace pbox::cluster {
@@ -108,6 +109,48 @@ TEST_CASE("a box that one worker cannot reach for a long time loses its parts an
   REQUIRE(cluster.desk.run_until([&] { return cluster.owners_seen_by(1) != all_on_a; }));
   cluster.box(2).acceptor.close();
   for (const std::string& box : boxes_of(*cluster.ask(1, question(0, "c")))) CHECK(box != "c");
+}
+
+TEST_CASE(
+    "with keys, a box that answers loses its parts once it says that most ranks are cut off") {
+  Cluster cluster(std::chrono::minutes(10), {}, true);
+  REQUIRE(cluster.ask(0, question(kBytes)).ok());
+  REQUIRE(cluster.await_equal_maps());
+  const auto before = cluster.owners_seen_by(0);
+  Box& b = cluster.box(1);
+  b.up_for_ms = 60'000;
+  b.majority = 4;
+  const auto report = [](uint32_t rank, uint32_t lost_for_ms = 1'600) {
+    auto lost = question(0, "b");
+    lost.set_rank(rank);
+    lost.set_lost_for_ms(lost_for_ms);
+    return lost;
+  };
+  CHECK(boxes_of(*cluster.ask(0, report(7, 1'400))) == before);
+  CHECK(b.cut_off.empty());
+  CHECK(boxes_of(*cluster.ask(0, report(7))) == before);
+  CHECK(b.cut_off == std::vector<uint32_t>{7});
+  // Reports that arrive while the box is asked are not forgotten.
+  std::vector<std::vector<std::string>> answers;
+  for (const uint32_t rank : {1u, 2u, 1u, limits::kWorkersPerJobMax}) {
+    cluster.box(0).maps.ask(report(rank),
+                            [&](const auto& map) { answers.push_back(boxes_of(*map)); });
+  }
+  REQUIRE(cluster.desk.run_until([&] { return answers.size() == 4; }));
+  CHECK(b.cut_off == std::vector<uint32_t>{7, 1, 1, 2});
+  for (const auto& answer : answers) {
+    for (const std::string& box : answer) CHECK(box == "a");
+  }
+}
+
+TEST_CASE("with keys, a box that does not answer loses its parts at the first report") {
+  Cluster cluster(std::chrono::minutes(10), {}, true);
+  REQUIRE(cluster.ask(0, question(kBytes)).ok());
+  REQUIRE(cluster.await_equal_maps());
+  cluster.box(1).acceptor.close();
+  const auto gone = cluster.ask(0, question(0, "b"));
+  REQUIRE(gone.ok());
+  for (const std::string& box : boxes_of(*gone)) CHECK(box == "a");
 }
 
 TEST_CASE(

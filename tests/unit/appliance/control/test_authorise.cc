@@ -137,6 +137,29 @@ TEST_CASE("each role may send what the table says, and nothing else") {
   }
 }
 
+TEST_CASE("a rank reports a lost box for itself only") {
+  Message question = ask_part_map("acme/run-1");
+  question.mutable_ask_part_map()->set_rank(9);  // no report
+  CHECK(authorise(kTenant, question, kStranger).ok());
+  question.mutable_ask_part_map()->set_lost_box("b");
+  CHECK_THAT(authorise(kTenant, question, kStranger).error().message,
+             Contains("do not allow rank 9 of job 'acme/run-1'"));
+  question.mutable_ask_part_map()->set_rank(3);
+  CHECK(authorise(kTenant, question, kStranger).ok());
+}
+
+TEST_CASE("only boxes that the store lists report which ranks cannot reach a box") {
+  Message report;
+  report.mutable_ask_data_addresses()->set_cut_off_job("acme/run-1");
+  CHECK(authorise(kBox, report, kListed).ok());
+  CHECK_THAT(authorise(kBox, report, kStranger).error().message,
+             Contains("a report of ranks") && Contains("lists no box 'a'"));
+  for (const Identity& peer : {kTenant, kOperator, kViewer}) {
+    CHECK_THAT(authorise(peer, report, kListed).error().message,
+               Contains("do not allow a report of ranks; it is for boxes"));
+  }
+}
+
 TEST_CASE("a tenant joins jobs and ranks of its keys only") {
   CHECK(authorise(kTenant, join("acme/run-1", 2), kStranger).ok());
   CHECK(authorise(kTenant, join("acme/run-1", 3), kStranger).ok());

@@ -20,6 +20,7 @@ const Error kRefused{ErrorCode::kUnavailable, "cannot reach the box: Connection 
 
 worker::MembershipOptions part_options() {
   auto options = Member::default_options();
+  options.rank = 1;
   options.part = 2;
   options.parts = 3;
   options.box_name = "seven";
@@ -137,6 +138,7 @@ TEST_CASE("a lost box is tried first, then other boxes are told that it is lost"
   CHECK(member.message().ask_part_map().lost_box() == "seven");
   // An accepted connection alone is not an answer.
   CHECK(member.message().ask_part_map().lost_for_ms() > 1'000);
+  CHECK(member.message().ask_part_map().rank() == 1);
 
   member.deliver(plan("five", "box-5:9541"));
   REQUIRE(member.act() == kGoesOn);

@@ -1,6 +1,8 @@
 // The cache against a model that keeps everything and computes with single numbers.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <span>
 
@@ -99,7 +101,7 @@ TEST_CASE("reads equal those of a model that keeps every gradient, at any stalen
       {.bytes = 3 * kFragmentBytes + 400, .fragment_bytes = kFragmentBytes, .dtype = dtype},
       {.bytes = 4, .fragment_bytes = kFragmentBytes, .dtype = dtype, .lr_scale = 0.5f}};
   NumaArena arena = arena_of(ReadCache::footprint_bytes(chunks, staleness));
-  ReadCache cache(chunks, staleness, 0.5f, arena);
+  ReadCache cache(chunks, staleness, 0.5f, {}, arena);
   std::vector<Account> accounts = {{chunks[0], 0.5f}, {chunks[1], 0.5f}};
   const auto store = [&](uint32_t chunk, uint32_t fragment, ReadCache::Version version) {
     const auto values = numbers(rng, elements_of(chunks[chunk], fragment));
@@ -140,7 +142,7 @@ TEST_CASE("a chunk is as new as its oldest fragment, and readable within the bou
   const std::vector<CachedChunk> chunks = {
       {.bytes = 2 * kFragmentBytes, .fragment_bytes = kFragmentBytes}};
   NumaArena arena = arena_of(ReadCache::footprint_bytes(chunks, 2));
-  ReadCache cache(chunks, 2, 1.0f, arena);
+  ReadCache cache(chunks, 2, 1.0f, {}, arena);
   const Bytes payload(kFragmentBytes);
   CHECK(cache.clock(0) == 0);
   CHECK(cache.store(0, 0, {5, 6}, payload.data()));
@@ -158,7 +160,7 @@ TEST_CASE("a chunk is as new as its oldest fragment, and readable within the bou
 TEST_CASE("data that is as old or older overwrites nothing") {
   const std::vector<CachedChunk> chunks = {{.bytes = 4, .fragment_bytes = kFragmentBytes}};
   NumaArena arena = arena_of(ReadCache::footprint_bytes(chunks, 4));
-  ReadCache cache(chunks, 4, 1.0f, arena);
+  ReadCache cache(chunks, 4, 1.0f, {}, arena);
   const auto store = [&](uint32_t clock, uint32_t applied, float value) {
     return cache.store(0, 0, {clock, applied}, reinterpret_cast<const std::byte*>(&value));
   };
@@ -170,6 +172,33 @@ TEST_CASE("data that is as old or older overwrites nothing") {
   auto* bytes = reinterpret_cast<std::byte*>(&value);
   cache.read(0, 4, 0.5f, bytes, bytes);
   CHECK(value == 36.0f);
+}
+
+TEST_CASE("guard zero keeps own unsound values out of reads, also later; others let them in") {
+  const std::vector<CachedChunk> chunks = {
+      {.bytes = 4 * sizeof(float), .fragment_bytes = kFragmentBytes}};
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const auto policy : {wire::Guard::kFlag, wire::Guard::kZero}) {
+    NumaArena arena = arena_of(ReadCache::footprint_bytes(chunks, 3));
+    ReadCache cache(chunks, 3, 1.0f, {.policy = policy, .max_abs = 2}, arena);
+    const std::vector<float> weights = {10, 10, 10, 10};
+    REQUIRE(cache.store(0, 0, {1, 1}, reinterpret_cast<const std::byte*>(weights.data())));
+    const auto read = [&](uint32_t round, std::vector<float> values) {
+      auto* bytes = reinterpret_cast<std::byte*>(values.data());
+      cache.read(0, round, 1, bytes, bytes);
+      return values;
+    };
+    const auto first = read(1, {2, 2.5f, -kInfinity, std::nanf("")});
+    const auto second = read(2, {1, 1, 1, 1});
+    if (policy == wire::Guard::kZero) {
+      CHECK(first == std::vector<float>{8, 10, 10, 10});
+      CHECK(second == std::vector<float>{7, 9, 9, 9});
+    } else {
+      CHECK(first[1] == 7.5f);
+      CHECK(first[2] == kInfinity);
+      CHECK(std::isnan(second[3]));
+    }
+  }
 }
 
 }  // namespace pbox::test

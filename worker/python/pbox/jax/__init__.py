@@ -9,14 +9,20 @@
         return weights - 0.1 * pbox.jax.all_reduce(client, gradient, "mean")
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 import jax
 import numpy
 from jax.experimental import io_callback
 
+from ..client import Client
+
 __all__ = ["all_reduce"]
 
 
-def all_reduce(client, tree, op="sum"):
+def all_reduce(client: Client, tree: Any, op: str = "sum") -> Any:
     """Combines the arrays of `tree`, which may be one array, with those of all other ranks.
 
     `client` is a joined pbox.Client of mode "collective". `op` is "sum", "mean" (floating point

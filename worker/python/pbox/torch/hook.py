@@ -1,11 +1,13 @@
 """A DistributedDataParallel communication hook: the box averages the gradients."""
 
 import warnings
+from typing import Optional
 
 import torch
 import torch.distributed as dist
 
-from ..errors import ResourceExhausted, SystemFailure
+from ..client import Client
+from ..errors import PboxError, ResourceExhausted, SystemFailure
 from ._channel import Channel
 from ._plan import Plan
 from ._ranks import with_process_group
@@ -38,19 +40,19 @@ class DDPCommHook:
     checkpoint.
     """
 
-    def __init__(self, model, **options):
+    def __init__(self, model: torch.nn.Module, **options: object) -> None:
         # DistributedDataParallel asks a hook for both names.
         self.__name__ = self.__qualname__ = type(self).__name__
         self._channel = Channel(None, _ADVICE, **with_process_group(model, options))
         self._memory = BucketMemory(self.client)
 
     @property
-    def client(self):
+    def client(self) -> Client:
         """The pbox.Client."""
         return self._channel.client
 
     @property
-    def last_error(self):
+    def last_error(self) -> Optional[PboxError]:
         """The failure that has ended the job on this rank, or None."""
         return self._channel.failure
 
@@ -72,7 +74,7 @@ class DDPCommHook:
             self._memory.register(bucket)
         return self._channel.start(plan.calls, finish=plan.finish, value=buffer)
 
-    def close(self):
+    def close(self) -> None:
         """Leaves the job, after which gradients cannot be exchanged. May be called again."""
         self._channel.close()
 
@@ -119,7 +121,8 @@ class BucketMemory:
         self._used.clear()
 
 
-def attach(ddp_model, **options):
+def attach(ddp_model: torch.nn.parallel.DistributedDataParallel,
+           **options: object) -> DDPCommHook:
     """Makes a DDPCommHook for the model, registers it, and returns it."""
     hook = DDPCommHook(ddp_model, **options)
     ddp_model.register_comm_hook(None, hook)

@@ -1,11 +1,14 @@
 """Hybrid sharding: FSDP2 inside a node, the box between the nodes."""
 
+from __future__ import annotations
+
+import torch
 import torch.distributed as dist
 
 from ..errors import InvalidArgument
 
 
-def attach_hsdp(model, replicas):
+def attach_hsdp(model: torch.nn.Module, replicas: int) -> dist.ProcessGroup:
     """Averages the gradients of `replicas` copies of a sharded model on the box. Returns the group
     of the ranks that hold this rank's shard.
 

@@ -1,9 +1,13 @@
 """DistributedOptimizer: the box runs the optimizer and returns weights layer by layer."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import math
 import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 
@@ -83,8 +87,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
     # torch's GradScaler then leaves it to step() to skip, and step() refuses it.
     _step_supports_amp_scaling = True
 
-    def __init__(self, optimizer, model=None, *, named_parameters=None, max_grad_norm=None,
-                 skip_nonfinite=False, **options):
+    client: Client
+
+    def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module | None = None, *,
+                 named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
+                 max_grad_norm: float | None = None, skip_nonfinite: bool = False,
+                 **options: object) -> None:
         if max_grad_norm is not None and not 0 < max_grad_norm < math.inf:
             raise InvalidArgument(f"max_grad_norm is {max_grad_norm}: it must be finite and above "
                                   "0, or None")
@@ -246,30 +254,30 @@ class DistributedOptimizer(torch.optim.Optimizer):
             slot.pending = False
 
     @property
-    def skips_nonfinite(self):
+    def skips_nonfinite(self) -> bool:
         """True with the argument `skip_nonfinite`, or with guard "reject"."""
         return self._skip_nonfinite or self.client.guard == "reject"
 
     @property
-    def restored_steps(self):
+    def restored_steps(self) -> int:
         """The number of steps that the restored snapshot's weights had taken; 0 if training started
         from rank 0's weights."""
         return self.client.statistics()["restored_steps"]
 
     @property
-    def grad_norm(self):
+    def grad_norm(self) -> float | None:
         """The norm of the mean gradient in the last step, before clipping and without the loss
         scale. Waits until the box has it. None before the first step."""
         verdict = self.last_step()
         return None if verdict is None else verdict["norm"]
 
     @property
-    def step_skipped(self):
+    def step_skipped(self) -> bool:
         """True if the last step was skipped, because its gradient held an infinity or a NaN."""
         verdict = self.last_step()
         return verdict is not None and verdict["skipped"]
 
-    def last_step(self):
+    def last_step(self) -> dict[str, Any] | None:
         """Returns what Client.last_step() does, for the last step() that has returned. Only with
         `max_grad_norm`, `skip_nonfinite` or guard "reject"."""
         if not self._step_open:
@@ -278,11 +286,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._verdict = self.client.last_step()
         return self._verdict
 
-    def synchronize(self):
+    def synchronize(self) -> None:
         """Waits until all new weights are in place."""
         self._wait_for(self._slots)
 
-    def step(self, closure=None, *, grad_scaler=None):
+    def step(self, closure: Callable[[], Any] | None = None, *,
+             grad_scaler: Any = None) -> Any:
         """Ends a step: sends the gradients that backward() has not sent, and zeros for parameters
         without one. Waits for all weights if the model's forward() was not called, because then no
         forward waits for them. After a Timeout call it again: it then sends and waits for what is
@@ -318,7 +327,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._step_open = self._step_ends = self._root_called = False
 
     @contextlib.contextmanager
-    def no_sync(self):
+    def no_sync(self) -> Iterator[None]:
         """A context in which backward() only accumulates. The next one outside sends the sum."""
         self._accumulating, before = True, self._accumulating
         try:
@@ -326,18 +335,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
         finally:
             self._accumulating = before
 
-    def add_param_group(self, param_group):
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Allowed only in the constructor: the box must know every tensor when the job starts."""
         if hasattr(self, "_slots"):
             raise InvalidArgument("parameters cannot be added after the job has been joined")
         super().add_param_group(param_group)
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         """Returns the param_groups. The optimizer's state is on the box and not included."""
         self.synchronize()
         return super().state_dict()
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores param_groups, in place because the scheduler shares them."""
         if state_dict["state"]:
             raise InvalidArgument("this state is from a local optimizer; the box keeps its own "
@@ -348,7 +357,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for group, saved in zip(self.param_groups, state_dict["param_groups"]):
             group.update({name: value for name, value in saved.items() if name != "params"})
 
-    def close(self):
+    def close(self) -> None:
         """Waits for the last weights and leaves the job."""
         try:
             self.synchronize()

@@ -1,8 +1,13 @@
 """GradScaler: loss scaling for a DistributedOptimizer, where the box unscales and skips."""
 
+from __future__ import annotations
+
 import ctypes
 import math
 import time
+from typing import Any, NoReturn
+
+import torch
 
 from ..errors import InvalidArgument, Timeout
 from .optimizer import DistributedOptimizer
@@ -64,7 +69,7 @@ class GradScaler:
             self._updated_round = None if last is None else last["round"]
             self._tell()
 
-    def scale(self, outputs):
+    def scale(self, outputs: Any) -> Any:
         """Returns the loss, or each of several tensors in a list or tuple, times the scale."""
         if not self._enabled:
             return outputs
@@ -72,20 +77,20 @@ class GradScaler:
             return type(outputs)(self.scale(output) for output in outputs)
         return outputs * self._scale
 
-    def unscale_(self, optimizer):
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> NoReturn:
         """Refused: gradients are unscaled on the box."""
         raise InvalidArgument("GradScaler: the box unscales the gradients before it clips them; "
                               "leave unscale_() out, and give DistributedOptimizer max_grad_norm "
                               "to clip")
 
-    def step(self, optimizer, *arguments, **keywords):
+    def step(self, optimizer: DistributedOptimizer, *arguments: Any, **keywords: Any) -> Any:
         """Calls optimizer.step(). The box skips the step if it must be skipped."""
         if optimizer is not self._optimizer:
             raise InvalidArgument("GradScaler.step: give the DistributedOptimizer that this "
                                   "GradScaler was made with")
         return optimizer.step(*arguments, **keywords)
 
-    def update(self, new_scale=None):
+    def update(self, new_scale: float | None = None) -> None:
         """Lowers the scale if the last step was skipped, and raises it after growth_interval steps
         that were not. `new_scale` sets it instead."""
         if not self._enabled:
@@ -131,15 +136,15 @@ class GradScaler:
     def _tell(self):
         self._optimizer.client.set_loss_scale(self._scale, self._growth_tracker)
 
-    def get_scale(self):
+    def get_scale(self) -> float:
         """Returns the scale; 1.0 if disabled."""
         return self._scale if self._enabled else 1.0
 
-    def is_enabled(self):
+    def is_enabled(self) -> bool:
         """Returns the argument `enabled`."""
         return self._enabled
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         """Returns what torch's GradScaler returns, so that checkpoints can be exchanged."""
         if not self._enabled:
             return {}
@@ -147,7 +152,7 @@ class GradScaler:
                 "backoff_factor": self._backoff_factor, "growth_interval": self._growth_interval,
                 "_growth_tracker": self._growth_tracker}
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores a state. Call it on all ranks, between two steps."""
         if not self._enabled:
             return

@@ -1,16 +1,17 @@
-#include "nic/tls/folder_stamp.h"
+#include "nic/tls/key_stamp.h"
 
 #include <sys/stat.h>
 
 namespace pbox::tls {
 
-FolderStamp stamp_of(const std::string& folder) {
-  static constexpr std::array<const char*, 4> kFiles = {"/ca.pem", "/cert.pem", "/key.pem",
+KeyStamp stamp_of(const std::string& path) {
+  // "": the path itself, if it is a token. A folder's own facts change with files of other names.
+  static constexpr std::array<const char*, 5> kFiles = {"", "/ca.pem", "/cert.pem", "/key.pem",
                                                         "/crl.pem"};
-  FolderStamp stamp;
+  KeyStamp stamp;
   for (size_t index = 0; index < kFiles.size(); ++index) {
     struct stat facts {};
-    if (stat((folder + kFiles[index]).c_str(), &facts) != 0) continue;
+    if (stat((path + kFiles[index]).c_str(), &facts) != 0 || S_ISDIR(facts.st_mode)) continue;
     stamp[index] = {.device = facts.st_dev,
                     .inode = facts.st_ino,
                     .bytes = static_cast<uint64_t>(facts.st_size),

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "nic/tls/folder_stamp.h"
+#include "nic/tls/key_stamp.h"
 #include "tests/support/key_folder.h"
 
 namespace pbox::test {
@@ -22,6 +22,24 @@ TEST_CASE("a folder's stamp stays while its files do, and differs after each cha
     std::filesystem::rename(file + ".new", file);
     CHECK(tls::stamp_of(folder.path()) != before);
   }
+}
+
+TEST_CASE("a folder's stamp does not change with files of other names") {
+  const KeyFolder folder(authority(), "pbox://rack/box/a");
+  const auto before = tls::stamp_of(folder.path());
+  folder.write("notes", "not a key");
+  CHECK(tls::stamp_of(folder.path()) == before);
+}
+
+TEST_CASE("a token's stamp differs once another file has taken its place") {
+  const TemporaryFolder folder;
+  const std::string token = folder.path() + "/token";
+  folder.write("token", "a token");
+  const auto before = tls::stamp_of(token);
+  CHECK(tls::stamp_of(token) == before);
+  folder.write("token.new", "a token");
+  std::filesystem::rename(token + ".new", token);
+  CHECK(tls::stamp_of(token) != before);
 }
 
 }  // namespace pbox::test

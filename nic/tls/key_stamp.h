@@ -1,4 +1,4 @@
-// Whether the files of a folder of keys (credentials.h) are those that were read. Any thread.
+// Whether the files of keys, a folder's or a token, are those that were read. Any thread.
 #pragma once
 
 #include <array>
@@ -13,10 +13,10 @@ struct FileStamp {
   int64_t changed_s = 0, changed_ns = 0;
   bool operator==(const FileStamp&) const = default;
 };
-using FolderStamp = std::array<FileStamp, 4>;
+using KeyStamp = std::array<FileStamp, 5>;
 
 // Returns a value that differs once a file has been replaced, written, removed or added. Taken
 // before the files are read, so that a change meanwhile is noticed the next time.
-FolderStamp stamp_of(const std::string& folder);
+KeyStamp stamp_of(const std::string& path);
 
 }  // namespace pbox::tls

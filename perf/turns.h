@@ -1,0 +1,37 @@
+// Systems on loopback that take turns, so that a disturbance of the machine hits all of them. Each
+// is a peer program (perf/peers) that runs an exchange when it is told to.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "perf/peers/peer.h"
+#include "perf/peers/program.h"
+
+namespace pbox::perf {
+
+struct LoopbackSystem {
+  std::string key;  // name in JSON, such as gloo_tcp
+  std::unique_ptr<Program> program;
+  std::vector<double> ms, cpu_seconds;  // by turn
+  uint64_t box_bytes = 0;               // the most in any turn
+  uint64_t received_bytes = 0;          // by all ranks, in the last turn
+};
+
+// Starts a system by its name in perf/peers/launch.h, and returns when it is ready. Throws
+// std::runtime_error on failure, as the others here do.
+LoopbackSystem start_on_loopback(const std::string& name, const PeerOptions& options);
+
+// Runs one exchange and records it. Throws if a result is wrong. Returns milliseconds.
+double measure_once(LoopbackSystem& system);
+
+// Each turn has one exchange of every system, and begins with another one.
+void take_turns(std::vector<LoopbackSystem>& systems, uint32_t turns, std::ostream& report);
+
+// Ends the programs. A program that fails at its end shows on standard error.
+void finish(std::vector<LoopbackSystem>& systems);
+
+}  // namespace pbox::perf

@@ -1,0 +1,64 @@
+// The oracle of a job of collectives: each rank's calls, the rounds of slots that they take, and
+// all correct values. It reads docs/protocol.md ("Collectives") a second time, and uses nothing of
+// worker/collective. Values are whole numbers up to 12: exact in every type, as their sums are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tests/sim/options.h"
+
+namespace pbox::sim {
+
+class CollectiveOracle {
+ public:
+  CollectiveOracle(uint64_t seed, uint32_t job, const JobOptions& options);
+
+  // The part of a call that a slot's round carries.
+  struct Piece {
+    uint32_t call = 0;   // number of the rank's call
+    uint32_t index = 0;  // among the pieces of the call
+    CallOptions options;
+    uint32_t owner = 0;     // the rank whose segment it is, or the root; 0 for an all_reduce
+    uint32_t first = 0;     // element, within the segment if there are segments
+    uint32_t elements = 0;  // 0: the round carries no data
+    bool operator==(const Piece&) const = default;
+  };
+
+  // Nothing if the rank's calls do not reach that far.
+  std::optional<Piece> piece(uint32_t rank, uint32_t slot, uint64_t round) const;
+  // Returns the same if all ranks' calls give the round the same piece, otherwise nothing.
+  std::optional<Piece> agreed_piece(uint32_t slot, uint64_t round) const;
+  // Whether all ranks make the rank's call alike, and give its pieces the same rounds.
+  bool is_agreed(uint32_t rank, uint32_t call) const;
+  // Number of rounds of the slot that the rank with the most calls makes.
+  uint64_t rounds(uint32_t slot) const;
+
+  std::vector<std::byte> input(uint32_t rank, uint32_t call) const;
+  // Returns what the rank must get of a call that all ranks make alike; empty if it gets nothing.
+  std::vector<std::byte> output(uint32_t rank, uint32_t call) const;
+  // Returns a round's result as it is on the wire.
+  std::vector<std::byte> result(const Piece& piece) const;
+  // Whether the rank is sent the round's result.
+  bool is_sent_to(const Piece& piece, uint32_t rank) const;
+  // Returns the memory of a slot's bytes from `first_byte` on, as on the wire, once the ranks of
+  // the mask have pushed them and before the round is finished.
+  std::vector<std::byte> combined(const Piece& piece, uint32_t ranks, uint32_t first_byte,
+                                  uint32_t bytes) const;
+
+ private:
+  uint32_t pieces_of(const CallOptions& call) const;
+  uint32_t elements_per_piece(const CallOptions& call) const;
+  int value(uint32_t rank, uint32_t call, uint64_t index) const;
+  double combine(const Piece& piece, uint32_t ranks, uint32_t element) const;
+
+  uint64_t stream_;
+  const JobOptions& options_;
+  std::vector<std::vector<Piece>> pieces_;  // by rank: all pieces in the order of the calls
+};
+
+}  // namespace pbox::sim

@@ -1,0 +1,125 @@
+// The draws of jobs of collectives, and of ranks whose calls differ.
+#include <algorithm>
+
+#include "tests/sim/draw.h"
+#include "tests/sim/gradients.h"
+
+namespace pbox::sim {
+namespace {
+
+using wire::Combine;
+using wire::Dtype;
+using wire::Verb;
+
+// A verb that reduces needs twice the memory for halves.
+uint32_t elements_per_slot(const JobOptions& job, const CallOptions& call) {
+  return job.chunk_bytes / std::max(wire::combined_bytes(call.dtype), 1u);
+}
+
+CallOptions draw_call(Draw& draw, const JobOptions& job) {
+  constexpr Verb kVerbs[] = {Verb::kAllReduce,     Verb::kAllReduce, Verb::kAllReduce,
+                             Verb::kReduceScatter, Verb::kAllGather, Verb::kBroadcast,
+                             Verb::kBarrier};
+  constexpr Combine kCombines[] = {Combine::kSum, Combine::kMean, Combine::kMin, Combine::kMax};
+  CallOptions call{.verb = draw.one_of(kVerbs)};
+  if (call.verb == Verb::kBarrier) return call;
+  call.dtype = static_cast<Dtype>(draw.below(wire::kCollectiveDtypeCount));
+  const bool reduces = call.verb == Verb::kAllReduce || call.verb == Verb::kReduceScatter;
+  if (reduces) call.combine = draw.one_of(kCombines);
+  if (call.combine == Combine::kMean && !wire::is_floating_point(call.dtype)) {
+    call.combine = Combine::kSum;
+  }
+  if (call.verb == Verb::kBroadcast) call.root = draw.below(job.workers);
+  const uint32_t most = elements_per_slot(job, call);
+  const bool has_segments = call.verb == Verb::kReduceScatter || call.verb == Verb::kAllGather;
+  if (draw.chance(0.08)) return call;  // no elements
+  if (draw.chance(0.2)) {
+    call.count = draw.between(1, 3);
+  } else {
+    call.count = draw.between(1, draw.chance(0.5) || has_segments ? most : 3 * most);
+  }
+  return call;
+}
+
+// Returns the call with one of its arguments changed.
+CallOptions draw_other(Draw& draw, const JobOptions& job, CallOptions call) {
+  switch (draw.below(5)) {
+    case 0: call.count += draw.between(1, 3); break;
+    case 1: call.count = call.count / 2; break;
+    case 2: call.dtype = call.dtype == Dtype::kF32 ? Dtype::kI32 : Dtype::kF32; break;
+    case 3: call.combine = call.combine == Combine::kMax ? Combine::kMin : Combine::kMax; break;
+    default: call = draw_call(draw, job); break;
+  }
+  // A call must not differ by what its verb ignores alone.
+  const bool reduces = call.verb == Verb::kAllReduce || call.verb == Verb::kReduceScatter;
+  if (!reduces) call.combine = Combine::kSum;
+  if (call.verb == Verb::kBarrier) call = {};
+  if (call.combine == Combine::kMean && !wire::is_floating_point(call.dtype)) {
+    call.dtype = Dtype::kF64;
+  }
+  return call;
+}
+
+// One rank skips a call, makes one more, makes another one, or makes two of one.
+void draw_disagreement(Draw& draw, JobOptions& job) {
+  Disagreement other{.rank = draw.below(job.workers), .calls = job.calls};
+  const uint32_t at = draw.below(static_cast<uint32_t>(job.calls.size()) - 1);
+  const auto place = other.calls.begin() + at;
+  switch (draw.below(5)) {
+    case 0: other.calls.erase(place); break;
+    case 1: other.calls.insert(place, draw_call(draw, job)); break;
+    case 2: {
+      const CallOptions half{.verb = Verb::kAllReduce,
+                             .combine = Combine::kSum,
+                             .dtype = Dtype::kI32,
+                             .count = job.chunk_bytes / 4};
+      CallOptions whole = half;
+      whole.count *= 2;
+      *place = half;
+      other.calls.insert(place, half);
+      job.calls[at] = whole;
+      break;
+    }
+    default: *place = draw_other(draw, job, *place);
+  }
+  // They must differ before one of them ends: a rank that leaves early is another matter.
+  const size_t both = std::min(other.calls.size(), job.calls.size());
+  if (!std::equal(job.calls.begin(), job.calls.begin() + static_cast<ptrdiff_t>(both),
+                  other.calls.begin())) {
+    job.disagreement = std::move(other);
+  }
+}
+
+// Draws what the mode permits (appliance/control/collective_spec.h).
+void make_collective(Draw& draw, JobOptions& job) {
+  using control::LostPolicy;
+  job.is_collective = true;
+  job.dtype = Dtype::kU8;
+  job.workers = draw.chance(0.3) ? draw.between(1, kRanksToldApart) : draw.between(2, 4);
+  job.reduction = pipeline::Reduction::kSum;
+  job.delivery = wire::Delivery::kBroadcast;
+  job.priority_policy =
+      draw.chance(0.7) ? wire::PriorityPolicy::kExplicit : wire::PriorityPolicy::kFifo;
+  job.on_worker_lost = draw.chance(0.7) ? LostPolicy::kWait : LostPolicy::kAbort;
+  job.recovery = draw.chance(0.7) ? control::Recovery::kCopy : control::Recovery::kNone;
+  const uint32_t slots = draw.between(1, job.chunk_bytes > 64 * 96 ? 2 : 8);
+  job.tensors.assign(slots, {.elements = job.chunk_bytes, .priority = 0});
+  for (uint32_t left = draw.between(4, 16); left > 0; --left) {
+    job.calls.push_back(draw_call(draw, job));
+  }
+  if (job.workers > 1 && draw.chance(0.2)) draw_disagreement(draw, job);
+  job.rounds = static_cast<uint32_t>(job.calls.size());
+}
+
+}  // namespace
+
+void draw_collectives(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x1f83d9abfb41bd6bull);
+  for (JobOptions& job : options.jobs) {
+    const bool is_eligible =
+        !job.is_relaxed() && !job.rogue && job.mode == pipeline::Mode::kAggregate;
+    if (draw.chance(0.25) && is_eligible) make_collective(draw, job);
+  }
+}
+
+}  // namespace pbox::sim

@@ -1,0 +1,59 @@
+// The training process's use of its tensors: rounds one after another, in an order and at a pace of
+// its own. It checks every result, and that nobody touches its buffers between operations.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "tests/sim/application.h"
+
+namespace pbox::sim {
+
+class Training final : public Application {
+ public:
+  Training(JobModel& job, uint32_t rank, uint64_t seed);
+
+  uint64_t start_due(worker::Membership& membership, uint64_t now_ns,
+                     uint64_t rack_now_ns) override;
+  void completed(uint32_t tensor, uint64_t now_ns) override;
+  void resume(const worker::Exchange& exchange, uint64_t now_ns) override;
+  bool done() const override;
+  std::optional<uint64_t> operations_dropped() const override;
+  uint64_t rounds_completed() const override { return rounds_completed_; }
+  uint64_t oldest_start_ns() const override;
+  std::string waiting_for() const override;
+
+ private:
+  struct Tensor {
+    uint32_t round = 0;  // the next round to start, or the round in flight
+    bool busy = false;
+    bool fetches = false;  // the previous round's weights must be fetched first
+    uint64_t ready_ns = 0;
+    uint64_t started_ns = 0;
+    uint32_t input_crc = 0;
+    std::vector<std::byte> input, output;
+  };
+
+  bool may_start(const Tensor& tensor) const;
+  // This rank's rounds are done, but it continues because other ranks need a quorum.
+  bool goes_on() const;
+  void fill(uint32_t index, std::vector<std::byte>& input);
+  void start(worker::Membership& membership, uint32_t index, uint64_t rack_now_ns);
+  void check_result(uint32_t index);
+  static void scribble(std::vector<std::byte>& buffer, uint32_t round);
+  static bool is_scribble(const std::vector<std::byte>& buffer, uint32_t round);
+
+  JobModel& job_;
+  uint32_t rank_;
+  uint32_t process_;  // number of this process among the rank's processes, from 0
+  Rng rng_;
+  std::vector<Tensor> tensors_;
+  std::vector<uint32_t> order_;
+  uint32_t step_ = 0;  // current step, if the application goes by steps
+  size_t tensors_done_ = 0;
+  uint64_t rounds_completed_ = 0;
+  uint64_t operations_dropped_ = 0;
+  bool went_on_ = false;
+};
+
+}  // namespace pbox::sim
