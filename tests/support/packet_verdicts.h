@@ -15,6 +15,7 @@ inline constexpr pipeline::Counter kPacketVerdicts[] = {
     pipeline::Counter::kRejectQueue,  pipeline::Counter::kRejectSession,
     pipeline::Counter::kRejectEpoch,  pipeline::Counter::kRejectGeneration,
     pipeline::Counter::kRejectChunk,  pipeline::Counter::kRejectFragment,
-    pipeline::Counter::kRejectDtype,  pipeline::Counter::kRejectRound};
+    pipeline::Counter::kRejectDtype,  pipeline::Counter::kRejectRound,
+    pipeline::Counter::kRejectShape};
 
 }  // namespace pbox::test
