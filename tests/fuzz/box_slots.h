@@ -1,4 +1,4 @@
-// What the workers of fuzz_box push in a job of collectives. Each round of a slot carries a piece
+// Pushes of fuzz_box's workers in a job of collectives. Each round of a slot carries a piece
 // that is drawn from the job's seed, so all ranks have the same idea of it.
 #pragma once
 

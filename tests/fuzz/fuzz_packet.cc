@@ -25,7 +25,7 @@ std::vector<std::byte> encode(const wire::Header& header, const std::byte* paylo
   return packet;
 }
 
-// What a header says of a slot's round is what would be written for the same round.
+// Writing the round that a header states gives the header again.
 void check_shape(const wire::Header& header) {
   wire::RoundShape shape;
   if (!wire::read_shape(header, shape)) return;

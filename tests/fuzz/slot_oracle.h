@@ -41,7 +41,7 @@ class SlotOracle {
 
   const JobShape& shape_;
   Round open_;
-  wire::RoundShape finished_;      // of the last finished round
+  wire::RoundShape finished_;      // shape of the newest finished round
   std::vector<std::byte> result_;  // as it is sent; empty: to nobody
 };
 

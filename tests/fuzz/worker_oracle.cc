@@ -309,7 +309,7 @@ void WorkerOracle::finish(Chunk& chunk) {
   ++chunk.round;
 }
 
-// What the rank has pushed may be the result.
+// The rank may have pushed the result itself.
 void WorkerOracle::finish_without_result(Chunk& chunk) {
   Tensor& tensor = tensors_[chunk.tensor];
   PBOX_CHECK(tensor.started && !chunk.is_done);
