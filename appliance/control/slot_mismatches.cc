@@ -33,18 +33,21 @@ void SlotMismatches::on_tick(Job& job) {
   if (!found) return;
   PBOX_CHECK(found->first_rank < job.members().size());
   PBOX_CHECK(found->other_rank < job.members().size());
-  asked_[key] = {.mismatch = *found, .ends_ns = context_.now_ns + kAnswerNs, .told = {}};
-  ask(job, found->first_rank, *found);
-  ask(job, found->other_rank, *found);
+  Asked asked{.mismatch = *found, .ends_ns = context_.now_ns + kAnswerNs, .told = {}};
+  asked.answers += ask(job, found->first_rank, *found) ? 1 : 0;
+  asked.answers += ask(job, found->other_rank, *found) ? 1 : 0;
+  if (asked.answers == 0) return end(job, asked);
+  asked_[key] = std::move(asked);
 }
 
-void SlotMismatches::ask(const Job& job, uint32_t rank, const pipeline::ShapeMismatch& mismatch) {
+bool SlotMismatches::ask(const Job& job, uint32_t rank, const pipeline::ShapeMismatch& mismatch) {
   const Member& member = job.members()[rank];
-  if (member.state != Member::State::kJoined || member.connection == 0) return;
+  if (member.state != Member::State::kJoined || member.connection == 0) return false;
   proto::BoxMessage message;
   message.mutable_ask_slot_operation()->set_chunk(mismatch.chunk);
   message.mutable_ask_slot_operation()->set_round(mismatch.round);
   context_.connections.send(member.connection, std::move(message));
+  return true;
 }
 
 void SlotMismatches::on_answer(const Connection& connection, const proto::SlotOperation& answer) {
@@ -61,7 +64,7 @@ void SlotMismatches::on_answer(const Connection& connection, const proto::SlotOp
     if (character < ' ' || character > '~') character = '?';
   }
   asked.told[connection.rank] = std::move(text);
-  if (asked.told.size() == 2) end(*connection.job, Asked(asked));
+  if (asked.told.size() == asked.answers) end(*connection.job, Asked(asked));
 }
 
 void SlotMismatches::end(Job& job, const Asked& asked) {

@@ -27,10 +27,12 @@ class SlotMismatches {
   struct Asked {
     pipeline::ShapeMismatch mismatch;
     uint64_t ends_ns = 0;                  // no answer is waited for beyond this
+    size_t answers = 0;                    // expected; ranks that are gone give none
     std::map<uint32_t, std::string> told;  // by rank
   };
 
-  void ask(const Job& job, uint32_t rank, const pipeline::ShapeMismatch& mismatch);
+  // Returns whether the rank is there to answer.
+  bool ask(const Job& job, uint32_t rank, const pipeline::ShapeMismatch& mismatch);
   void end(Job& job, const Asked& asked);
 
   RegistryContext& context_;

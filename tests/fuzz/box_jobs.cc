@@ -5,6 +5,7 @@
 
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/reduce/reference.h"
+#include "tests/fuzz/box_slots.h"
 
 namespace pbox::fuzz {
 namespace {
@@ -44,6 +45,26 @@ wire::SyncSpec read_sync(Input& input, uint32_t workers) {
   return sync;
 }
 
+// A `size` that says that the job is one of collectives.
+constexpr uint8_t kCollective = 3;
+
+// Refused by the box: a rank that is left out, and all but the plainest modes.
+JobShape read_collective(Input& input, uint32_t job, uint32_t workers) {
+  JobShape shape;
+  shape.job = job;
+  shape.is_collective = true;
+  shape.workers = workers;
+  shape.dtype = wire::Dtype::kU8;
+  shape.seed = input.byte();
+  const uint8_t size = input.byte();
+  shape.elements = (1u + size % 32) * 64;
+  shape.chunks = 1u + (size >> 5) % 3;
+  if ((size & 128) == 0) return shape;
+  shape.first_round = 5;
+  if (size % 5 > 0) shape.copy_rank = size % workers;
+  return shape;
+}
+
 }  // namespace
 
 uint32_t JobShape::fragments() const {
@@ -63,6 +84,7 @@ JobShape read_shape(Input& input, uint32_t job) {
   }
   if ((kind & 32) != 0) shape.delivery = wire::Delivery::kPull;
   const uint8_t size = input.byte();
+  if (size == kCollective) return read_collective(input, job, shape.workers);
   shape.elements = 1u + size * 3u % 500;
   shape.chunks = 1u + size % 3;
   shape.partial = (size & 64) != 0;
@@ -87,6 +109,7 @@ pipeline::ShardSpec spec_of(const JobShape& shape, uint32_t credit_bytes) {
   spec.generation = shape.generation();
   spec.fragment_bytes = kFragmentBytes;
   spec.mode = shape.mode;
+  spec.is_collective = shape.is_collective;
   spec.reduction = shape.reduction;
   spec.optimizer.kind = shape.optimizer;
   spec.sync = shape.sync;
@@ -111,6 +134,10 @@ std::vector<std::byte> push_packet(const JobShape& shape, const Place& place, ui
                                    uint8_t value) {
   wire::Header header = header_of(shape, place, number);
   header.set_type(wire::PacketType::kPush);
+  if (shape.is_collective) {
+    const auto payload = fill_slot_push(shape, place, value, header);
+    return join(header, payload);
+  }
   header.dtype_scale = static_cast<uint16_t>(shape.dtype);
   const uint32_t bytes =
       place.fragment < shape.fragments()

@@ -17,8 +17,10 @@ constexpr uint32_t kFragmentBytes = limits::kFragmentBytesMin;
 struct JobShape {
   uint32_t job = 0;
   uint32_t workers = 2;
-  uint32_t elements = 200;  // elements of each chunk
-  uint32_t chunks = 2;      // ids [0, chunks); chunk id `chunks` belongs to another pipeline
+  bool is_collective = false;  // then chunks are slots (box_slots.h), and elements are bytes
+  uint8_t seed = 0;            // draws what the rounds of slots are
+  uint32_t elements = 200;     // elements of each chunk
+  uint32_t chunks = 2;         // ids [0, chunks); chunk id `chunks` belongs to another pipeline
   wire::Dtype dtype = wire::Dtype::kF32;
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   pipeline::Reduction reduction = pipeline::Reduction::kSum;

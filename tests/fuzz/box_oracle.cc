@@ -10,6 +10,17 @@
 #include "pipeline/sync/rules.h"
 
 namespace pbox::fuzz {
+namespace {
+
+// The fragments that a push of a slot carries; those that its round does not have are not among
+// them.
+uint64_t slot_mask(const wire::Header& header) {
+  if (!wire::is_empty_push(header)) return uint64_t{1} << header.fragment;
+  return wire::full_mask(header.fragment + 1u);
+}
+
+}  // namespace
+
 BoxOracle::BoxOracle(const JobShape& shape) : shape_(shape), chunks_(shape.chunks) {
   optimizer_.kind = shape.optimizer;
   for (Chunk& chunk : chunks_) {
@@ -19,6 +30,7 @@ BoxOracle::BoxOracle(const JobShape& shape) : shape_(shape), chunks_(shape.chunk
     chunk.sum.resize(shape.elements);
     chunk.weights.resize(shape.elements);
     chunk.state.resize(shape.elements * optimizer::state_floats_per_element(shape.optimizer));
+    if (shape.is_collective) chunk.slot.emplace(shape);
   }
   if (shape.copy_rank == pipeline::kNoRank) return;
   Chunk& copied = chunks_[0];
@@ -40,8 +52,7 @@ void BoxOracle::aggregated(const wire::Parsed& push) {
   Chunk& chunk = chunks_[header.chunk];
   const uint32_t rank = rank_of(header.spi);
   PBOX_CHECK(header.spi == shape_.spi(rank) && !shape_.absent[rank]);
-  PBOX_CHECK(header.payload_bytes ==
-             wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, header.fragment));
+  PBOX_CHECK(!has_mismatch_);
   if (chunk.sync) {
     PBOX_CHECK(header.type() == wire::PacketType::kPush);
     chunk.sync->aggregated(rank, push, optimizer_);
@@ -52,9 +63,21 @@ void BoxOracle::aggregated(const wire::Parsed& push) {
   const bool copied = chunk.copy_rank != pipeline::kNoRank;
   PBOX_CHECK(header.type() == (copied ? wire::PacketType::kState : wire::PacketType::kPush));
   PBOX_CHECK(!copied || rank == chunk.copy_rank);
-  const uint64_t bit = uint64_t{1} << header.fragment;
-  PBOX_CHECK((chunk.claimed[rank] & bit) == 0);
+  const uint64_t claims =
+      chunk.slot ? chunk.slot->aggregated(push, copied) : sum(chunk, rank, push);
+  const uint64_t unused = chunk.slot ? claims & ~slot_mask(header) : 0;
+  PBOX_CHECK((chunk.claimed[rank] & claims & ~unused) == 0);
+  chunk.claimed[rank] |= claims;
+  if (is_complete(chunk)) finish(chunk);
+}
 
+// Adds a fragment of a tensor. Returns its bit.
+uint64_t BoxOracle::sum(Chunk& chunk, uint32_t rank, const wire::Parsed& push) {
+  const wire::Header& header = push.header;
+  const bool copied = chunk.copy_rank != pipeline::kNoRank;
+  const uint64_t bit = uint64_t{1} << header.fragment;
+  PBOX_CHECK(header.payload_bytes ==
+             wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, header.fragment));
   const bool first =
       copied || std::none_of(chunk.claimed.begin(), chunk.claimed.end(),
                              [bit](uint64_t claimed) { return (claimed & bit) != 0; });
@@ -66,12 +89,23 @@ void BoxOracle::aggregated(const wire::Parsed& push) {
     sum = first ? value : sum + value;
     if (chunk.open_round == 0 && rank == 0) chunk.weights[begin + index] = value;
   }
-  chunk.claimed[rank] |= bit;
   if (copied) {
     chunk.contributors[header.fragment] =
         header.contributors() != 0 ? header.contributors() : shape_.workers;
   }
-  if (is_complete(chunk)) finish(chunk);
+  return bit;
+}
+
+void BoxOracle::refused(const wire::Parsed& push, const pipeline::ShapeMismatch& mismatch) {
+  const wire::Header& header = push.header;
+  PBOX_CHECK(!has_mismatch_ && shape_.is_collective);
+  has_mismatch_ = true;
+  PBOX_CHECK(header.epoch == shape_.epoch() && header.generation == shape_.generation());
+  PBOX_CHECK(mismatch.chunk == header.chunk && header.chunk < shape_.chunks);
+  const Chunk& chunk = chunks_[header.chunk];
+  PBOX_CHECK(mismatch.round == header.round && header.round == chunk.open_round);
+  PBOX_CHECK(mismatch.other_rank == rank_of(header.spi) && mismatch.first_rank < shape_.workers);
+  PBOX_CHECK(chunk.slot->disagrees(header));
 }
 
 bool BoxOracle::is_complete(const Chunk& chunk) const {
@@ -142,6 +176,10 @@ void BoxOracle::average(Chunk& chunk) const {
 }
 
 void BoxOracle::finish(Chunk& chunk) {
+  if (chunk.slot) {
+    chunk.slot->finish();
+    return open_next(chunk);
+  }
   const bool optimizes = shape_.mode == pipeline::Mode::kOptimize;
   // The optimizer multiplies by the share itself where all are there: other roundings.
   const bool scales_in_step =
@@ -151,16 +189,20 @@ void BoxOracle::finish(Chunk& chunk) {
     std::fill(chunk.contributors.begin(), chunk.contributors.end(), shape_.workers);
   }
   if (optimizes && chunk.open_round > 0) step(chunk, scales_in_step);
-  chunk.copy_rank = pipeline::kNoRank;
   chunk.result.resize(shape_.chunk_bytes());
   reduce::reference::narrow(shape_.dtype, chunk.result.data(),
                             optimizes ? chunk.weights.data() : chunk.sum.data(), shape_.elements);
-  std::fill(chunk.claimed.begin(), chunk.claimed.end(), 0);
-  ++chunk.open_round;
-  ++rounds_finished_;
+  open_next(chunk);
   if (!shape_.applies_on_arrival()) return;
   chunk.sync.emplace(shape_, chunk.weights);
   chunk.sync->somebody_excluded();
+}
+
+void BoxOracle::open_next(Chunk& chunk) {
+  chunk.copy_rank = pipeline::kNoRank;
+  std::fill(chunk.claimed.begin(), chunk.claimed.end(), 0);
+  ++chunk.open_round;
+  ++rounds_finished_;
 }
 
 void BoxOracle::step(Chunk& chunk, bool scales) {
@@ -181,6 +223,10 @@ void BoxOracle::check_result(const wire::Header& header, const std::byte* payloa
   // A result made in an earlier generation carries that generation.
   PBOX_CHECK(header.epoch == shape_.epoch() && header.generation <= shape_.generation());
   Chunk& chunk = chunks_[header.chunk];
+  if (chunk.slot) {
+    PBOX_CHECK(header.round + 1 == chunk.open_round && header.round >= shape_.first_round);
+    return chunk.slot->check_result(rank_of(header.spi), header, payload);
+  }
   PBOX_CHECK(((header.flags & wire::flag::kLast) != 0) ==
              (header.fragment + 1u == shape_.fragments()));
   if (chunk.sync) {

@@ -11,6 +11,7 @@
 
 #include "nic/wire/header.h"
 #include "tests/fuzz/box_jobs.h"
+#include "tests/fuzz/slot_oracle.h"
 #include "tests/fuzz/sync_oracle.h"
 
 namespace pbox::fuzz {
@@ -36,6 +37,10 @@ class BoxOracle {
 
   // Ends the process unless the fragment may count: of this job, of an open round, once per rank.
   void aggregated(const wire::Parsed& push);
+  // The box has refused the push because its rank disagrees with another one: from now on nothing
+  // may count. Ends the process unless the push is not what the slot's open round is.
+  void refused(const wire::Parsed& push, const pipeline::ShapeMismatch& mismatch);
+  bool has_mismatch() const { return has_mismatch_; }
   // Ends the process unless the result is that of the newest finished round, bit for bit.
   void check_result(const wire::Header& header, const std::byte* payload);
   // Ends the process unless what the box says of a rank's fragments is so.
@@ -50,12 +55,15 @@ class BoxOracle {
     std::vector<float> sum, weights, state;
     std::vector<std::byte> result;   // result of round open_round - 1
     std::optional<SyncOracle> sync;  // from round 1 on, where pushes are applied as they come
+    std::optional<SlotOracle> slot;  // in jobs of collectives
   };
 
   uint32_t rank_of(uint32_t spi) const;
+  uint64_t sum(Chunk& chunk, uint32_t rank, const wire::Parsed& push);
   bool is_complete(const Chunk& chunk) const;
   void average(Chunk& chunk) const;
   void finish(Chunk& chunk);
+  void open_next(Chunk& chunk);
   void advance(Chunk& chunk);
   void step(Chunk& chunk, bool scales);
 
@@ -63,6 +71,7 @@ class BoxOracle {
   optimizer::OptimizerSpec optimizer_;
   std::vector<Chunk> chunks_;
   uint64_t rounds_finished_ = 0;
+  bool has_mismatch_ = false;
 };
 
 }  // namespace pbox::fuzz

@@ -12,6 +12,7 @@
 #include "pipeline/engine.h"
 #include "tests/fuzz/allocation_count.h"
 #include "tests/fuzz/box_oracle.h"
+#include "tests/fuzz/box_slots.h"
 #include "tests/fuzz/input.h"
 #include "tests/support/packet_verdicts.h"
 
@@ -119,7 +120,8 @@ class BoxDriver {
     wire::Header header;
     std::memcpy(&header, packet.data(), sizeof(header));
     header.set_type(wire::PacketType::kState);
-    if (const uint8_t contributors = input_.byte(); contributors < 4) {
+    const uint8_t contributors = job.shape.is_collective ? UINT8_MAX : input_.byte();
+    if (contributors < 4) {
       header.flags |= wire::flag::kPartial;
       header.dtype_scale = static_cast<uint16_t>(header.dtype_scale | contributors << 4);
     }
@@ -164,7 +166,8 @@ class BoxDriver {
 
   void push_chunk(Job& job, Place place) {
     const uint8_t value = input_.byte();
-    for (place.fragment = 0; place.fragment < job.shape.fragments(); ++place.fragment) {
+    const uint32_t packets = pushed_packets(job.shape, place);
+    for (place.fragment = 0; place.fragment < packets; ++place.fragment) {
       deliver(sealed(push_packet(job.shape, place, next_number_++, value)));
     }
   }
@@ -204,7 +207,8 @@ class BoxDriver {
     const uint8_t choice = input_.byte();
     const uint32_t rank = (choice & 3u) % job.shape.workers;
     const bool comes = (choice & 4) != 0 || job.oracle->awaits_copy_of(rank);
-    if (comes && !job.shape.is_bsp()) return;  // refused by control
+    // Refused by control.
+    if (comes ? !job.shape.is_bsp() : job.shape.is_collective) return;
     packets_lost_ = packets_lost_ || !comes;
     if (comes) ++job.shape.admissions[rank];
     if (job.shape.absent[rank] == comes) ++job.shape.generations;
@@ -255,6 +259,7 @@ class BoxDriver {
     PBOX_CHECK(engine_.counters().get(Counter::kRxPackets) == ++delivered_);
     PBOX_CHECK(pulls <= 1 && verdict <= 1 && pulls + verdict >= 1);
     if (engine_.counters().get(Counter::kAggregated) != aggregated_before) account(packet);
+    for (Job& job : jobs_) note_mismatch(job, packet);
     uint64_t finished = finished_before_;
     for (const Job& job : jobs_) {
       finished += job.oracle->rounds_finished();
@@ -263,11 +268,24 @@ class BoxDriver {
     PBOX_CHECK(engine_.counters().get(Counter::kRoundsFinished) == finished);
   }
 
-  void account(const std::vector<std::byte>& packet) {
+  static wire::Parsed parsed(const std::vector<std::byte>& packet) {
     wire::Parsed parsed;
     const auto reject = wire::parse(packet.data(), static_cast<uint32_t>(packet.size()), parsed);
     PBOX_CHECK(reject == wire::Reject::kNone && wire::verify_tag(kTag, parsed));
-    job_of(parsed.header.spi).oracle->aggregated(parsed);
+    return parsed;
+  }
+
+  void account(const std::vector<std::byte>& packet) {
+    const wire::Parsed push = parsed(packet);
+    job_of(push.header.spi).oracle->aggregated(push);
+  }
+
+  void note_mismatch(Job& job, const std::vector<std::byte>& packet) {
+    const auto mismatch = job.shard->mismatch();
+    if (mismatch.has_value() == job.oracle->has_mismatch()) return;
+    const wire::Parsed push = parsed(packet);
+    PBOX_CHECK(mismatch.has_value() && &job_of(push.header.spi) == &job);
+    job.oracle->refused(push, *mismatch);
   }
 
   Job& job_of(uint32_t spi) { return jobs_[(spi >> 24) - 0x70]; }

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
+#include "nic/wire/collective.h"
 #include "nic/wire/header.h"
 #include "nic/wire/tag.h"
 #include "tests/fuzz/input.h"
@@ -22,6 +23,19 @@ std::vector<std::byte> encode(const wire::Header& header, const std::byte* paylo
   }
   std::memcpy(packet.data() + sizeof(header) + header.payload_bytes, tag.data(), tag.size());
   return packet;
+}
+
+// Writing the round that a header states gives the header again.
+void check_shape(const wire::Header& header) {
+  wire::RoundShape shape;
+  if (!wire::read_shape(header, shape)) return;
+  PBOX_CHECK(shape.fragment_count >= 1 && shape.fragment_count <= limits::kFragmentCountMax);
+  PBOX_CHECK(shape.combine != wire::Combine::kMean || wire::is_floating_point(shape.dtype));
+  wire::Header again = header;
+  again.timestamp_us = 0;
+  again.credit = again.dtype_scale = 0;
+  wire::write_shape(shape, wire::is_empty_push(header), again);
+  PBOX_CHECK(std::memcmp(&again, &header, sizeof(header)) == 0);
 }
 
 void check_taken(const std::vector<std::byte>& packet, const wire::Parsed& parsed,
@@ -44,6 +58,7 @@ void check_taken(const std::vector<std::byte>& packet, const wire::Parsed& parse
              wire::Reject::kNone);
   PBOX_CHECK(wire::verify_tag(policy, again));
   PBOX_CHECK(std::memcmp(&again.header, &header, sizeof(header)) == 0);
+  check_shape(header);
 }
 
 // The layout that the header's fields are checked against covers a chunk exactly once.

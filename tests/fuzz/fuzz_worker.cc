@@ -68,12 +68,18 @@ class WorkerDriver {
     WorkerOracle::Tensor& tensor = oracle_.tensors()[index];
     PBOX_CHECK(exchange_.busy(index) == tensor.started);
     if (tensor.started) return;
-    oracle_.start(index, input_.byte());
+    const uint8_t value = input_.byte();
+    const StartedSlot slot = oracle_.is_collective()
+                                 ? read_slot_round(input_, kChunkBytes, oracle_.has_shadow())
+                                 : StartedSlot{};
+    oracle_.start(index, value, slot);
     const std::byte* from = tensor.in_place ? tensor.output.data() : tensor.input.data();
+    if (slot.round != nullptr && slot.round->is_empty) from = nullptr;
     exchange_.start({.tensor = index,
                      .input = from,
-                     .output = tensor.output.data(),
-                     .priority = input_.below(3) == 0 ? 1 : 0});
+                     .output = slot.writes ? tensor.output.data() : nullptr,
+                     .priority = input_.below(3) == 0 ? 1 : 0,
+                     .slot = slot.round});
   }
 
   // Only with a shadow may the box be another one, which has forgotten what it had.
@@ -161,6 +167,10 @@ class WorkerDriver {
     header.dtype_scale = static_cast<uint16_t>(oracle_.tensors()[chunk.tensor].spec.dtype);
     header.payload_bytes =
         static_cast<uint16_t>(wire::fragment_length(chunk.bytes, kFragmentBytes, place.fragment));
+    if (const worker::SlotRound* slot = oracle_.slot(chunk)) {
+      header.dtype_scale = static_cast<uint16_t>(slot->shape.dtype);
+      header.timestamp_us = slot->shape.digest;
+    }
     if (wire::applies_on_arrival(oracle_.sync().model) && chunk.round > 0) {
       const uint8_t age = input_.byte();
       header.round -= std::min<uint32_t>(age & 3, header.round);
@@ -168,6 +178,15 @@ class WorkerDriver {
     }
     const std::vector<uint8_t> payload(header.payload_bytes, static_cast<uint8_t>(packet_number_));
     return join(header, payload.data());
+  }
+
+  // As the box tells a rank that a slot's result is not for.
+  std::vector<std::byte> announcement(const Place& place) {
+    wire::Header header = header_of(place);
+    header.set_type(wire::PacketType::kStatus);
+    header.payload_bytes = sizeof(wire::StatusPayload);
+    const wire::StatusPayload status{.received_mask = 1, .finished_round = place.round + 1};
+    return join(header, &status);
   }
 
   std::vector<std::byte> status(const Place& place) {
@@ -257,6 +276,10 @@ class WorkerDriver {
 
   void answer_missing(uint32_t id) {
     const WorkerOracle::Chunk chunk = oracle_.chunks()[id];
+    if (oracle_.gets_no_result(chunk)) {
+      if (!chunk.pushed || (chunk.is_done && !chunk.giving)) return;
+      return deliver(sealed(announcement({id, chunk.round - (chunk.giving ? 1 : 0), 0})));
+    }
     if (chunk.giving && chunk.pushed) answer_chunk({id, chunk.round - 1, 0});
     if (oracle_.reads_cache(chunk) && !chunk.is_done && chunk.pushed) {
       answer_chunk({id, chunk.round, 0});

@@ -23,9 +23,10 @@ def write(target: str, name: str, data: bytes) -> None:
     (folder / f"seed-{name}").write_bytes(data)
 
 
-def packet(kind: int, payload: bytes, flags: int = 0, with_payload: bool = False) -> bytes:
+def packet(kind: int, payload: bytes, flags: int = 0, with_payload: bool = False,
+           credit: int = 8, dtype_scale: int = 0) -> bytes:
     header = struct.pack("<BBHIQIIIHHIHH", 1 << 4 | kind, flags, len(payload), 0x5A006001, 7, 5, 3,
-                         9, 2, 8, 4711, 0, 6)
+                         9, 2, credit, 4711, dtype_scale, 6)
     crc = crc32c(header + payload if with_payload else header)
     return header + payload + struct.pack("<I12x", crc)
 
@@ -36,6 +37,9 @@ def packets() -> None:
     write("fuzz_packet", "payload-crc", b"\1" + packet(0, bytes(64), with_payload=True))
     write("fuzz_packet", "all-flags", b"\0" + packet(1, b"", flags=0x3F))
     write("fuzz_packet", "reserved-flag", b"\0" + packet(1, b"", flags=0x80))
+    # A round of a slot: bf16, mean, 33 fragments, without data, for all ranks but 5.
+    write("fuzz_packet", "shape", b"\0" + packet(0, b"", credit=2 << 14 | 5,
+                                                dtype_scale=2 | 1 << 4 | 32 << 7 | 1 << 13))
     write("fuzz_packet", "layout", b"\2" + struct.pack("<HI", 896, 32255))
     write("fuzz_packet", "too-short", b"\0" + bytes(55))
 
@@ -214,6 +218,30 @@ def boxes() -> None:
         bytes([6, 1, 0, 100, at, 255]) for at in range(40)))
 
 
+# Jobs of collectives: a size of 3 says so, then a seed of the slots' rounds and the slots' size.
+def collectives() -> None:
+    def round_of(chunk: int, values: bytes) -> bytes:
+        return bytes([3, chunk << 2]) + values
+
+    for seed in range(6):
+        data = bytes([1 + seed % 3, 3, seed * 37, 24 + seed + 32 * (seed % 3), 0, 5])
+        for value in range(24):
+            values = bytes(90 + value * 7 % 90 + rank for rank in range(2 + seed % 3))
+            data += round_of(value % 3, values) + (b"\x0a" if value % 2 else b"\x08\2\x0a")
+            data += b"\x05\x40\x00\x05\x45\x01"
+        write("fuzz_box", f"collective-{seed}", data)
+    job = b"\1\3\7\x1f\0\5"
+    # Rank 1 states another digest, another owner, another type; nothing counts from then on.
+    for name, at in {"digest": 32, "owner": 30, "type": 36}.items():
+        write("fuzz_box", f"collective-mismatch-{name}", job + b"\x0f\0\x64\x06\1\1\x65"
+              + bytes([at, 0x15]) + b"\x0f\1\x65\x0a\x05\0\0\x0a")
+    # Rank 1 gives back the result of slot 0, and comes back with another session.
+    given = b"\1\3\x2a\x9f\0\5" + b"".join(bytes([0x20, 1 | fragment << 4, 0x64])
+                                        for fragment in range(4))
+    write("fuzz_box", "collective-copy", given + b"\x0a\x1c\5" + round_of(0, b"\x64\x65")
+          + b"\x0a" + round_of(1, b"\x64\x65") + b"\x0a")
+
+
 def workers() -> None:
     begin = b"\0\x00\x07\x00"
     answer = b"\x07\x00\x07\x01\x07\x02\x07\x03"
@@ -230,6 +258,17 @@ def workers() -> None:
         write("fuzz_worker", f"recovery-{kinds}", bytes([kinds]) + b"\0\xff\x10"
               + (begin + b"\x03\x83" + answer + b"\x1f\1\3\3\3\0\3\x83" + answer) * 2
               + begin + b"\x03\x05\x00\x1f\1\0\2\1\3\x83" + b"\x0f" + answer)
+    # Slots: an operation reads a value, what its round is, its size, and a priority.
+    for kinds in (0, 1, 2, 7):
+        data = bytes([kinds, 0x42, 0, 0, 0, 0x10])
+        for choice in (0, 1, 2, 3, 4, 5, 6, 7, 0x45, 0x46, 0x40, 0x18, 0x3c):
+            calls = b"".join(bytes([0, slot, 7 + slot, choice, 31 + slot * 99, 0])
+                             for slot in range(3))
+            told = b"".join(bytes([8, slot, 15, 4]) for slot in range(3))
+            answers = b"".join(bytes([7, slot]) for slot in range(3))
+            data += calls + b"\x03\x83\x03\x83" + answers + told
+            data += b"\x1f\3\3\3\3\0\3\x83" + answers + told if choice % 3 == 0 else b""
+        write("fuzz_worker", f"collective-{kinds}", data)
     for model in range(1, 8):  # consistency models: results of any age, in place, acknowledgements
         aged = b"\x07\x00\0\x05\x01\x07\x00\x05\0\0\0"
         acknowledged = b"".join(bytes([8, place, 15, 0]) for place in range(4))
@@ -238,5 +277,5 @@ def workers() -> None:
               + (begin + b"\x03\x83" + aged + acknowledged + b"\x0c\x0e" + answer) * 4)
 
 
-for make in (packets, ethernets, control_frames, configurations, boxes, workers):
+for make in (packets, ethernets, control_frames, configurations, boxes, collectives, workers):
     make()

@@ -51,6 +51,7 @@ void write(wire::Dtype dtype, float value, std::byte* bytes) {
 
 // Compares computed numbers. Which NaN an operation produces is unspecified.
 bool equal(wire::Dtype dtype, const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+  if (dtype == wire::Dtype::kU8) return a == b;
   const uint32_t bytes = wire::dtype_bytes(dtype);
   for (size_t at = 0; at < a.size(); at += bytes) {
     const bool both_nan = std::isnan(number(dtype, &a[at])) && std::isnan(number(dtype, &b[at]));
@@ -62,7 +63,7 @@ bool equal(wire::Dtype dtype, const std::vector<std::byte>& a, const std::vector
 }  // namespace
 
 uint32_t WorkerOracle::Chunk::fragments() const {
-  return wire::fragment_count(bytes, kFragmentBytes);
+  return bytes == 0 ? 1 : wire::fragment_count(bytes, kFragmentBytes);
 }
 
 WorkerOracle::WorkerOracle(Input& input) {
@@ -72,13 +73,20 @@ WorkerOracle::WorkerOracle(Input& input) {
   if ((kinds & 128) != 0 && sync_.model == wire::SyncModel::kBsp) {
     delivery_ = wire::Delivery::kPull;
   }
-  tensors_.resize(1 + input.below(3));
+  const uint8_t count = input.byte();
+  is_collective_ = (count & 0xc0) == 0x40 && sync_.model == wire::SyncModel::kBsp &&
+                   delivery_ == wire::Delivery::kBroadcast;
+  tensors_.resize(1 + count % 3);
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
     Tensor& tensor = tensors_[index];
     const uint8_t shape = input.byte();
     tensor.spec = {.name = std::to_string(index),
                    .elements = 1u + shape * 11u,
                    .dtype = static_cast<wire::Dtype>(shape % wire::kDtypeCount)};
+    if (is_collective_) {
+      tensor.spec.elements = kChunkBytes;
+      tensor.spec.dtype = wire::Dtype::kU8;
+    }
     const auto bytes =
         static_cast<uint32_t>(tensor.spec.elements * wire::dtype_bytes(tensor.spec.dtype));
     tensor.first_chunk = static_cast<uint32_t>(chunks_.size());
@@ -137,6 +145,7 @@ worker::SessionSpec WorkerOracle::resume(Input& input) {
       chunk.giving = true;
       next.chunks_to_restore.push_back(id);
     }
+    if (slot(chunk) != nullptr) chunk.bytes = slot(chunk)->bytes;
     next.open_rounds.push_back(chunk.round + static_cast<uint32_t>(round));
   }
   return next;
@@ -153,10 +162,11 @@ std::vector<worker::TensorSpec> WorkerOracle::specs() const {
   return specs;
 }
 
-void WorkerOracle::start(uint32_t index, uint8_t value) {
+void WorkerOracle::start(uint32_t index, uint8_t value, const StartedSlot& started) {
   Tensor& tensor = tensors_[index];
   PBOX_CHECK(!tensor.started);
   tensor.started = true;
+  tensor.slot = started;
   for (size_t at = 0; at < tensor.input.size(); ++at) {
     tensor.input[at] = std::byte(value + at % 251);
   }
@@ -166,6 +176,7 @@ void WorkerOracle::start(uint32_t index, uint8_t value) {
     if (!chunk.giving) {  // the way of what is given back goes on
       chunk.held = 0;
       chunk.pushed = false;
+      if (is_collective_) chunk.bytes = started.round->bytes;
     }
     chunk.acknowledged = 0;
     chunk.is_done = chunk.in_round = false;
@@ -212,6 +223,7 @@ void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
   const auto type = chunk.giving ? wire::PacketType::kState : wire::PacketType::kPush;
   PBOX_CHECK(header.type() == type);
   PBOX_CHECK(header.fragment < chunk.fragments());
+  if (is_collective_) return check_slot_push(packet, chunk);
   PBOX_CHECK((header.dtype_scale & 15) == static_cast<uint16_t>(tensor.spec.dtype));
   PBOX_CHECK(header.dtype_scale >> 4 == header.contributors());
   PBOX_CHECK(chunk.giving || header.contributors() == 0);
@@ -222,10 +234,31 @@ void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
                          header.payload_bytes) == 0);
 }
 
+void WorkerOracle::check_slot_push(const nic::TxPacket& packet, const Chunk& chunk) const {
+  const wire::Header& header = packet.header;
+  const worker::SlotRound& round = *slot(chunk);
+  const bool is_empty = chunk.giving ? round.bytes == 0 : round.is_empty;
+  wire::RoundShape shape = round.shape;
+  shape.fragment_count = static_cast<uint16_t>(chunk.fragments());
+  wire::Header expected = header;
+  wire::write_shape(shape, is_empty, expected);
+  PBOX_CHECK(std::memcmp(&expected, &header, sizeof(header)) == 0);
+  if (is_empty) {
+    PBOX_CHECK(header.fragment + 1u == shape.fragment_count && header.payload_bytes == 0);
+    return;
+  }
+  PBOX_CHECK(header.payload_bytes ==
+             wire::fragment_length(chunk.bytes, kFragmentBytes, header.fragment));
+  const auto& whole = chunk.giving ? chunk.copy : tensors_[chunk.tensor].input;
+  PBOX_CHECK(std::memcmp(packet.payload, whole.data() + header.fragment * kFragmentBytes,
+                         header.payload_bytes) == 0);
+}
+
 bool WorkerOracle::awaits(uint32_t id, uint32_t round, uint32_t fragment) const {
   const Chunk& chunk = chunks_[id];
   return chunk.pushed && !chunk.giving && !chunk.is_done && chunk.round == round &&
-         !reads_cache(chunk) && fragment < chunk.fragments() && (chunk.held >> fragment & 1) == 0;
+         !reads_cache(chunk) && !gets_no_result(chunk) && fragment < chunk.fragments() &&
+         (chunk.held >> fragment & 1) == 0;
 }
 
 void WorkerOracle::accepted(const wire::Parsed& result) {
@@ -240,7 +273,8 @@ void WorkerOracle::accepted(const wire::Parsed& result) {
              wire::fragment_length(chunk.bytes, kFragmentBytes, header.fragment));
   if (worker::caches_reads(sync_)) store(chunk, result);
   if (reads_cache(chunk)) return finish_if_readable(chunk);
-  PBOX_CHECK(tensor.started && !chunk.is_done && !chunk.giving);
+  PBOX_CHECK(tensor.started && !chunk.is_done && !chunk.giving && !gets_no_result(chunk));
+  if (is_collective_) PBOX_CHECK(header.timestamp_us == slot(chunk)->shape.digest);
   check_version(chunk, header);
   if (sync_.model == SyncModel::kDrop && header.round != chunk.round) {
     chunk.round = header.round;
@@ -252,19 +286,41 @@ void WorkerOracle::accepted(const wire::Parsed& result) {
   chunk.staged.resize(chunk.bytes);
   std::memcpy(chunk.staged.data() + header.fragment * kFragmentBytes, result.payload,
               header.payload_bytes);
-  if (!tensor.in_place || !has_shadow_) {
+  if (tensor.slot.writes && (!tensor.overwrites_input() || !has_shadow_)) {
     std::memcpy(tensor.expected.data() + chunk.offset + header.fragment * kFragmentBytes,
                 result.payload, header.payload_bytes);
   }
   chunk.has_copy = false;
   chunk.held |= uint64_t{1} << header.fragment;
   if (chunk.held != wire::full_mask(chunk.fragments())) return;
-  std::memcpy(tensor.expected.data() + chunk.offset, chunk.staged.data(), chunk.bytes);
+  if (tensor.slot.writes) {
+    std::memcpy(tensor.expected.data() + chunk.offset, chunk.staged.data(), chunk.bytes);
+  }
   chunk.copy = chunk.staged;
+  finish(chunk);
+}
+
+void WorkerOracle::finish(Chunk& chunk) {
+  Tensor& tensor = tensors_[chunk.tensor];
+  tensor.consumed_slot = tensor.slot.round;
   chunk.has_copy = has_shadow_;
   chunk.is_done = true;
   chunk.announced = false;
   ++chunk.round;
+}
+
+// The rank may have pushed the result itself.
+void WorkerOracle::finish_without_result(Chunk& chunk) {
+  Tensor& tensor = tensors_[chunk.tensor];
+  PBOX_CHECK(tensor.started && !chunk.is_done);
+  chunk.copy.clear();
+  if (tensor.slot.round->is_own_result()) {
+    chunk.copy.assign(tensor.input.begin(), tensor.input.begin() + chunk.bytes);
+    if (tensor.slot.writes) {
+      std::copy(chunk.copy.begin(), chunk.copy.end(), tensor.expected.begin());
+    }
+  }
+  finish(chunk);
 }
 
 // A result that may be taken for an answer to the push of the chunk's round.
@@ -339,8 +395,11 @@ void WorkerOracle::told(const wire::Parsed& parsed) {
   if (parsed.header.payload_bytes != sizeof(status)) return;
   std::memcpy(&status, parsed.payload, sizeof(status));
   Chunk& chunk = chunks_[parsed.header.chunk];
-  if (delivery_ == wire::Delivery::kBroadcast || chunk.announced ||
-      wire::round_distance(status.finished_round, parsed.header.round) <= 0) {
+  const bool is_finished = wire::round_distance(status.finished_round, parsed.header.round) > 0;
+  if (gets_no_result(chunk) && is_finished) {
+    return chunk.giving ? end_giving(chunk) : finish_without_result(chunk);
+  }
+  if (delivery_ == wire::Delivery::kBroadcast || chunk.announced || !is_finished) {
     return;
   }
   chunk.pushed = false;
@@ -354,9 +413,13 @@ void WorkerOracle::came_back(const wire::Parsed& result) {
   PBOX_CHECK(chunk.giving && chunk.made && result.header.round == chunk.round - 1);
   PBOX_CHECK((chunk.held >> result.header.fragment & 1) == 0);
   chunk.held |= uint64_t{1} << result.header.fragment;
-  if (chunk.held != wire::full_mask(chunk.fragments())) return;
+  if (chunk.held == wire::full_mask(chunk.fragments())) end_giving(chunk);
+}
+
+void WorkerOracle::end_giving(Chunk& chunk) {
   chunk.held = 0;
   chunk.giving = chunk.made = chunk.pushed = false;
+  if (slot(chunk) != nullptr) chunk.bytes = slot(chunk)->bytes;
 }
 
 void WorkerOracle::completed(uint32_t index) {

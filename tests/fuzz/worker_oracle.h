@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/worker_slots.h"
 #include "worker/protocol/exchange.h"
 
 namespace pbox::fuzz {
@@ -30,6 +31,14 @@ class WorkerOracle {
     uint32_t operations = 0;        // started so far
     std::optional<uint32_t> round;  // model drop: of the operation at hand, once it is seen
     std::vector<std::byte> input, output, expected;  // exactly the tensor's bytes
+    // In jobs of collectives the tensor is a slot: its operation at hand or last one, and the round
+    // of the last one that has ended.
+    StartedSlot slot = {};
+    std::shared_ptr<const worker::SlotRound> consumed_slot = {};
+    // The operation's result is written over what it pushes.
+    bool overwrites_input() const {
+      return in_place && slot.writes && (slot.round == nullptr || !slot.round->is_empty);
+    }
   };
   // A fragment of a chunk that is read from the worker's copy.
   struct Fragment {
@@ -65,6 +74,16 @@ class WorkerOracle {
   std::vector<worker::TensorSpec> specs() const;
   NumaArena shadow();
   bool has_shadow() const { return has_shadow_; }
+  bool is_collective() const { return is_collective_; }
+  // The slot's round of the chunk that is in flight or comes next; null in other jobs.
+  const worker::SlotRound* slot(const Chunk& chunk) const {
+    const Tensor& tensor = tensors_[chunk.tensor];
+    return chunk.giving ? tensor.consumed_slot.get() : tensor.slot.round.get();
+  }
+  // The chunk ends without a RESULT: the box says that the round is finished.
+  bool gets_no_result(const Chunk& chunk) const {
+    return slot(chunk) != nullptr && !slot(chunk)->shape.is_sent_to(kOwnRank);
+  }
   const wire::SyncSpec& sync() const { return sync_; }
   // The chunk's round at hand ends with an acknowledgement, and is read from the copy.
   bool reads_cache(const Chunk& chunk) const {
@@ -80,7 +99,7 @@ class WorkerOracle {
   std::vector<Tensor>& tensors() { return tensors_; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
 
-  void start(uint32_t tensor, uint8_t value);
+  void start(uint32_t tensor, uint8_t value, const StartedSlot& slot);
   // Another session, of a box whose rounds and whose need of copies the input chooses among what
   // can be.
   worker::SessionSpec resume(Input& input);
@@ -102,6 +121,10 @@ class WorkerOracle {
 
  private:
   void check_version(const Chunk& chunk, const wire::Header& result) const;
+  void check_slot_push(const nic::TxPacket& packet, const Chunk& chunk) const;
+  void end_giving(Chunk& chunk);
+  void finish(Chunk& chunk);
+  void finish_without_result(Chunk& chunk);
   void store(Chunk& chunk, const wire::Parsed& result);
   void finish_if_readable(Chunk& chunk);
   void read(Chunk& chunk, uint32_t fragment);
@@ -109,6 +132,7 @@ class WorkerOracle {
   std::vector<Tensor> tensors_;
   std::vector<Chunk> chunks_;
   bool has_shadow_ = false;
+  bool is_collective_ = false;
   wire::SyncSpec sync_;
   wire::Delivery delivery_ = wire::Delivery::kBroadcast;
   uint32_t epoch_ = 5;

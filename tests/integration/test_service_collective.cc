@@ -213,6 +213,35 @@ TEST_CASE("ranks that disagree get an error that names both and their operations
   CHECK(daemon.metric("pbox_rejected_packets_total", "reason=\"shape\"") > 0);
 }
 
+TEST_CASE("a rank that disagrees with one that has left in the middle is told") {
+  const Daemon daemon;
+  const Job job{.box = daemon.control(), .ranks = 2};
+  WorkerProcess leaver([&](Line& line) {
+    const AbiWorker worker = rank_of(job, 0);
+    worker.join();
+    std::vector<float> values(100, 1);
+    start(worker, {PBOX_ALL_REDUCE, 100}, values.data(), values.data());
+    const pbox_status status = pbox_wait_collective(worker.context(), 0, 500);
+    require(status == PBOX_TIMEOUT, "nobody has answered, but the operation is over");
+    worker.leave();
+    line.say("left");
+  });
+  WorkerProcess other([&](Line& line) {
+    const AbiWorker worker = rank_of(job, 1);
+    worker.join();
+    line.await_go();
+    std::vector<float> values(10, 1);
+    const uint64_t operation = start(worker, {PBOX_ALL_REDUCE, 10}, values.data(), values.data());
+    const std::string error =
+        worker.must_be(PBOX_MISMATCH, pbox_wait_collective(worker.context(), operation, 30'000));
+    require_contains(error, "rank 1 is at operation 0 (all_reduce of 10 f32, sum)");
+  });
+  REQUIRE(leaver.heard() == "left");
+  CHECK(leaver.finish() == "");
+  other.go();
+  CHECK(other.finish() == "");
+}
+
 TEST_CASE("a rank that is late or dies is named, with the operation that waits for it") {
   const Daemon daemon({"--control.worker_lost_timeout_ms=1000"});
   const Job job{.box = daemon.control(), .ranks = 2, .wait_timeout_ms = 1000};

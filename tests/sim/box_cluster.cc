@@ -1,11 +1,9 @@
 #include "tests/sim/box_cluster.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
 #include "nic/wire/control_versions.h"
-#include "tests/sim/violation.h"
 
 namespace pbox::sim {
 namespace {
@@ -16,16 +14,6 @@ using cluster::BoxDirectory;
 constexpr uint64_t kUnixSeconds = 1'700'000'000;
 // A part without room anywhere is not handed back for this long.
 constexpr uint64_t kNoRoomForNs = 10 * kNanosPerSecond;
-
-// A box that answers the others loses parts of a job only if some rank has really lost it.
-void check_given_away(const Rack& rack, const std::string& text) {
-  if (text.find("it answers this box") == std::string::npos) return;
-  const bool is_due = std::any_of(rack.jobs.begin(), rack.jobs.end(), [&](const auto& job) {
-    return text.find("'" + job->name + "'") != std::string::npos &&
-           (job->disturbed || job->is_ending || !job->lost.empty());
-  });
-  require(is_due, [&] { return "a job leaves a box that all its ranks reach: " + text; });
-}
 
 }  // namespace
 
@@ -82,7 +70,6 @@ BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& th
   const auto log = [this, &rack, name](BoxDirectory::Severity, const char* event,
                                        const std::string& text) {
     if (event == std::string("no_room")) no_room_ns_[text] = thread_.now_ns();
-    if (event == std::string("parts_given_away")) check_given_away(rack, text);
     rack.say(name, [&] { return event + (": " + text); });
   };
   cluster::BoxRecord record{.name = name,

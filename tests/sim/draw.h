@@ -54,7 +54,5 @@ void draw_moves(uint64_t seed, Options& options);
 void draw_room(uint64_t seed, Options& options);
 // Divides jobs of a cluster into parts, with tensors of their own. Their ranks are separate hosts.
 void draw_parts(uint64_t seed, Options& options);
-// Somebody lies about boxes of a cluster with keys. Without keys boxes believe what they are told.
-void draw_liar(uint64_t seed, Options& options);
 
 }  // namespace pbox::sim

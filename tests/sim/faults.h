@@ -41,7 +41,6 @@ namespace pbox::sim {
   X(kCopyUsed, "copy_used")             \
   X(kNoRoom, "no_room")                 \
   X(kRogue, "rogue_packet")             \
-  X(kLie, "lie")                        \
   X(kOutsider, "outsider_packet")
 
 enum class Fault : size_t {

@@ -431,7 +431,6 @@ Options draw(uint64_t seed) {
   draw_room(seed, options);
   draw_addresses(seed, options);
   draw_parts(seed, options);
-  draw_liar(seed, options);
   draw_guards(seed, options);
   return options;
 }

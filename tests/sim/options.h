@@ -152,9 +152,8 @@ struct Options {
   bool payload_crc = true;
   seal::Suite suite = seal::Suite::kNone;                // how packets are protected
   uint64_t key_packets = seal::KeyUpdates::kPacketsMax;  // packets that one key seals
-  bool has_liar = false;  // somebody says that ranks cannot reach their boxes
-  uint32_t burst_packets = limits::kBurstPackets;  // the most that a port gives at once
-  uint32_t send_packets = limits::kBurstPackets;   // the most that a port takes at once
+  uint32_t burst_packets = limits::kBurstPackets;        // the most that a port gives at once
+  uint32_t send_packets = limits::kBurstPackets;         // the most that a port takes at once
   uint64_t latency_ns = 20'000;
   uint64_t jitter_ns = 0;
   uint64_t link_bytes_per_us = 0;  // rate of each host in each direction; 0: unlimited

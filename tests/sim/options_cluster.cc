@@ -95,12 +95,6 @@ void draw_room(uint64_t seed, Options& options) {
   options.job_slots = draw.between(1, static_cast<uint32_t>(options.jobs.size()));
 }
 
-void draw_liar(uint64_t seed, Options& options) {
-  Draw draw(seed ^ 0x1f83d9abfb41bd6bull);
-  const bool has_keys = options.suite != seal::Suite::kNone;
-  options.has_liar = options.has_cluster && options.boxes > 1 && has_keys && draw.chance(0.6);
-}
-
 void draw_parts(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x9b05688c2b3e6c1full);
   if (!options.has_cluster) return;

@@ -110,7 +110,6 @@ std::string to_string(const Options& options) {
              static_cast<unsigned long long>(options.key_packets));
   }
   if (options.has_cluster) line.add(" CLUSTER");
-  if (options.has_liar) line.add(" liar");
   if (options.has_control_network) line.add(" control-network");
   if (options.is_tight) {
     line.add(" room=%llu/%llu/%u", static_cast<unsigned long long>(options.memory_bytes),

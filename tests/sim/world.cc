@@ -45,9 +45,6 @@ World::World(const Options& options, std::ostream* trace)
   cluster_.set_on_move([this](const auto& job, uint32_t part, HostId from, HostId to) {
     on_move(job, part, from, to);
   });
-  if (options_.has_liar) {
-    liar_.emplace(rack_, [this](uint64_t draw) -> const Worker& { return worker_of(draw); });
-  }
   for (auto& job : jobs_) {
     if (job->options.rogue) rogues_.push_back(std::make_unique<Rogue>(rack_, *job));
     for (uint32_t rank = job->options.rogue ? 1 : 0; rank < job->options.workers; ++rank) {
@@ -66,7 +63,6 @@ Outcome World::run() {
       queue_.after(rng_.below(2 * kNanosPerMilli), [&worker] { worker->start(); });
     }
     for (auto& rogue : rogues_) rogue->start();
-    if (liar_) liar_->start();
     schedule_faults();
     watch();
     while (!over() && queue_.step()) {
@@ -98,7 +94,7 @@ Outcome World::run() {
 // The boxes of a cluster know each other before its jobs begin.
 void World::form_cluster() {
   constexpr uint64_t kFormsWithinNs = kNanosPerSecond;
-  const uint64_t end_ns = queue_.now_ns() + (liar_ ? kLiarBeginsAfterNs : kFormsWithinNs);
+  const uint64_t end_ns = queue_.now_ns() + kFormsWithinNs;
   bool is_formed = !options_.has_cluster;
   if (!is_formed) queue_.at(end_ns, [&is_formed] { is_formed = true; });
   while (!is_formed && queue_.step()) {

@@ -3,12 +3,10 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "tests/sim/box.h"
-#include "tests/sim/liar.h"
 #include "tests/sim/rogue.h"
 #include "tests/sim/worker.h"
 
@@ -88,7 +86,6 @@ class World {
   std::vector<std::unique_ptr<Box>> boxes_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Rogue>> rogues_;
-  std::optional<Liar> liar_;
   Rng rng_;
   Forger forger_;
   uint64_t forged_for_boxes_ = 0, forged_for_workers_ = 0;

@@ -24,6 +24,7 @@ bool fits_layout(const ExchangeState& state, const ExchangeChunk& chunk,
   if (const SlotRound* slot = state.slot(chunk)) {
     dtype = slot->shape.dtype;
     if (header.timestamp_us != slot->shape.digest || slot->bytes == 0) return false;
+    if (!slot->shape.is_sent_to(state.session.rank)) return false;
   }
   const uint32_t fragments = wire::fragment_count(chunk.wire_bytes, fragment_bytes);
   // A result that lacks some ranks says how many contributed to it.

@@ -300,6 +300,34 @@ def several_groups(options, store):
     return sums
 
 
+def _connections(box):
+    """Returns how many TCP connections this process has, other than those to the box."""
+    own = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the descriptor of the list itself
+            own.add(os.stat(f"/proc/self/fd/{number}").st_ino)
+    box_port = int(box.rpartition(":")[2])
+    count = 0
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        with open(table, encoding="ascii") as lines:
+            for _, _, remote, state, *others in [line.split() for line in lines][1:]:
+                established = state == "01" and int(others[5]) in own
+                count += established and int(remote.rpartition(":")[2], 16) != box_port
+    return count
+
+
+def connections(options, store):
+    """Returns how many TCP connections to others than the box a rank has, with the group and then
+    with gloo's. The store is a file."""
+    start(options, store)
+    dist.all_reduce(torch.ones(3))
+    ours = _connections(options["box"])
+    dist.new_group(backend="gloo")
+    with_gloo = _connections(options["box"])
+    dist.destroy_process_group()
+    return ours, with_gloo
+
+
 def _fails(call):
     """Returns the kind and the text of the error that a call raises."""
     try:

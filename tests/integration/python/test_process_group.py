@@ -43,6 +43,11 @@ class ProcessGroupTest(BoxTestCase):
         self.assertEqual(second[:4], first[:4])
         self.assertEqual((first[4], second[4]), ([0, 0], [1, 1]))
 
+    def test_ranks_connect_to_the_box_and_to_no_other_rank(self):
+        for ours, with_gloo in self.run_ranks(group_ranks.connections, 3, self.store()):
+            self.assertEqual(ours, 0)
+            self.assertEqual(with_gloo, 2)
+
     def test_several_groups_work_at_the_same_time(self):
         pairs = ((0, 1), (1, 2), (0, 2))
         for rank, sums in enumerate(self.run_ranks(group_ranks.several_groups, 3, self.store())):

@@ -107,6 +107,20 @@ TEST_CASE("a rank that does not say what it does holds the job's end up for two 
                       "not named"));
 }
 
+TEST_CASE("a rank that has left is not waited for") {
+  Desk desk;
+  const auto ids = start(desk);
+  proto::WorkerMessage leave;
+  leave.mutable_leave();
+  desk.say(ids[1], leave);
+  disagree(desk);
+  desk.pass(kSecond / 2, {ids[0], ids[2]});
+  desk.take(ids[2]);
+  desk.say(ids[2], answer("operation 9 (barrier)"));
+  CHECK_THAT(failure_of(desk, ids[2]).message(),
+             Contains("rank 1 is at an operation that it has not named, rank 2 is at operation 9"));
+}
+
 TEST_CASE("options that a job of collectives cannot have are refused with their remedy") {
   struct Case {
     std::function<void(proto::Join&)> change;

@@ -1,0 +1,48 @@
+// An independent account of one slot of a job of collectives: what its open round is, and what the
+// result of its last finished round must be. One element at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "nic/wire/collective.h"
+#include "nic/wire/header.h"
+#include "tests/fuzz/box_jobs.h"
+
+namespace pbox::fuzz {
+
+class SlotOracle {
+ public:
+  // `shape` outlives the oracle.
+  explicit SlotOracle(const JobShape& shape) : shape_(shape) {}
+
+  // Returns the fragments of the slot that the push shows not to be missing from its rank. Ends the
+  // process unless the push has the open round's shape, and a length that it may have. `is_copy`:
+  // it gives back a result.
+  uint64_t aggregated(const wire::Parsed& push, bool is_copy);
+  // True unless a push with the header's shape may be of the open round.
+  bool disagrees(const wire::Header& header) const;
+  void finish();
+  // Ends the process unless this is what the rank must get of the last finished round.
+  void check_result(uint32_t rank, const wire::Header& header, const std::byte* payload) const;
+
+ private:
+  struct Round {
+    wire::RoundShape shape;
+    bool is_shaped = false;
+    bool is_copy = false;
+    uint32_t last_bytes = 0;
+    uint64_t combined = 0;              // fragments that some rank has pushed with data
+    std::vector<std::byte> value = {};  // elements as they are combined
+  };
+
+  void combine(const wire::Parsed& push);
+
+  const JobShape& shape_;
+  Round open_;
+  wire::RoundShape finished_;      // shape of the newest finished round
+  std::vector<std::byte> result_;  // as it is sent; empty: to nobody
+};
+
+}  // namespace pbox::fuzz
