@@ -165,8 +165,9 @@ class WorkerDriver {
     wire::Header header = header_of(place);
     header.set_type(wire::PacketType::kResult);
     header.dtype_scale = static_cast<uint16_t>(oracle_.tensors()[chunk.tensor].spec.dtype);
-    header.payload_bytes =
-        static_cast<uint16_t>(wire::fragment_length(chunk.bytes, kFragmentBytes, place.fragment));
+    const uint32_t bytes =
+        chunk.bytes == 0 ? 0 : wire::fragment_length(chunk.bytes, kFragmentBytes, place.fragment);
+    header.payload_bytes = static_cast<uint16_t>(bytes);
     if (const worker::SlotRound* slot = oracle_.slot(chunk)) {
       header.dtype_scale = static_cast<uint16_t>(slot->shape.dtype);
       header.timestamp_us = slot->shape.digest;
@@ -176,7 +177,7 @@ class WorkerDriver {
       header.round -= std::min<uint32_t>(age & 3, header.round);
       header.timestamp_us = header.round + 1 + (age >> 2 & 3u);  // own rounds that are in
     }
-    const std::vector<uint8_t> payload(header.payload_bytes, static_cast<uint8_t>(packet_number_));
+    const std::vector<uint8_t> payload(std::max(bytes, 1u), static_cast<uint8_t>(packet_number_));
     return join(header, payload.data());
   }
 

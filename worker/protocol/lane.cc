@@ -69,6 +69,8 @@ void Lane::note_packet(const wire::Header& header, uint64_t now_ns) {
 void Lane::measure(const ExchangeChunk& chunk, uint64_t now_ns) {
   PBOX_DCHECK(now_ns >= chunk.pushed_ns);
   if (chunk.is_measurable) rtt_.sample(now_ns - chunk.pushed_ns);
+  // A slot's round without data shows nothing of the path's rate.
+  if (chunk.wire_bytes == 0) return;
   window_.arrive(chunk.mark, chunk.wire_bytes, chunk.is_measurable, now_ns);
 }
 
