@@ -124,6 +124,7 @@ TEST_CASE("a worker that does not know the NIC's hash misdirects packets") {
     line.say("tried");
   });
   CHECK(process.heard() == "tried");
+  CHECK(process.finish() == "");
   CHECK(nic.counts().pushes_misdirected > 0);
 }
 
