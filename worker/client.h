@@ -30,8 +30,8 @@ namespace pbox::worker {
 struct ClientOptions : MembershipOptions {
   std::string port = "socket";  // as open_transport takes it; several, separated by |
   uint32_t wait_timeout_ms = 60'000;
-  std::string keys = {};          // folder of keys, for boxes that have keys; empty: none
-  uint64_t collective_bytes = 0;  // memory of the slots of a job of collectives; 0: the default
+  std::string keys = {};  // folder of keys, for boxes that have keys; empty: none
+  uint64_t collective_bytes = kSlotBytesDefault;  // memory of the slots of a job of collectives
 };
 
 using Callback = void (*)(void* user, uint32_t tensor, int status);

@@ -115,11 +115,7 @@ Result<proto::PartMap> ask_box(const MembershipOptions& options, const tls::Clie
 // is not waited for.
 Result<proto::PartMap> Client::ask_part_map(MembershipOptions& joining, uint64_t end_ns) {
   const std::vector<std::string> boxes = split_list(options_.box, ',');
-  uint64_t bytes = 0;
-  if (options_.collective) {
-    bytes =
-        options_.collective_bytes != 0 ? options_.collective_bytes : Collectives::kSlotBytesDefault;
-  }
+  uint64_t bytes = options_.collective ? options_.collective_bytes : 0;
   for (const TensorSpec& tensor : tensors_) {
     bytes += tensor.elements * wire::dtype_bytes(tensor.dtype);
   }

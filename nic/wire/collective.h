@@ -24,9 +24,12 @@ enum class Verb : uint8_t {
   kBroadcast = 3,
   kBarrier = 4,
 };
-inline constexpr uint32_t kVerbCount = 5;
 inline constexpr const char* kVerbNames[] = {"all_reduce", "reduce_scatter", "all_gather",
                                              "broadcast", "barrier"};
+// True if the verb combines values of the ranks; the others only move data.
+constexpr bool reduces(Verb verb) {
+  return verb == Verb::kAllReduce || verb == Verb::kReduceScatter;
+}
 
 // The way in which the box combines the pushes of a round. The first four are pbox_op of the C ABI.
 enum class Combine : uint8_t {

@@ -139,7 +139,7 @@ pbox_status pbox_create(const pbox_options* caller_options, pbox_context** conte
     chosen.optimize = options->mode == PBOX_MODE_OPTIMIZE;
     chosen.mean = options->reduction == PBOX_MEAN;
     chosen.collective = options->mode == PBOX_MODE_COLLECTIVE;
-    chosen.collective_bytes = options->collective_bytes;
+    if (options->collective_bytes > 0) chosen.collective_bytes = options->collective_bytes;
     chosen.chunk_bytes = options->chunk_bytes;
     chosen.window_bytes = options->window_bytes;
     if (options->join_timeout_ms > 0) chosen.join_timeout_ms = options->join_timeout_ms;

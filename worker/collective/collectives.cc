@@ -13,6 +13,7 @@ namespace {
 
 using wire::Audience;
 using wire::Combine;
+using wire::reduces;
 using wire::Verb;
 
 // A job needs slots for what is on its way and for what waits for the slowest rank.
@@ -20,10 +21,6 @@ constexpr uint64_t kSlotsMin = 16;
 
 Error invalid(const std::string& message) {
   return {ErrorCode::kInvalidArgument, message};
-}
-
-bool reduces(Verb verb) {
-  return verb == Verb::kAllReduce || verb == Verb::kReduceScatter;
 }
 
 // The box needs no type of an operation that only moves data.

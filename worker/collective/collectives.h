@@ -20,6 +20,9 @@
 
 namespace pbox::worker {
 
+// More than the bandwidth of most networks times the delay of the slowest rank.
+inline constexpr uint64_t kSlotBytesDefault = 32u << 20;
+
 // As pbox_collective_callback.
 using CollectiveCallback = void (*)(void* user, uint64_t operation, int status);
 
@@ -52,11 +55,8 @@ class Collectives {
 
   explicit Collectives(const Options& options);
 
-  // Returns the tensors to join with: slots of `bytes` together, or of kSlotBytesDefault if it is
-  // 0.
+  // Returns the tensors to join with: slots of `bytes` together.
   static std::vector<TensorSpec> slots(uint64_t bytes, uint32_t chunk_bytes);
-  // More than the bandwidth of most networks times the delay of the slowest rank.
-  static constexpr uint64_t kSlotBytesDefault = 32u << 20;
 
   // Returns an error that names the argument, or the operation's number.
   Result<uint64_t> start(const CollectiveRequest& request);
