@@ -34,8 +34,9 @@ struct PeerHost {
 struct PeerOptions {
   std::string model = "resnet50";
   std::string layout = "tensors";  // or "buffer": the same elements in one tensor
-  // What an exchange does. "exchange" sums named tensors in PBox and is an all-reduce elsewhere;
-  // "all_reduce", "reduce_scatter" and "all_gather" are collectives, one call per tensor.
+  // The call that an exchange makes. "exchange" sums named tensors in PBox and is an all-reduce
+  // elsewhere; "all_reduce", "reduce_scatter" and "all_gather" are collectives, one call per
+  // tensor.
   std::string call = "exchange";
   uint32_t worker_count = 2;  // Open MPI takes the number from mpirun instead
   uint32_t iterations = 0;    // 0: read commands from standard input

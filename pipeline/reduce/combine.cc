@@ -129,11 +129,6 @@ namespace pbox::reduce {
 HWY_EXPORT(combiner_table);
 HWY_EXPORT(divide_values);
 
-const Combiners& combiners() {
-  static const Combiners chosen = combiners_for(supported_targets().front().target);
-  return chosen;
-}
-
 Combiners combiners_for(int64_t target) {
   if constexpr (std::size(HWY_DISPATCH_TABLE(combiner_table)) == 1) {  // built for one target only
     return HWY_DISPATCH_TABLE(combiner_table)[0]();

@@ -26,9 +26,7 @@ struct Combiners {
   std::array<CombineFunction, wire::kCollectiveDtypeCount> max{};
 };
 
-// Returns the functions of the best target for this CPU, chosen on the first call.
-const Combiners& combiners();
-// Returns those of one of supported_targets(). For tests.
+// Returns the functions of one of supported_targets().
 Combiners combiners_for(int64_t target);
 
 // values[i] /= divisor, rounded to nearest. The values are f64, or f32 for the other floating-point

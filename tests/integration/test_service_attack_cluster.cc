@@ -138,6 +138,18 @@ WorkerMessage question_about_copy(bool taken) {
   return message;
 }
 
+// A rank of the job cannot reach the box.
+WorkerMessage report_of_loss(const char* box, uint32_t for_ms, uint32_t rank) {
+  WorkerMessage message;
+  proto::AskPartMap& question = *message.mutable_ask_part_map();
+  question.set_protocol_version(wire::kControlProtocolVersion);
+  question.set_job(kJob);
+  question.set_lost_box(box);
+  question.set_lost_for_ms(for_ms);
+  question.set_rank(rank);
+  return message;
+}
+
 // Each says the message to each box, for every small epoch.
 void expect_refusals(AttackedCluster& cluster, WorkerMessage message, const std::string& text) {
   const auto keys = cluster.stranger().load();
@@ -159,13 +171,7 @@ TEST_CASE("no tenant moves another one's parts, or takes or ends their copies") 
   expect_refusals(cluster, question_about_copy(false), "AskState");
   expect_refusals(cluster, question_about_copy(true), "AskState");
   for (const char* lost : {"a", "b"}) {
-    WorkerMessage map;
-    proto::AskPartMap& question = *map.mutable_ask_part_map();
-    question.set_protocol_version(wire::kControlProtocolVersion);
-    question.set_job(kJob);
-    question.set_lost_box(lost);
-    question.set_lost_for_ms(UINT32_MAX);
-    expect_refusals(cluster, map, "do not allow job");
+    expect_refusals(cluster, report_of_loss(lost, UINT32_MAX, 0), "do not allow job");
   }
   WorkerMessage copy = join_of(kJob);
   copy.mutable_join()->set_mode(1);
@@ -187,13 +193,7 @@ TEST_CASE("no rank moves parts of its own job by saying that it cannot reach the
   const auto keys = cluster.honest().load();
   constexpr uint32_t kLostForMs = 1'600;
   const auto lie = [&](const Daemon& box, const char* lost, uint32_t rank) {
-    WorkerMessage message;
-    proto::AskPartMap& question = *message.mutable_ask_part_map();
-    question.set_protocol_version(wire::kControlProtocolVersion);
-    question.set_job(kJob);
-    question.set_lost_box(lost);
-    question.set_lost_for_ms(kLostForMs);
-    question.set_rank(rank);
+    const WorkerMessage message = report_of_loss(lost, kLostForMs, rank);
     SecurePeer peer(box.control(), *keys);
     peer.say(message);
     const auto answer = peer.heard();

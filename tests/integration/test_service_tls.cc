@@ -47,6 +47,21 @@ std::string refusal(const WorkerOptions& options) {
   return process.heard(kDeadlineMs).value_or("no answer");
 }
 
+// Trains with the keys that PBOX_KEYS names. Returns the error; empty if there is none.
+std::string train_by_environment(const Daemon& daemon, const std::string& keys) {
+  WorkerProcess process([&](Line&) {
+    require(setenv("PBOX_KEYS", keys.c_str(), 1) == 0, "setenv");
+    pbox_options found;
+    require(pbox_options_from_environment(&found) == PBOX_OK, "the environment is refused");
+    const AbiWorker worker(worker_at(daemon.control(), found.keys));
+    worker.tensor("t", 20'000);
+    worker.join();
+    exchange(worker, 1.0f);
+    worker.leave();
+  });
+  return process.finish();
+}
+
 }  // namespace
 
 TEST_CASE("ranks with keys exchange data through a box with keys") {
@@ -83,17 +98,7 @@ TEST_CASE("the folder of keys may come from the environment") {
   const auto signer = authority();
   const KeyFolder box(signer, "pbox://rack/box/a"), keys(signer, kWorker);
   Daemon daemon(with_keys(box));
-  WorkerProcess process([&](Line&) {
-    require(setenv("PBOX_KEYS", keys.path().c_str(), 1) == 0, "setenv");
-    pbox_options found;
-    require(pbox_options_from_environment(&found) == PBOX_OK, "the environment is refused");
-    const AbiWorker worker(worker_at(daemon.control(), found.keys));
-    worker.tensor("t", 20'000);
-    worker.join();
-    exchange(worker, 1.0f);
-    worker.leave();
-  });
-  CHECK(process.finish() == "");
+  CHECK(train_by_environment(daemon, keys.path()) == "");
 }
 
 TEST_CASE("a worker joins with a token in place of a folder, and is told what is wrong with it") {
@@ -112,17 +117,7 @@ TEST_CASE("a worker joins with a token in place of a folder, and is told what is
   CHECK_THAT(refused(), Catch::Contains("cert.pem in the token " + token + " expired on 20"));
   CHECK(daemon.metric("pbox_handshakes_refused_total") == 0);  // all without asking the box
   folder.write("token", keys.token() + "\n");
-  WorkerProcess process([&](Line&) {
-    require(setenv("PBOX_KEYS", token.c_str(), 1) == 0, "setenv");
-    pbox_options found;
-    require(pbox_options_from_environment(&found) == PBOX_OK, "the environment is refused");
-    const AbiWorker worker(worker_at(daemon.control(), found.keys));
-    worker.tensor("t", 20'000);
-    worker.join();
-    exchange(worker, 1.0f);
-    worker.leave();
-  });
-  CHECK(process.finish() == "");
+  CHECK(train_by_environment(daemon, token) == "");
 }
 
 TEST_CASE("each worker that may not join is told at once why, and what to do") {
