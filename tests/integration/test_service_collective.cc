@@ -138,6 +138,25 @@ TEST_CASE("ranks that are processes get the results of every collective") {
   CHECK(daemon.metric("pbox_jobs_finished_total") == 1);
 }
 
+TEST_CASE("the slots are as large as is asked, and 32 MiB by default") {
+  const Daemon daemon;
+  const uint32_t asked = GENERATE(0u, 1u << 20);
+  WorkerProcess alone([&](Line&) {
+    const AbiWorker worker({.box = daemon.control(), .adjust = [&](pbox_options& options) {
+                              options.mode = PBOX_MODE_COLLECTIVE;
+                              options.collective_bytes = asked;
+                            }});
+    worker.join();
+    // With recovery copy a rank has a copy of each slot. A slot is a chunk of 31.5 KiB.
+    constexpr uint64_t kChunkBytes = 32'256;
+    const uint64_t bytes = asked == 0 ? 32u << 20 : asked;
+    require(worker.statistics().shadow_bytes == bytes / kChunkBytes * kChunkBytes,
+            std::to_string(worker.statistics().shadow_bytes) + " bytes of slots");
+    worker.leave();
+  });
+  CHECK(alone.finish() == "");
+}
+
 TEST_CASE("callbacks end operations, and may start others") {
   const Daemon daemon;
   WorkerProcess alone([&](Line&) {
