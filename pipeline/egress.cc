@@ -1,5 +1,5 @@
-// A box's packets: replies first, then per tenant and job, in turns (egress_turns.h), the results
-// that are sent again, the fan-out of finished chunks, and answers to PULL.
+// A box's packets: replies first, then tenants and jobs in turns (egress_turns.h). Within the turn
+// of a job its parts have one order: by priority, then by age.
 #include "pipeline/egress.h"
 
 #include "nic/wire/path_probe.h"
@@ -8,6 +8,65 @@
 #include "pipeline/round_tracing.h"
 
 namespace pbox::pipeline {
+namespace {
+
+const EgressPlace* earlier(const EgressPlace* one, const EgressPlace* other) {
+  if (one == nullptr || other == nullptr) return one != nullptr ? one : other;
+  return other->is_before(*one) ? other : one;
+}
+
+template <typename Queued>
+const EgressPlace* place_of(const Queued* queued) {
+  return queued != nullptr ? &queued->place : nullptr;
+}
+
+// Returns the place of the shard's next first copy; null if none waits.
+const EgressPlace* next_place(const JobShard& shard) {
+  const EgressQueue::Cursor& cursor = shard.egress.cursor;
+  const EgressPlace* next = cursor.count > 0 ? &cursor.group[0].place : nullptr;
+  next = earlier(next, place_of(shard.egress.top()));
+  if (shard.sync.model == wire::SyncModel::kBsp) {
+    return earlier(next, place_of(shard.egress.top_answer()));
+  }
+  return shard.reply_cursor.ranks.empty() ? next : earlier(next, &shard.reply_place);
+}
+
+const EgressPlace* next_resend_place(const JobShard& shard) {
+  return place_of(shard.egress.top_resend());
+}
+
+// Returns the part whose place comes first; null if no part has one.
+template <typename Place>
+JobShard* first_shard(const EgressJob& job, const Place& place) {
+  if (job.shards.size() == 1) {
+    return place(*job.shards[0]) != nullptr ? job.shards[0] : nullptr;
+  }
+  JobShard* first = nullptr;
+  const EgressPlace* best = nullptr;
+  for (JobShard* shard : job.shards) {
+    const EgressPlace* one = place(*shard);
+    if (earlier(best, one) == best) continue;
+    best = one;
+    first = shard;
+  }
+  return first;
+}
+
+// Returns the part that has the job's oldest resend. Some part must have one.
+JobShard& with_oldest_resend(const EgressJob& job) {
+  JobShard* oldest = nullptr;
+  uint64_t sequence = UINT64_MAX;
+  for (JobShard* shard : job.shards) {
+    const Answer* one = shard->egress.oldest_resend();
+    if (one == nullptr || one->place.sequence >= sequence) continue;
+    sequence = one->place.sequence;
+    oldest = shard;
+  }
+  PBOX_DCHECK(oldest != nullptr);
+  return *oldest;
+}
+
+}  // namespace
 
 Egress::Egress(EngineContext& context, FlightRecording& flight)
     : context_(context), flight_(flight), replies_(kReplyCapacity) {}
@@ -15,9 +74,9 @@ Egress::Egress(EngineContext& context, FlightRecording& flight)
 std::span<const nic::TxPacket> Egress::to_send() {
   if (outgoing_begin_ == outgoing_end_) {
     outgoing_begin_ = 0;
-    outgoing_end_ = turns_.fill_burst(
-        fill_replies(0), outgoing_.size(),
-        [this](JobShard& shard, size_t filled) { return fill_shard(shard, filled); });
+    outgoing_end_ =
+        turns_.fill_burst(fill_replies(0), outgoing_.size(),
+                          [this](const EgressJob& job, EgressRoom& room) { fill_job(job, room); });
     results_changed_ = false;
   } else if (results_changed_) {
     refresh_unsent();
@@ -73,83 +132,124 @@ void Egress::seal(Session& session, size_t index) {
   session.seal.seal(context_.tag, outgoing_[index], room_.at(index));
 }
 
-size_t Egress::fill_shard(JobShard& shard, size_t filled) {
-  const size_t limit = outgoing_.size();
-  const bool has_work = shard.egress.cursor.count > 0 || !shard.egress.empty() ||
-                        shard.egress.has_resend() || shard.egress.has_answer() ||
-                        !shard.reply_cursor.ranks.empty();
-  if (!has_work) return filled;
-  PBOX_DCHECK(shard.egress_deficit_bytes > 0);
-  filled = fill_resends(shard, filled, limit);
-  PBOX_DCHECK(filled <= limit);
-  if (shard.sync.model != wire::SyncModel::kBsp) return fill_due_replies(shard, filled, limit);
-  filled = fill_fan_out(shard, filled, limit);
-  return fill_answers(shard, filled, limit);
-}
-
-// Resends go first, since somebody waits for them already. While first copies wait too, resends
-// take at most half of the job's turn and of the burst: ranks that ask again and again, or with a
-// spoofed mask, cannot keep the others from their results.
-size_t Egress::fill_resends(JobShard& shard, size_t filled, size_t limit) {
-  const bool others_wait = shard.egress.cursor.count > 0 || !shard.egress.empty() ||
-                           shard.egress.has_answer() || !shard.reply_cursor.ranks.empty();
-  const int64_t reserved_bytes = others_wait ? shard.egress_deficit_bytes / 2 : 0;
-  if (others_wait) limit = filled + (limit - filled) / 2;
-  shard.egress_deficit_bytes -= reserved_bytes;
-  Resend resend;
-  while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_resend(resend)) {
-    PBOX_DCHECK(resend.chunk != nullptr);
-    const size_t before = filled;
-    filled = fill_fragments(shard, resend, wire::flag::kRetransmission, filled, limit);
-    context_.counters.add(Counter::kResultsResent, filled - before);
-    if (resend.mask != 0) shard.egress.push_resend(resend);
+void Egress::fill_job(const EgressJob& job, EgressRoom& room) {
+  PBOX_DCHECK(!job.shards.empty() && room.limit <= outgoing_.size());
+  fill_resends(job, room);
+  while (!room.is_used_up()) {
+    JobShard* shard = first_shard(job, next_place);
+    if (shard == nullptr) return;
+    if (shard->sync.model != wire::SyncModel::kBsp) {
+      fill_due_replies(*shard, room);
+    } else if (shard->egress.cursor.count > 0 || shard->egress.top() != nullptr) {
+      fill_fan_out(*shard, room);
+    } else {
+      fill_answer(*shard, room);
+    }
   }
-  shard.egress_deficit_bytes += reserved_bytes;
-  return filled;
 }
 
-// Jobs whose model is not BSP: replies carry the chunk as it is when they leave.
-size_t Egress::fill_due_replies(JobShard& shard, size_t filled, size_t limit) {
+// A resend goes before first copies of the same priority, since somebody waits for it already, and
+// after those that are more urgent. One packet is for the oldest resend, whatever its priority, so
+// that none starves. While first copies wait too, resends take at most half of the job's turn and
+// of the burst: ranks that ask again and again, or with a spoofed mask, cannot keep the others from
+// their results.
+void Egress::fill_resends(const EgressJob& job, EgressRoom& room) {
+  if (first_shard(job, next_resend_place) == nullptr) return;
+  const JobShard* waiting = first_shard(job, next_place);
+  const int32_t least = waiting != nullptr ? next_place(*waiting)->priority : INT32_MIN;
+  EgressRoom share = room;
+  if (waiting != nullptr) {
+    share.bytes -= room.bytes / 2;
+    share.limit = room.filled + (room.limit - room.filled) / 2;
+  }
+  const int64_t bytes = share.bytes;
+  if (!share.is_used_up()) {
+    PBOX_DCHECK(share.filled < share.limit && share.bytes > 0);
+    JobShard& shard = with_oldest_resend(job);
+    Answer oldest;
+    shard.egress.pop_oldest_resend(oldest);
+    EgressRoom one = share;
+    one.limit = one.filled + 1;
+    resend(shard, oldest, one);
+    share.filled = one.filled;
+    share.bytes = one.bytes;
+  }
+  while (!share.is_used_up()) {
+    JobShard* shard = first_shard(job, next_resend_place);
+    if (shard == nullptr || shard->egress.top_resend()->place.priority < least) break;
+    Answer next;
+    shard->egress.pop_resend(next);
+    resend(*shard, next, share);
+  }
+  PBOX_DCHECK(room.filled <= share.filled && share.filled <= share.limit);
+  room.filled = share.filled;
+  room.bytes -= bytes - share.bytes;
+}
+
+void Egress::resend(JobShard& shard, Answer& asked, EgressRoom& room) {
+  PBOX_DCHECK(asked.chunk != nullptr && asked.mask != 0);
+  const size_t before = room.filled;
+  fill_fragments(shard, asked, wire::flag::kRetransmission, room);
+  context_.counters.add(Counter::kResultsResent, room.filled - before);
+  if (asked.mask != 0) shard.egress.give_back_resend(asked);
+}
+
+// Jobs whose model is not BSP: makes the packets for one rank. Replies carry the chunk as it is
+// when they leave.
+void Egress::fill_due_replies(JobShard& shard, EgressRoom& room) {
   sync::ReplyCursor& at = shard.reply_cursor;
-  FanOut next;
-  while (filled < limit && shard.egress_deficit_bytes > 0) {
-    if (at.ranks.empty()) {
-      if (!shard.egress.pop(next)) break;
-      sync::ChunkSync& waiting = *next.chunk->sync;
-      PBOX_DCHECK(waiting.queued);
-      at = {next.chunk, waiting.replies_due, next.chunk->id % shard.worker_count(), 0};
-      waiting.replies_due = {};
-      waiting.queued = false;
-      continue;
-    }
-    if (!at.ranks.has(at.rank)) {
-      const uint32_t rank = at.ranks.next(at.rank);
-      at.rank = rank != sync::RankSet::kNone ? rank : at.ranks.next(0);
-      at.fragment = 0;
-    }
-    PBOX_DCHECK(at.rank < shard.worker_count() && at.ranks.has(at.rank));
-    Session& session = shard.sessions()[at.rank];
-    const ResultMaker maker(shard, session, *at.chunk, at.chunk->open_round() - 1, context_.tag);
-    const bool sends = session.present && session.reachable;
-    for (; sends && at.fragment < at.chunk->fragment_count; ++at.fragment) {
-      if (filled == limit || shard.egress_deficit_bytes <= 0) return filled;
-      maker.make(at.fragment, 0, room_.at(filled), outgoing_[filled]);
-      shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
-      ++filled;
-    }
-    at.ranks.remove(at.rank);
+  if (!at.ranks.empty() && !at.ranks.has(at.rank)) at.fragment = 0;
+  if (!at.ranks.empty() && at.fragment == 0) give_way(shard);
+  if (at.ranks.empty()) {
+    FanOut next;
+    if (!shard.egress.pop(next)) return;
+    sync::ChunkSync& waiting = *next.chunk->sync;
+    PBOX_DCHECK(waiting.queued);
+    at = {next.chunk, waiting.replies_due, next.chunk->id % shard.worker_count(), 0};
+    shard.reply_place = next.place;
+    waiting.replies_due = {};
+    waiting.queued = false;
+    if (at.ranks.empty()) return;
   }
-  return filled;
+  if (!at.ranks.has(at.rank)) {
+    const uint32_t rank = at.ranks.next(at.rank);
+    at.rank = rank != sync::RankSet::kNone ? rank : at.ranks.next(0);
+    at.fragment = 0;
+  }
+  PBOX_DCHECK(at.rank < shard.worker_count() && at.ranks.has(at.rank));
+  Session& session = shard.sessions()[at.rank];
+  PBOX_DCHECK(at.chunk->rounds_finished > 0 && at.fragment <= at.chunk->fragment_count);
+  const ResultMaker maker(shard, session, *at.chunk, at.chunk->open_round() - 1, context_.tag);
+  const bool sends = session.present && session.reachable;
+  for (; sends && at.fragment < at.chunk->fragment_count; ++at.fragment) {
+    if (room.is_used_up()) return;
+    maker.make(at.fragment, 0, room_.at(room.filled), outgoing_[room.filled]);
+    room.take(outgoing_[room.filled].header.payload_bytes);
+  }
+  at.ranks.remove(at.rank);
+  at.fragment = 0;
 }
 
-size_t Egress::fill_answers(JobShard& shard, size_t filled, size_t limit) {
+// Puts the ranks that are still to be served back, if a more urgent chunk waits.
+void Egress::give_way(JobShard& shard) {
+  sync::ReplyCursor& at = shard.reply_cursor;
+  const FanOut* next = shard.egress.top();
+  if (next == nullptr || next->place.priority <= shard.reply_place.priority) return;
+  PBOX_DCHECK(at.chunk != nullptr && at.chunk->sync != nullptr);
+  sync::ChunkSync& waiting = *at.chunk->sync;
+  waiting.replies_due.add(at.ranks);
+  at.ranks = {};
+  if (waiting.queued) return;
+  waiting.queued = true;
+  shard.egress.give_back({at.chunk, at.chunk->open_round(), shard.reply_place});
+}
+
+void Egress::fill_answer(JobShard& shard, EgressRoom& room) {
   Answer answer;
-  while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_answer(answer)) {
-    PBOX_DCHECK(answer.chunk != nullptr && answer.mask != 0);
-    filled = fill_fragments(shard, answer, 0, filled, limit);
-    if (answer.mask != 0) shard.egress.return_answer(answer);
-  }
-  return filled;
+  if (!shard.egress.pop_answer(answer)) return;
+  PBOX_DCHECK(answer.chunk != nullptr && answer.mask != 0);
+  fill_fragments(shard, answer, 0, room);
+  if (answer.mask != 0) shard.egress.give_back_answer(answer);
 }
 
 // Weights may change after a full port has refused packets that point at them. Their labels must be
@@ -173,8 +273,7 @@ void Egress::refresh_unsent() {
 }
 
 // Makes as many of the fragments as there is room for. The others stay in the mask.
-size_t Egress::fill_fragments(JobShard& shard, Resend& asked, uint8_t flags, size_t filled,
-                              size_t limit) {
+void Egress::fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, EgressRoom& room) {
   Chunk& chunk = *asked.chunk;
   PBOX_DCHECK(asked.rank < shard.worker_count());
   PBOX_DCHECK((asked.mask & ~chunk.full_mask) == 0);
@@ -184,47 +283,69 @@ size_t Egress::fill_fragments(JobShard& shard, Resend& asked, uint8_t flags, siz
   // The rank has consumed it meanwhile, is excluded, or has come back and was not heard yet.
   if (!is_wanted || !session.present || !session.reachable) {
     asked.mask = 0;
-    return filled;
+    return;
   }
   const ResultMaker maker(shard, session, chunk, chunk.open_round() - 1, context_.tag);
-  while (asked.mask != 0 && filled < limit && shard.egress_deficit_bytes > 0) {
+  while (asked.mask != 0 && !room.is_used_up()) {
     const auto fragment = static_cast<uint32_t>(__builtin_ctzll(asked.mask));
     asked.mask &= asked.mask - 1;
-    maker.make(fragment, flags, room_.at(filled), outgoing_[filled]);
-    shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
-    ++filled;
+    maker.make(fragment, flags, room_.at(room.filled), outgoing_[room.filled]);
+    room.take(outgoing_[room.filled].header.payload_bytes);
   }
-  return filled;
 }
 
-size_t Egress::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
-  PBOX_DCHECK(filled <= limit && limit <= outgoing_.size());
+// Makes the group's packets for one worker. Between workers, a chunk that is more urgent goes
+// before the rest of the group.
+void Egress::fill_fan_out(JobShard& shard, EgressRoom& room) {
   EgressQueue::Cursor& cursor = shard.egress.cursor;
-  while (filled < limit && shard.egress_deficit_bytes > 0) {
-    if (cursor.count == 0 && !begin_fan_out(shard.egress)) break;
-    PBOX_DCHECK(cursor.index <= cursor.count && cursor.step < shard.worker_count());
-    const FanOut& first = cursor.group[0];
-    const uint32_t rank = (cursor.step + first.chunk->id + first.round) % shard.worker_count();
-    filled = fill_group(shard, shard.sessions()[rank], filled, limit);
-    if (cursor.index < cursor.count) break;  // no room, or another job's turn
-    cursor.index = 0;
-    if (++cursor.step == shard.worker_count()) cursor.count = 0;
-  }
-  return filled;
+  if (cursor.count > 0 && !cursor.is_within_worker()) give_way(shard.egress);
+  if (cursor.count == 0 && !begin_fan_out(shard)) return;
+  PBOX_DCHECK(cursor.index <= cursor.count && cursor.step < shard.worker_count());
+  const uint32_t rank = (cursor.step + cursor.rotation) % shard.worker_count();
+  fill_group(shard, shard.sessions()[rank], room);
+  if (cursor.index < cursor.count) return;  // no room, or another job's turn
+  cursor.index = 0;
+  if (++cursor.step == shard.worker_count()) cursor.count = 0;
 }
 
-bool Egress::begin_fan_out(EgressQueue& egress) {
+void Egress::give_way(EgressQueue& egress) {
+  EgressQueue::Cursor& cursor = egress.cursor;
+  PBOX_DCHECK(cursor.count > 0 && !cursor.is_within_worker());
+  const FanOut* next = egress.top();
+  if (next == nullptr || next->place.priority <= cursor.group[cursor.count - 1].place.priority) {
+    return;
+  }
+  for (uint32_t index = 0; index < cursor.count; ++index) {
+    FanOut rest = cursor.group[index];
+    rest.step = cursor.step;
+    rest.rotation = cursor.rotation;
+    egress.give_back(rest);
+  }
+  cursor.count = 0;
+}
+
+// The chunks of a group begin at the same worker.
+bool Egress::begin_fan_out(JobShard& shard) {
+  EgressQueue& egress = shard.egress;
   EgressQueue::Cursor& cursor = egress.cursor;
   PBOX_DCHECK(cursor.count == 0);
-  cursor.step = cursor.index = cursor.fragment = 0;
-  while (cursor.count < cursor.group.size() && egress.pop(cursor.group[cursor.count])) {
-    ++cursor.count;
-  }
-  return cursor.count > 0;
+  FanOut& first = cursor.group[0];
+  if (!egress.pop(first)) return false;
+  cursor.step = first.step;
+  cursor.rotation =
+      first.step > 0 ? first.rotation : (first.chunk->id + first.round) % shard.worker_count();
+  PBOX_DCHECK(cursor.step < shard.worker_count() && cursor.rotation < shard.worker_count());
+  cursor.index = cursor.fragment = 0;
+  cursor.count = 1;
+  const FanOut* second = egress.top();
+  const bool fits = second != nullptr && second->step == first.step &&
+                    (second->step == 0 || second->rotation == first.rotation);
+  if (fits && egress.pop(cursor.group[1])) cursor.count = 2;
+  return true;
 }
 
 // Makes the rest of the group's packets for one worker.
-size_t Egress::fill_group(JobShard& shard, Session& session, size_t filled, size_t limit) {
+void Egress::fill_group(JobShard& shard, Session& session, EgressRoom& room) {
   EgressQueue::Cursor& cursor = shard.egress.cursor;
   PBOX_DCHECK(cursor.count <= cursor.group.size());
   for (; cursor.index < cursor.count; ++cursor.index, cursor.fragment = 0) {
@@ -241,14 +362,13 @@ size_t Egress::fill_group(JobShard& shard, Session& session, size_t filled, size
     const uint32_t packets = announces ? 1 : maker.fragment_count();
     PBOX_DCHECK(packets > 0 && packets <= limits::kFragmentCountMax);
     for (; sends && cursor.fragment < packets; ++cursor.fragment) {
-      if (filled == limit || shard.egress_deficit_bytes <= 0) return filled;
+      if (room.is_used_up()) return;
       if (announces) {
-        make_announcement(shard, session, at, filled);
+        make_announcement(shard, session, at, room.filled);
       } else {
-        maker.make(cursor.fragment, 0, room_.at(filled), outgoing_[filled]);
+        maker.make(cursor.fragment, 0, room_.at(room.filled), outgoing_[room.filled]);
       }
-      shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
-      ++filled;
+      room.take(outgoing_[room.filled].header.payload_bytes);
     }
     if (cursor.step + 1 < shard.worker_count()) continue;
     at.chunk->fanned_out_rounds = at.round + 1;
@@ -257,7 +377,6 @@ size_t Egress::fill_group(JobShard& shard, Session& session, size_t filled, size
       trace_round(shard, *at.chunk, at.round, TraceEvent::Kind::kSent);
     }
   }
-  return filled;
 }
 
 // Delivery `pull`, and ranks that a slot's result is not for: tells the worker that the chunk is

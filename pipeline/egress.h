@@ -1,6 +1,7 @@
-// The packets of a pipeline that leave: replies, then per tenant and job, in turns
-// (egress_turns.h), the results that are sent again, the fan-out of finished chunks, and answers to
-// PULL. The pipeline's core calls everything here.
+// The packets of a pipeline that leave: replies, then results of tenants and jobs in turns
+// (egress_turns.h). Within a job, results leave by priority, whichever part they are of, and
+// whether they are sent again, fanned out, or asked for by PULL. The pipeline's core calls
+// everything here.
 //
 //   egress.cc          results, by job and priority
 //   egress_replies.cc  STATUS and GRANT
@@ -76,16 +77,21 @@ class Egress {
   // Returns false if the queue of replies is full; the worker's timer asks again.
   bool push_reply(Session& session, const wire::Header& header, const wire::StatusPayload& status,
                   const Path& path);
-  // Each fills outgoing_ from index `filled` to at most `limit`, and returns the new fill level.
+  // Fills outgoing_ from index `filled` on, and returns the new fill level.
   size_t fill_replies(size_t filled);
-  size_t fill_shard(JobShard& shard, size_t filled);
-  size_t fill_fan_out(JobShard& shard, size_t filled, size_t limit);
-  size_t fill_group(JobShard& shard, Session& session, size_t filled, size_t limit);
-  size_t fill_resends(JobShard& shard, size_t filled, size_t limit);
-  size_t fill_answers(JobShard& shard, size_t filled, size_t limit);
-  size_t fill_due_replies(JobShard& shard, size_t filled, size_t limit);
-  size_t fill_fragments(JobShard& shard, Resend& asked, uint8_t flags, size_t filled, size_t limit);
-  static bool begin_fan_out(EgressQueue& egress);
+  // Each adds packets while there is room.
+  void fill_job(const EgressJob& job, EgressRoom& room);
+  void fill_resends(const EgressJob& job, EgressRoom& room);
+  void resend(JobShard& shard, Answer& asked, EgressRoom& room);
+  void fill_fan_out(JobShard& shard, EgressRoom& room);
+  void fill_group(JobShard& shard, Session& session, EgressRoom& room);
+  void fill_answer(JobShard& shard, EgressRoom& room);
+  void fill_due_replies(JobShard& shard, EgressRoom& room);
+  void fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, EgressRoom& room);
+  static bool begin_fan_out(JobShard& shard);
+  // Put back what is leaving, if something more urgent waits.
+  static void give_way(EgressQueue& egress);
+  static void give_way(JobShard& shard);
   void make_announcement(const JobShard& shard, Session& session, const FanOut& at, size_t index);
   void seal(Session& session, size_t index);
   // Makes again the packets that the port has not taken and whose chunks may have changed since.

@@ -10,8 +10,7 @@ namespace {
 
 // std::push_heap keeps the greatest element in front, so "less" means "leaves later".
 constexpr auto leaves_later = [](const auto& a, const auto& b) {
-  if (a.priority != b.priority) return a.priority < b.priority;
-  return a.sequence > b.sequence;
+  return b.place.is_before(a.place);
 };
 
 }  // namespace
@@ -19,15 +18,15 @@ constexpr auto leaves_later = [](const auto& a, const auto& b) {
 void EgressQueue::reserve(size_t results, bool answers) {
   heap_.reserve(results);
   if (answers) answers_.reserve(kAnswerCapacity);
-  PBOX_DCHECK(heap_.empty() && resend_head_ == resend_tail_);
-  resends_.resize(kResendCapacity);
+  PBOX_DCHECK(heap_.empty() && resends_.empty());
+  resends_.reserve(kResendCapacity);
 }
 
-void EgressQueue::push(Chunk* chunk, uint32_t round, int32_t priority) {
-  PBOX_DCHECK(chunk != nullptr);
+void EgressQueue::give_back(const FanOut& rest) {
+  PBOX_DCHECK(rest.chunk != nullptr);
   if (heap_.size() == heap_.capacity()) drop_superseded();
   PBOX_DCHECK(heap_.size() < heap_.capacity());
-  heap_.push_back({chunk, round, priority, next_sequence_++});
+  heap_.push_back(rest);
   std::push_heap(heap_.begin(), heap_.end(), leaves_later);
 }
 
@@ -44,51 +43,71 @@ bool EgressQueue::pop(FanOut& next) {
   next = heap_.back();
   heap_.pop_back();
   PBOX_DCHECK(next.chunk != nullptr);
+  PBOX_DCHECK(heap_.empty() || !heap_.front().place.is_before(next.place));
   return true;
 }
 
-bool EgressQueue::push_resend(const Resend& resend) {
-  PBOX_DCHECK(resend.chunk != nullptr);
-  PBOX_DCHECK(resend_tail_ - resend_head_ <= kResendCapacity);
-  if (resend_tail_ != resend_head_) {
-    Resend& last = resends_[(resend_tail_ - 1) % kResendCapacity];
-    if (last.chunk == resend.chunk && last.round == resend.round && last.rank == resend.rank) {
-      last.mask |= resend.mask;
+bool EgressQueue::push_resend(const Answer& asked, int32_t priority) {
+  PBOX_DCHECK(asked.chunk != nullptr);
+  if (newest_resend_.chunk == asked.chunk && newest_resend_.round == asked.round &&
+      newest_resend_.rank == asked.rank) {
+    const auto newest = std::find_if(resends_.begin(), resends_.end(), [&](const Answer& one) {
+      return one.place.sequence == newest_resend_.place.sequence;
+    });
+    if (newest != resends_.end()) {
+      PBOX_DCHECK(newest->chunk == asked.chunk && newest->rank == asked.rank);
+      newest->mask |= asked.mask;
       return true;
     }
   }
-  if (resend_tail_ - resend_head_ >= kResendCapacity) return false;
-  resends_[resend_tail_++ % kResendCapacity] = resend;
+  if (resends_.size() == resends_.capacity()) return false;
+  newest_resend_ = asked;
+  newest_resend_.place = {priority, take_sequence()};
+  insert(resends_, newest_resend_);
   return true;
 }
 
-bool EgressQueue::push_answer(const Resend& asked, int32_t priority) {
+const Answer* EgressQueue::oldest_resend() const {
+  const auto oldest = std::min_element(
+      resends_.begin(), resends_.end(),
+      [](const Answer& a, const Answer& b) { return a.place.sequence < b.place.sequence; });
+  return oldest == resends_.end() ? nullptr : &*oldest;
+}
+
+bool EgressQueue::pop_oldest_resend(Answer& oldest) {
+  const Answer* found = oldest_resend();
+  if (found == nullptr) return false;
+  oldest = *found;
+  PBOX_DCHECK(oldest.chunk != nullptr && oldest.mask != 0);
+  resends_[static_cast<size_t>(found - resends_.data())] = resends_.back();
+  resends_.pop_back();
+  std::make_heap(resends_.begin(), resends_.end(), leaves_later);
+  return true;
+}
+
+bool EgressQueue::push_answer(const Answer& asked, int32_t priority) {
   PBOX_DCHECK(asked.chunk != nullptr);
   if (answers_.size() == answers_.capacity()) return false;
-  return_answer({asked, priority, next_sequence_++});
+  Answer answer = asked;
+  answer.place = {priority, take_sequence()};
+  insert(answers_, answer);
   return true;
 }
 
-void EgressQueue::return_answer(const Answer& answer) {
+void EgressQueue::insert(std::vector<Answer>& heap, const Answer& answer) {
   PBOX_DCHECK(answer.chunk != nullptr && answer.mask != 0);
-  PBOX_DCHECK(answers_.size() < answers_.capacity());
-  answers_.push_back(answer);
-  std::push_heap(answers_.begin(), answers_.end(), leaves_later);
+  PBOX_DCHECK(heap.size() < heap.capacity());
+  heap.push_back(answer);
+  std::push_heap(heap.begin(), heap.end(), leaves_later);
 }
 
-bool EgressQueue::pop_answer(Answer& next) {
-  if (answers_.empty()) return false;
-  std::pop_heap(answers_.begin(), answers_.end(), leaves_later);
-  next = answers_.back();
+bool EgressQueue::take_top(std::vector<Answer>& heap, Answer& next) {
+  if (heap.empty()) return false;
+  std::pop_heap(heap.begin(), heap.end(), leaves_later);
+  next = heap.back();
   PBOX_DCHECK(next.chunk != nullptr && next.mask != 0);
-  answers_.pop_back();
-  return true;
-}
-
-bool EgressQueue::pop_resend(Resend& next) {
-  if (resend_head_ == resend_tail_) return false;
-  next = resends_[resend_head_++ % kResendCapacity];
-  PBOX_DCHECK(next.chunk != nullptr);
+  heap.pop_back();
+  PBOX_DCHECK(heap.empty() || !heap.front().place.is_before(next.place));
   return true;
 }
 

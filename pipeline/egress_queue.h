@@ -1,12 +1,14 @@
-// A job's finished chunks on one pipeline, in the order in which they leave: strictly by descending
-// priority, then by ascending sequence number (P3: Jayarajan et al., MLSys 2019). An order by
-// priority alone would let chunks of equal priority starve. Bounded, and allocated once, by
-// reserve(). The pipeline's own core calls everything else.
+// A shard's finished chunks, in the order in which they leave: strictly by descending priority,
+// then by ascending sequence number (P3: Jayarajan et al., MLSys 2019). An order by priority alone
+// would let chunks of equal priority starve. Sequence numbers are the pipeline's, so that the parts
+// of a job have one order. Bounded, and allocated once, by reserve(). The pipeline's own core calls
+// everything else.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -15,26 +17,36 @@ namespace pbox::pipeline {
 
 struct Chunk;
 
-// A finished round of a chunk that is to leave for every worker.
+// The position of something that leaves, among all that leaves of one job.
+struct EgressPlace {
+  int32_t priority = 0;
+  uint64_t sequence = 0;
+
+  bool is_before(const EgressPlace& other) const {
+    if (priority != other.priority) return priority > other.priority;
+    return sequence < other.sequence;
+  }
+};
+
+// A finished round of a chunk that is to leave for every worker. Step `step` of [0, workers) serves
+// rank (step + rotation) % workers, so that successive chunks do not all reach the same worker
+// first.
 struct FanOut {
   Chunk* chunk = nullptr;
   uint32_t round = 0;
-  int32_t priority = 0;
-  uint64_t sequence = 0;
+  EgressPlace place = {};
+  uint32_t step = 0;      // ranks that were served before something more urgent went first
+  uint32_t rotation = 0;  // valid if step > 0
 };
 
-// Fragments of a finished round that one worker lacks and is sent again.
-struct Resend {
+// Fragments of a finished round that one worker lacks. They are sent again, or, with delivery
+// `pull`, for the first time.
+struct Answer {
   Chunk* chunk = nullptr;
   uint32_t round = 0;
   uint32_t rank = 0;
   uint64_t mask = 0;  // one bit per fragment
-};
-
-// Delivery `pull`: fragments of a finished round that one worker asks for the first time.
-struct Answer : Resend {
-  int32_t priority = 0;
-  uint64_t sequence = 0;
+  EgressPlace place = {};
 };
 
 class EgressQueue {
@@ -44,55 +56,70 @@ class EgressQueue {
   void reserve(size_t results, bool answers = false);
   // Returns the bytes that reserve() takes. Any thread.
   static constexpr size_t reserved_bytes(size_t results, bool answers) {
-    return results * sizeof(FanOut) + kResendCapacity * sizeof(Resend) +
+    return results * sizeof(FanOut) + kResendCapacity * sizeof(Answer) +
            (answers ? kAnswerCapacity * sizeof(Answer) : 0);
   }
+  // Draws sequence numbers from there from now on; from here again if null.
+  void number_from(uint64_t* sequence) { shared_sequence_ = sequence; }
 
   // Never full: reserve() has room for every result that chunks keep.
-  void push(Chunk* chunk, uint32_t round, int32_t priority);
+  void push(Chunk* chunk, uint32_t round, int32_t priority) {
+    give_back({chunk, round, {priority, take_sequence()}});
+  }
+  // Puts a round that has left for some ranks back, in its former place.
+  void give_back(const FanOut& rest);
   bool pop(FanOut& next);
-  bool empty() const { return heap_.empty(); }
+  // Returns the next to leave; null if there is none.
+  const FanOut* top() const { return heap_.empty() ? nullptr : &heap_.front(); }
   size_t size() const { return heap_.size(); }
 
-  // Returns false when the queue is full. The worker's timer asks again.
-  bool push_resend(const Resend& resend);
-  bool pop_resend(Resend& next);
-  bool has_resend() const {
-    PBOX_DCHECK(resend_head_ <= resend_tail_);
-    return resend_head_ != resend_tail_;
-  }
-
-  // Answers leave in the same order as finished rounds. Returns false when the queue is full.
-  bool push_answer(const Resend& asked, int32_t priority);
-  // Puts the rest of an answer back, in its former place.
-  void return_answer(const Answer& answer);
-  bool pop_answer(Answer& next);
-  bool has_answer() const { return !answers_.empty(); }
+  // The same for resends and for answers. Return false when the queue is full; the worker's timer
+  // asks again. A resend is merged into the one before if that one is for the same worker, chunk
+  // and round. `asked.place` is ignored.
+  bool push_resend(const Answer& asked, int32_t priority);
+  void give_back_resend(const Answer& rest) { insert(resends_, rest); }
+  bool pop_resend(Answer& next) { return take_top(resends_, next); }
+  const Answer* top_resend() const { return resends_.empty() ? nullptr : &resends_.front(); }
+  // The same for the resend that waits longest. Takes time linear in their number.
+  const Answer* oldest_resend() const;
+  bool pop_oldest_resend(Answer& oldest);
+  bool push_answer(const Answer& asked, int32_t priority);
+  void give_back_answer(const Answer& rest) { insert(answers_, rest); }
+  bool pop_answer(Answer& next) { return take_top(answers_, next); }
+  const Answer* top_answer() const { return answers_.empty() ? nullptr : &answers_.front(); }
 
   // The position of the fan-out in progress. A group of chunks leaves together to one worker, then
   // to the next. A group has two chunks because two chunks of a job fill what a port can hand to
-  // the kernel or NIC as one segmented packet. Step `step` of [0, workers) serves rank
-  // (step + rotation) % workers, so that successive chunks do not all reach the same worker first.
+  // the kernel or NIC as one segmented packet.
   struct Cursor {
     std::array<FanOut, 2> group;
     uint32_t count = 0;  // chunks in the group; 0: no fan-out is in progress
     uint32_t step = 0;
+    uint32_t rotation = 0;
     uint32_t index = 0;  // in [0, count)
     uint32_t fragment = 0;
+
+    // Whether a worker has been sent a part of the group only.
+    bool is_within_worker() const { return index > 0 || fragment > 0; }
   } cursor;
 
  private:
+  uint64_t take_sequence() {
+    return (shared_sequence_ != nullptr ? *shared_sequence_ : sequence_)++;
+  }
   void drop_superseded();
+  static void insert(std::vector<Answer>& heap, const Answer& answer);
+  static bool take_top(std::vector<Answer>& heap, Answer& next);
 
   static constexpr size_t kResendCapacity = 1024;
   static constexpr size_t kAnswerCapacity = 4096;
 
-  std::vector<FanOut> heap_;  // the next to leave in front
-  uint64_t next_sequence_ = 0;
-  std::vector<Resend> resends_;  // a ring of kResendCapacity
-  size_t resend_head_ = 0;
-  size_t resend_tail_ = 0;
-  std::vector<Answer> answers_;  // the next to leave in front
+  uint64_t* shared_sequence_ = nullptr;
+  uint64_t sequence_ = 0;
+  std::vector<FanOut> heap_;  // here and below: the next to leave in front
+  std::vector<Answer> resends_;
+  Answer newest_resend_;  // as it was pushed, without its mask
+  std::vector<Answer> answers_;
 };
 
 }  // namespace pbox::pipeline

@@ -1,7 +1,7 @@
 // The order in which jobs send: tenants in turns, each in proportion to its weight, and the jobs of
 // a tenant in turns among themselves (deficit round robin: Shreedhar and Varghese, SIGCOMM 1995).
-// A tenant with many jobs gets no more than one with a single job. The pipeline's own core calls
-// everything here.
+// A tenant with many jobs gets no more than one with a single job, and a job with many parts no
+// more than one with a single part. The pipeline's own core calls everything here.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,27 @@
 
 namespace pbox::pipeline {
 
+// The shards of one job, which are its parts on this pipeline.
+struct EgressJob {
+  std::string_view name;  // lies in the first shard's name
+  std::vector<JobShard*> shards;
+  int64_t deficit_bytes = 0;  // bytes left in this turn
+};
+
+// The room for packets in a burst and in the turn of a job.
+struct EgressRoom {
+  size_t filled = 0;  // packets in the burst
+  size_t limit = 0;   // bound on `filled`
+  int64_t bytes = 0;  // left in the turn; the last packet may exceed it
+
+  bool is_used_up() const { return filled == limit || bytes <= 0; }
+  void take(uint32_t payload_bytes) {
+    PBOX_DCHECK(!is_used_up());
+    ++filled;
+    bytes -= payload_bytes;
+  }
+};
+
 class EgressTurns {
  public:
   // Bytes that a job may send before the next job of its tenant, and a tenant of weight 1 before
@@ -22,14 +43,16 @@ class EgressTurns {
   static constexpr int64_t kQuantumBytes = 2 * int64_t{limits::kPacketBytesMax};
 
   EgressTurns() { tenants_.reserve(limits::kShardsPerPipelineMax); }
+  EgressTurns(const EgressTurns&) = delete;
+  EgressTurns& operator=(const EgressTurns&) = delete;
 
   void add(JobShard& shard);
   // No effect if it was not added.
   void remove(JobShard& shard);
 
   // Fills a burst up to `limit`, from `filled` packets on, and returns the new number of packets.
-  // `fill(shard, filled)` adds packets of the shard, within its `egress_deficit_bytes`, and returns
-  // their new number. A turn that the limit has cut short goes on with the next burst.
+  // `fill(job, room)` adds packets of the job until it has none or the room is used up. A turn that
+  // the limit has cut short goes on with the next burst.
   template <typename Fill>
   size_t fill_burst(size_t filled, size_t limit, const Fill& fill) {
     size_t idle_tenants = 0;
@@ -47,34 +70,37 @@ class EgressTurns {
 
  private:
   struct Tenant {
-    std::string_view name;  // lies in the first shard's name
-    std::vector<JobShard*> shards;
-    size_t next = 0;            // the shard whose turn it is
+    std::string_view name;  // lies in the first job's name
+    std::vector<EgressJob> jobs;
+    size_t next = 0;            // the job whose turn it is
     int64_t deficit_bytes = 0;  // bytes left in this turn
+
+    uint32_t weight() const { return jobs.front().shards.front()->weight; }
   };
 
   template <typename Fill>
   static size_t fill_turn(Tenant& tenant, size_t filled, size_t limit, const Fill& fill) {
-    PBOX_DCHECK(!tenant.shards.empty());
-    PBOX_DCHECK(tenant.shards.front()->weight > 0);
+    PBOX_DCHECK(!tenant.jobs.empty());
+    PBOX_DCHECK(tenant.weight() > 0);
     if (tenant.deficit_bytes <= 0) {
-      tenant.deficit_bytes += kQuantumBytes * int64_t{tenant.shards.front()->weight};
+      tenant.deficit_bytes += kQuantumBytes * int64_t{tenant.weight()};
     }
-    size_t idle_shards = 0;
+    size_t idle_jobs = 0;
     while (filled < limit && tenant.deficit_bytes > 0) {
-      PBOX_DCHECK(tenant.next < tenant.shards.size());
-      JobShard& shard = *tenant.shards[tenant.next];
-      if (shard.egress_deficit_bytes <= 0) shard.egress_deficit_bytes += kQuantumBytes;
-      const int64_t budget_bytes = shard.egress_deficit_bytes;
-      const size_t before = filled;
-      filled = fill(shard, filled);
-      PBOX_DCHECK(before <= filled && filled <= limit);
-      tenant.deficit_bytes -= budget_bytes - shard.egress_deficit_bytes;
-      idle_shards = filled == before ? idle_shards + 1 : 0;
-      if (filled == before) shard.egress_deficit_bytes = 0;
-      if (filled == limit && shard.egress_deficit_bytes > 0) break;
-      tenant.next = (tenant.next + 1) % tenant.shards.size();
-      if (idle_shards == tenant.shards.size()) {
+      PBOX_DCHECK(tenant.next < tenant.jobs.size());
+      EgressJob& job = tenant.jobs[tenant.next];
+      if (job.deficit_bytes <= 0) job.deficit_bytes += kQuantumBytes;
+      EgressRoom room{.filled = filled, .limit = limit, .bytes = job.deficit_bytes};
+      fill(job, room);
+      PBOX_DCHECK(filled <= room.filled && room.filled <= limit);
+      tenant.deficit_bytes -= job.deficit_bytes - room.bytes;
+      const bool is_idle = room.filled == filled;
+      idle_jobs = is_idle ? idle_jobs + 1 : 0;
+      job.deficit_bytes = is_idle ? 0 : room.bytes;
+      filled = room.filled;
+      if (filled == limit && job.deficit_bytes > 0) break;
+      tenant.next = (tenant.next + 1) % tenant.jobs.size();
+      if (idle_jobs == tenant.jobs.size()) {
         tenant.deficit_bytes = 0;  // no job of the tenant has anything to send
         break;
       }
@@ -82,8 +108,11 @@ class EgressTurns {
     return filled;
   }
 
+  static bool remove(Tenant& tenant, const JobShard& shard);
+
   std::vector<Tenant> tenants_;
   size_t next_tenant_ = 0;
+  uint64_t next_sequence_ = 0;  // see EgressPlace
 };
 
 }  // namespace pbox::pipeline

@@ -73,7 +73,7 @@ bool Engine::answer_pull(JobShard& shard, const Session& session, Chunk& chunk, 
   PBOX_DCHECK((mask & ~chunk.full_mask) == 0);
   uint32_t& pulled = chunk.pulled[session.rank];
   if (mask == 0 || pulled == chunk.open_round()) return false;
-  const Resend asked{&chunk, chunk.open_round() - 1, session.rank, mask};
+  const Answer asked{&chunk, chunk.open_round() - 1, session.rank, mask};
   if (!shard.egress.push_answer(asked, chunk.priority)) {
     context_.counters.add(Counter::kResendsRefused);
     return false;
@@ -93,7 +93,8 @@ bool Engine::request_resend(JobShard& shard, Session& session, Chunk& chunk, uin
   // Every rank has consumed the last result, and the open round's weights have replaced it.
   if (chunk.is_stepped) return false;
   if (!session.has_resend_budget(now_ns) ||
-      !shard.egress.push_resend({&chunk, chunk.open_round() - 1, session.rank, mask})) {
+      !shard.egress.push_resend({&chunk, chunk.open_round() - 1, session.rank, mask},
+                                chunk.priority)) {
     context_.counters.add(Counter::kResendsRefused);
     return false;
   }

@@ -237,7 +237,7 @@ bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
   if (leaves_already) return false;
   const bool is_whole = mask == chunk.full_mask;
   if (!session.has_resend_budget(now_ns) ||
-      (!is_whole && !shard.egress.push_resend({&chunk, asked.round, rank, mask}))) {
+      (!is_whole && !shard.egress.push_resend({&chunk, asked.round, rank, mask}, chunk.priority))) {
     context_.counters.add(Counter::kResendsRefused);
     return false;
   }

@@ -391,15 +391,14 @@ class JobShard {
   uint64_t parked_changed_ns = 0;  // when `parked_count` last changed
   SingleWriterCounter pulls, pulls_delayed, parked_ns, lead_rounds;
   sync::ReplyCursor reply_cursor;
+  EgressPlace reply_place;  // place of reply_cursor.chunk
 
   RoundTrace* trace = nullptr;     // null: no trace is requested. BSP only
   std::unique_ptr<Uplink> uplink;  // null: neither relayed nor replicated
   std::unique_ptr<StepGate> gate;  // null: rounds need no verdict
   StateCut* cut = nullptr;         // null: no snapshot is in progress. BSP and mode optimize only
 
-  // See egress_turns.h. All shards of a tenant have the same weight.
-  uint32_t weight = 1;
-  int64_t egress_deficit_bytes = 0;  // bytes left in this turn
+  uint32_t weight = 1;  // see egress_turns.h; the same in all shards of a tenant
 
  private:
   static constexpr uint32_t kNotOwned = UINT32_MAX;

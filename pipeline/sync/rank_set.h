@@ -22,6 +22,9 @@ class RankSet {
     PBOX_DCHECK(rank < kNone);
     words_[rank / 64] |= uint64_t{1} << (rank % 64);
   }
+  void add(const RankSet& others) {
+    for (size_t index = 0; index < words_.size(); ++index) words_[index] |= others.words_[index];
+  }
   void remove(uint32_t rank) {
     PBOX_DCHECK(rank < kNone);
     words_[rank / 64] &= ~(uint64_t{1} << (rank % 64));

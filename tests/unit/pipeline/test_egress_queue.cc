@@ -19,7 +19,7 @@ TEST_CASE("finished chunks leave by priority, and equals in the order in which t
   FanOut next;
   while (queue.pop(next)) order.push_back(static_cast<size_t>(next.chunk - chunks.data()));
   CHECK(order == std::vector<size_t>{1, 3, 5, 0, 4, 2});
-  CHECK(queue.empty());
+  CHECK(queue.size() == 0);
   CHECK_FALSE(queue.pop(next));
 }
 
@@ -34,7 +34,7 @@ TEST_CASE("the order is strict under any interleaving of pushes and pops") {
     if (rng.below(2) == 0 && waiting.size() < 900) {
       const auto priority = static_cast<int32_t>(rng.below(4)) - 2;
       queue.push(chunks.data(), pushed, priority);
-      waiting.push_back({chunks.data(), pushed, priority, pushed});
+      waiting.push_back({chunks.data(), pushed, {priority, pushed}});
       ++pushed;
       continue;
     }
@@ -43,7 +43,7 @@ TEST_CASE("the order is strict under any interleaving of pushes and pops") {
     if (waiting.empty()) continue;
     auto best = waiting.begin();
     for (auto it = waiting.begin(); it != waiting.end(); ++it) {
-      if (it->priority > best->priority) best = it;
+      if (it->place.priority > best->place.priority) best = it;
     }
     REQUIRE(next.round == best->round);
     waiting.erase(best);
@@ -55,25 +55,25 @@ TEST_CASE("resends leave in order, and successive resends of one chunk to one wo
   Chunk other;
   EgressQueue queue;
   queue.reserve(2);
-  CHECK_FALSE(queue.has_resend());
-  CHECK(queue.push_resend({&chunk, 4, 1, 0b001}));
-  CHECK(queue.push_resend({&chunk, 4, 1, 0b100}));  // merged
-  CHECK(queue.push_resend({&chunk, 4, 2, 0b010}));  // another worker
-  CHECK(queue.push_resend({&chunk, 5, 2, 0b010}));  // another round
-  CHECK(queue.push_resend({&other, 5, 2, 0b010}));  // another chunk
-  const std::vector<Resend> expected = {
+  CHECK(queue.top_resend() == nullptr);
+  CHECK(queue.push_resend({&chunk, 4, 1, 0b001}, 0));
+  CHECK(queue.push_resend({&chunk, 4, 1, 0b100}, 0));  // merged
+  CHECK(queue.push_resend({&chunk, 4, 2, 0b010}, 0));  // another worker
+  CHECK(queue.push_resend({&chunk, 5, 2, 0b010}, 0));  // another round
+  CHECK(queue.push_resend({&other, 5, 2, 0b010}, 0));  // another chunk
+  const std::vector<Answer> expected = {
       {&chunk, 4, 1, 0b101}, {&chunk, 4, 2, 0b010}, {&chunk, 5, 2, 0b010}, {&other, 5, 2, 0b010}};
-  for (const Resend& resend : expected) {
-    Resend next;
+  for (const Answer& resend : expected) {
+    Answer next;
     REQUIRE(queue.pop_resend(next));
     CHECK(next.chunk == resend.chunk);
     CHECK(next.round == resend.round);
     CHECK(next.rank == resend.rank);
     CHECK(next.mask == resend.mask);
   }
-  CHECK_FALSE(queue.has_resend());
-  CHECK(queue.push_resend({&other, 5, 2, 0b1000}));  // a resend that has left is not merged into
-  Resend next;
+  CHECK(queue.top_resend() == nullptr);
+  CHECK(queue.push_resend({&other, 5, 2, 0b1000}, 0));  // a resend that has left is not merged into
+  Answer next;
   REQUIRE(queue.pop_resend(next));
   CHECK(next.mask == 0b1000);
 }
@@ -83,14 +83,14 @@ TEST_CASE("the resend queue refuses resends over its bound, and has room again a
   EgressQueue queue;
   queue.reserve(1);
   uint32_t taken = 0;
-  while (taken < 100'000 && queue.push_resend({&chunk, 0, taken, 1})) ++taken;
+  while (taken < 100'000 && queue.push_resend({&chunk, 0, taken, 1}, 0)) ++taken;
   CHECK(taken == 1024);
-  CHECK(queue.push_resend({&chunk, 0, taken - 1, 2}));  // merging needs no room
-  Resend next;
+  CHECK(queue.push_resend({&chunk, 0, taken - 1, 2}, 0));  // merging needs no room
+  Answer next;
   REQUIRE(queue.pop_resend(next));
   CHECK(next.rank == 0);
-  CHECK(queue.push_resend({&chunk, 0, 7, 1}));
-  CHECK_FALSE(queue.push_resend({&chunk, 0, 8, 1}));
+  CHECK(queue.push_resend({&chunk, 0, 7, 1}, 0));
+  CHECK_FALSE(queue.push_resend({&chunk, 0, 8, 1}, 0));
 }
 
 }  // namespace pbox::pipeline

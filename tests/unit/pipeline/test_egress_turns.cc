@@ -27,8 +27,9 @@ class Senders {
 
   void send(uint32_t bursts) {
     for (uint32_t burst = 0; burst < bursts; ++burst) {
-      const size_t filled = turns_.fill_burst(
-          0, limits::kBurstPackets, [this](JobShard& shard, size_t at) { return fill(shard, at); });
+      const size_t filled =
+          turns_.fill_burst(0, limits::kBurstPackets,
+                            [this](const EgressJob& job, EgressRoom& room) { fill(job, room); });
       REQUIRE(filled <= limits::kBurstPackets);
       if (filled == 0) break;
     }
@@ -42,18 +43,17 @@ class Senders {
     uint64_t backlog = 0;
   };
 
-  size_t fill(JobShard& shard, size_t filled) {
-    const auto found = std::find_if(senders_.begin(), senders_.end(),
-                                    [&](const auto& sender) { return &sender->shard == &shard; });
-    REQUIRE(found != senders_.end());
-    Sender& sender = **found;
-    while (filled < limits::kBurstPackets && sender.backlog > 0 && shard.egress_deficit_bytes > 0) {
-      --sender.backlog;
-      ++filled;
-      shard.egress_deficit_bytes -= sender.packet_bytes;
-      sent_[shard.name] += sender.packet_bytes;
+  void fill(const EgressJob& job, EgressRoom& room) {
+    for (const JobShard* shard : job.shards) {
+      const auto found = std::find_if(senders_.begin(), senders_.end(),
+                                      [&](const auto& sender) { return &sender->shard == shard; });
+      REQUIRE(found != senders_.end());
+      Sender& sender = **found;
+      for (; !room.is_used_up() && sender.backlog > 0; --sender.backlog) {
+        room.take(static_cast<uint32_t>(sender.packet_bytes));
+        sent_[shard->name] += sender.packet_bytes;
+      }
     }
-    return filled;
   }
 
   EgressTurns turns_;
@@ -76,6 +76,14 @@ TEST_CASE("tenants send in proportion to their weights, however many jobs they h
   CHECK(senders.bytes("beta/a") / acme == Approx(3).epsilon(0.005));
   CHECK(senders.bytes("acme/b") / senders.bytes("acme/a") == Approx(1).epsilon(0.005));
   CHECK(senders.bytes("acme/c") / senders.bytes("acme/a") == Approx(1).epsilon(0.005));
+}
+
+TEST_CASE("a job has one turn, however many of its parts are here") {
+  Senders senders;
+  for (int part = 0; part < 5; ++part) senders.add("acme/a", 1, 1408, kEndless);
+  senders.add("acme/b", 1, 8192, kEndless);
+  senders.send(10'000);
+  CHECK(senders.bytes("acme/b") / senders.bytes("acme/a") == Approx(1).epsilon(0.005));
 }
 
 TEST_CASE("jobs without a tenant share one turn") {
