@@ -141,7 +141,7 @@ void add_data(std::vector<Field>& list) {
                         "socket receive buffer of each pipeline"));
   list.push_back(number("data.send_buffer_bytes", PBOX_MEMBER(data, send_buffer_bytes),
                         kBufferBytesMin, kBufferBytesMax, Reload::kNo,
-                        "socket send buffer of each pipeline"));
+                        "largest socket send buffer of each pipeline"));
   list.push_back(number("data.mtu", PBOX_MEMBER(data, mtu), 0, kMtuMax, Reload::kNo,
                         "largest IP packet in bytes; 0: as the path allows, or 1500 with dpdk"));
   list.push_back(boolean("data.payload_crc", PBOX_MEMBER(data, payload_crc),

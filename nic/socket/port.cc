@@ -106,10 +106,16 @@ Status SocketPort::configure(const SocketOptions& options) {
   return ok_status();
 }
 
+// The kernel doubles what it is told, and counts its own memory for a packet too.
+void SocketPort::bound_send_buffer(uint64_t bytes) const {
+  set_buffer(descriptor_.get(), SO_SNDBUFFORCE, SO_SNDBUF, static_cast<uint32_t>(bytes / 2));
+}
+
 void SocketPort::size_buffers(const SocketOptions& options) {
   const int fd = descriptor_.get();
   set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, options.receive_buffer_bytes);
-  set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, options.send_buffer_bytes);
+  send_bound_ = SendBound(2 * uint64_t{options.send_buffer_bytes});
+  bound_send_buffer(send_bound_.bytes());
   capabilities_.kind = "socket";
   capabilities_.receive_buffer_bytes = static_cast<uint32_t>(get_option(fd, SOL_SOCKET, SO_RCVBUF));
   if (options.segmentation_offload) {

@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "nic/port.h"
+#include "nic/socket/send_bound.h"
 #include "nic/socket/shared_networks.h"
 
 namespace pbox::nic {
@@ -21,7 +22,7 @@ struct SocketOptions {
   Endpoint local;                       // port 0: the kernel chooses a port
   std::optional<Endpoint> remote = {};  // if set, the socket is connected, as a worker's is
   uint32_t receive_buffer_bytes = 8u << 20;
-  uint32_t send_buffer_bytes = 8u << 20;
+  uint32_t send_buffer_bytes = 8u << 20;  // at most: see SendBound
   uint32_t mtu = 0;  // bytes; 0: the kernel's path MTU if connected, else 65536
   bool segmentation_offload = true;
 };
@@ -72,6 +73,7 @@ class SocketPort {
   explicit SocketPort(Descriptor descriptor);
   Status configure(const SocketOptions& options);
   void size_buffers(const SocketOptions& options);
+  void bound_send_buffer(uint64_t bytes) const;
   bool receive_messages();
   bool take_segment(RxPacket& packet);
   size_t gather(std::span<const TxPacket> packets);
@@ -87,6 +89,7 @@ class SocketPort {
   bool connected_ = false;
   bool has_all_addresses_ = false;  // bound to a wildcard, not connected
   SharedNetworks shared_networks_;  // empty if connected
+  SendBound send_bound_{0};
   PortCounters counters_;
   int refusal_ = 0;
 };

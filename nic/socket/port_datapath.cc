@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "nic/socket/address.h"
 #include "nic/socket/buffers.h"
 #include "nic/socket/port.h"
@@ -240,11 +241,18 @@ size_t SocketPort::tx_burst(std::span<const TxPacket> packets) {
     const int count = sendmmsg(descriptor_.get(), &buffers_->send_headers[message],
                                static_cast<unsigned>(messages - message), MSG_DONTWAIT);
     if (count > 0) {
-      for (int index = 0; index < count; ++index) sent += buffers_->send[message++].packet_count;
+      for (int index = 0; index < count; ++index, ++message) {
+        send_bound_.add(buffers_->send_headers[message].msg_len);
+        sent += buffers_->send[message].packet_count;
+      }
       continue;
     }
     if (errno == EINTR) continue;
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) break;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (const auto bytes = send_bound_.on_full(monotonic_ns())) bound_send_buffer(*bytes);
+      break;
+    }
+    if (errno == ENOBUFS) break;
     if ((errno == EIO || errno == EINVAL) && buffers_->send[message].packet_count > 1) {
       const size_t taken =
           send_unsegmented(packets.subspan(sent, buffers_->send[message].packet_count));
