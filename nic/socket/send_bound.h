@@ -41,7 +41,7 @@ class SendBound {
     if (mark_ns_ != 0 && elapsed_ns < kShortestNs) return std::nullopt;
     if (mark_ns_ != 0) {
       const uint64_t rate = (taken_bytes_ - marked_bytes_) * 1000 / (elapsed_ns / 1000);
-      // What was measured before counts less and less, because cables become slower too. A time in
+      // Older measurements count less and less, because cables become slower too. A time in
       // which there was nothing to send shows too little, but the next one corrects it.
       const uint64_t age_ns = std::min(elapsed_ns, kMemoryNs);
       bytes_per_ms_ =
