@@ -192,8 +192,9 @@ class Client {
   std::shared_ptr<const WorkerKeys> keys_;  // opened in join(); null: control connections are plain
   std::optional<PartSet> parts_;
   std::vector<std::unique_ptr<PartDriver>> drivers_;  // indexed by part
-  uint64_t busy_ns_ = 0;                              // when a packet last arrived or left
-  uint64_t nap_ns_ = 0;                               // length of the last nap; used if must_poll()
+  SendTurns turns_;
+  uint64_t busy_ns_ = 0;  // when a packet last arrived or left
+  uint64_t nap_ns_ = 0;   // length of the last nap; used if must_poll()
   uint64_t control_due_ns_ = 0;
   std::optional<AddressWatch> address_watch_;  // nothing if the kernel offers none
   int wake_fd_ = -1;

@@ -74,7 +74,17 @@ void Client::finish_io() {
 
 bool Client::exchange_packets(uint64_t now_ns) {
   bool busy = false;
-  for (const auto& driver : drivers_) busy = driver->exchange_packets(now_ns) || busy;
+  turns_.begin();
+  for (size_t part = 0; part < drivers_.size(); ++part) {
+    busy = drivers_[part]->receive(now_ns) || busy;
+    drivers_[part]->add_lanes(part, now_ns, turns_);
+  }
+  turns_.run([&](const SendTurns::Lane& lane) {
+    std::optional<int32_t> next;
+    busy = drivers_[lane.part]->send(lane.lane, now_ns, next) || busy;
+    return next;
+  });
+  for (const auto& driver : drivers_) busy = driver->run_timers(now_ns) || busy;
   if (busy) busy_ns_ = now_ns;
   return busy;
 }

@@ -296,28 +296,44 @@ void PartDriver::end_control(std::vector<pollfd>& waits) {
   waits.push_back({channel_->fd(), static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN), 0});
 }
 
-bool PartDriver::exchange_packets(uint64_t now_ns) {
+bool PartDriver::receive(uint64_t now_ns) {
+  received_any_ = false;
   if (membership_.phase() != Membership::Phase::kRunning) return false;
   Exchange* const exchange = membership_.exchange();
   PBOX_DCHECK(exchange != nullptr && transport_ != nullptr);
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
-  bool busy = false;
-  bool received_any = false;
   for (uint32_t lane = 0; lane < exchange->pipeline_count(); ++lane) {
     const size_t received = transport_->rx_burst(lane, burst);
     PBOX_DCHECK(received <= burst.size());
     if (received > 0) exchange->on_burst(lane, {burst.data(), received}, now_ns);
-    received_any = received_any || received > 0;
-    const auto packets = exchange->to_send(lane, now_ns);
-    size_t sent = 0;
-    if (!packets.empty()) {
-      sent = transport_->tx_burst(lane, packets);
-      PBOX_DCHECK(sent <= packets.size());
-      exchange->sent(lane, sent);
-    }
-    busy = busy || received > 0 || sent > 0;
+    received_any_ = received_any_ || received > 0;
   }
-  return exchange->on_timer(now_ns, received_any) || busy;
+  return received_any_;
+}
+
+void PartDriver::add_lanes(size_t part, uint64_t now_ns, SendTurns& turns) const {
+  if (membership_.phase() != Membership::Phase::kRunning) return;
+  const Exchange& exchange = *membership_.exchange();
+  for (uint32_t lane = 0; lane < exchange.pipeline_count(); ++lane) {
+    turns.add({part, lane, exchange.next_priority(lane, now_ns)});
+  }
+}
+
+bool PartDriver::send(uint32_t lane, uint64_t now_ns, std::optional<int32_t>& next) {
+  Exchange& exchange = *membership_.exchange();
+  const auto packets = exchange.to_send(lane, now_ns);
+  next = std::nullopt;
+  if (packets.empty()) return false;
+  const size_t sent = transport_->tx_burst(lane, packets);
+  PBOX_DCHECK(sent <= packets.size());
+  exchange.sent(lane, sent);
+  if (sent == packets.size()) next = exchange.next_priority(lane, now_ns);
+  return sent > 0;
+}
+
+bool PartDriver::run_timers(uint64_t now_ns) {
+  return membership_.phase() == Membership::Phase::kRunning &&
+         membership_.exchange()->on_timer(now_ns, received_any_);
 }
 
 uint64_t PartDriver::next_deadline_ns() const {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "worker/membership/membership.h"
+#include "worker/protocol/send_turns.h"
 #include "worker/transport/box_addresses.h"
 #include "worker/transport/control_channel.h"
 #include "worker/transport/lane_opener.h"
@@ -47,14 +48,21 @@ class PartDriver {
   // that nothing can leave by them any more. A session that cannot be resumed goes on if the
   // address comes back before the box counts as silent.
   void on_addresses_lost(std::span<const nic::Endpoint> lost, uint64_t now_ns);
-  // Moves packets both ways and runs the exchange's timers. Returns whether any packet moved.
-  bool exchange_packets(uint64_t now_ns);
+  // Moves packets, on the data path: receive(), then send() for lanes in the order that SendTurns
+  // says, then run_timers(). Each returns whether there was anything to do.
+  bool receive(uint64_t now_ns);
+  bool run_timers(uint64_t now_ns);
+  // Adds the lanes that may send; `part` is the index of this part.
+  void add_lanes(size_t part, uint64_t now_ns, SendTurns& turns) const;
+  // Sends one burst, at most. Returns false if there was nothing to send. `next`: as SendTurns
+  // takes it.
+  bool send(uint32_t lane, uint64_t now_ns, std::optional<int32_t>& next);
   // Writes what the control connection still has to send, then reads until the box has closed it.
   // Until then it adds what to wait for. If this side closed first, with data unread, the
   // connection would be reset and data could be lost that the box has not read yet.
   void end_control(std::vector<pollfd>& waits);
 
-  // When pump() or exchange_packets() must be called although no descriptor is ready.
+  // When pump() or run_timers() must be called although no descriptor is ready.
   uint64_t next_deadline_ns() const;
   // Whether a lane has no descriptor to wait for.
   bool must_poll() const { return must_poll_; }
@@ -110,6 +118,7 @@ class PartDriver {
   std::map<const std::byte*, size_t> memory_;
   PayloadCounts closed_;  // counts of the transports that were closed
   bool must_poll_ = false;
+  bool received_any_ = false;  // in the last receive()
 };
 
 }  // namespace pbox::worker

@@ -78,6 +78,8 @@ DATA_PATH_EXCEPTIONS = {
     "pipeline/job_shard.cc": {"std::make_unique": "JobShard::make runs at admission"},
     "pipeline/job_shard.h": {"std::string": "the job's name is set at admission, for people"},
     "pipeline/state/state_cut.cc": {"std::make_unique": "a cut begins with one allocation"},
+    "worker/protocol/lane.cc": {"std::make_shared": "a lane takes its path when it opens"},
+    "worker/protocol/send_path.cc": {"std::make_shared": "a lane takes its path when it opens"},
     "worker/protocol/session_spec.h": {"std::string": "a tensor's name is set at registration"},
     "worker/transport/socket_transport.cc": {"std::string": "errors of set-up have a text"},
 }

@@ -77,6 +77,7 @@ struct MembershipOptions {
   bool is_backup = false;  // the job is such a replica, kept by the very box that is joined
   // Shared by the memberships of all parts; null: this one has its own.
   std::shared_ptr<HeldVerdict> verdict = nullptr;
+  std::shared_ptr<SendPaths> paths = nullptr;
   uint64_t incarnation = 1;  // identifies this worker; never used by another one
   uint64_t seed = 1;         // seeds the jitter
   wire::AddedFields added_fields = wire::added_fields();

@@ -340,6 +340,8 @@ void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t
     // The window also bounds the results in flight, so it must fit into what this side can receive.
     credit_bytes = std::min(credit_bytes, receivable_bytes);
     spec_.window_bytes = std::min(spec_.window_bytes, receivable_bytes);
+    if (options_.paths == nullptr) continue;
+    spec_.pipelines[index].path = options_.paths->find(spec_.pipelines[index], facts->rto_floor_ns);
   }
   if (const Status opened = open_exchange(); !opened) return fail(opened.error());
   phase_ = Phase::kRunning;

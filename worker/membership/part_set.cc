@@ -17,6 +17,7 @@ PartSet::PartSet(const MembershipOptions& options, const proto::PartMap& map,
       left_(tensors.size(), 0) {
   MembershipOptions part_options = options;
   part_options.verdict = verdict_;
+  part_options.paths = std::make_shared<SendPaths>();
   merge_box_list(map, part_options.boxes);
   part_options.parts = static_cast<uint32_t>(map.parts_size());
   if (part_options.chunk_bytes == 0) part_options.chunk_bytes = map.chunk_bytes();

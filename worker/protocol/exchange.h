@@ -103,6 +103,12 @@ class Exchange {
   // Takes packets that arrived from a pipeline. They are not used after the call.
   void on_burst(uint32_t pipeline, std::span<const nic::RxPacket> packets, uint64_t now_ns);
 
+  // Returns the priority of the next packet for a pipeline's port; nothing if there is none. A call
+  // of to_send() may still find none.
+  std::optional<int32_t> next_priority(uint32_t pipeline, uint64_t now_ns) const {
+    PBOX_DCHECK(pipeline < lanes_.size());
+    return lanes_[pipeline].next_priority(now_ns);
+  }
   // Returns packets for a pipeline's port, at most limits::kBurstPackets. The span is valid until
   // sent(). Payloads point into the caller's buffers; nothing is copied.
   std::span<const nic::TxPacket> to_send(uint32_t pipeline, uint64_t now_ns);
@@ -166,8 +172,6 @@ class Exchange {
   void on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void store_fragment(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed);
   void on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
-  void note_status(Lane& lane, Chunk& chunk, const wire::StatusPayload& status,
-                   const wire::Header& header, uint64_t now_ns) const;
   void push_again(Lane& lane, Chunk& chunk, uint64_t fragments);
   void on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void note_announced(Tensor& tensor);

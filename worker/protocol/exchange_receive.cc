@@ -60,6 +60,19 @@ void consume_slot(const ExchangeState& state, ExchangeTensor& tensor, const Exch
   tensor.consumed_slot = tensor.slot;
 }
 
+// Remembers who is late, and how long the question and its answer took.
+void note_status(Lane& lane, ExchangeChunk& chunk, const wire::StatusPayload& status,
+                 const wire::Header& header, uint64_t now_ns) {
+  chunk.missing_workers = status.missing_workers;
+  chunk.first_missing_rank = status.first_missing_rank;
+  chunk.waited_ms = status.waited_ms;
+  chunk.last_percent = status.last_percent;
+  const uint32_t age_us = static_cast<uint32_t>(now_ns / 1000) - header.timestamp_us;
+  chunk.asked_ns = now_ns - std::min(now_ns, uint64_t{age_us} * 1000);
+  if (chunk.asked_ns >= chunk.pushed_ns) lane.note_round_trip(now_ns - chunk.asked_ns);
+  if (status.missing_workers > 0) chunk.is_measurable = false;
+}
+
 }  // namespace
 
 void Exchange::on_burst(uint32_t pipeline, std::span<const nic::RxPacket> packets,
@@ -323,19 +336,6 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
     return;
   }
   push_again(lane, chunk, missing);
-}
-
-// Remembers who is late, and how long the question and its answer took.
-void Exchange::note_status(Lane& lane, Chunk& chunk, const wire::StatusPayload& status,
-                           const wire::Header& header, uint64_t now_ns) const {
-  chunk.missing_workers = status.missing_workers;
-  chunk.first_missing_rank = status.first_missing_rank;
-  chunk.waited_ms = status.waited_ms;
-  chunk.last_percent = status.last_percent;
-  const uint32_t age_us = static_cast<uint32_t>(now_ns / 1000) - header.timestamp_us;
-  chunk.asked_ns = now_ns - std::min(now_ns, uint64_t{age_us} * 1000);
-  if (chunk.asked_ns >= chunk.pushed_ns) lane.note_round_trip(now_ns - chunk.asked_ns);
-  if (status.missing_workers > 0) chunk.is_measurable = false;
 }
 
 void Exchange::push_again(Lane& lane, Chunk& chunk, uint64_t fragments) {

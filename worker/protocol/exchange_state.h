@@ -23,6 +23,8 @@ namespace pbox::worker {
 
 // Chunks that restore a result on the box go first: every worker waits for them.
 inline constexpr int32_t kRestorePriority = INT32_MAX;
+// A PULL is small, and goes before every push.
+inline constexpr int32_t kProbePriority = INT32_MAX;
 
 struct ExchangeChunk {
   uint64_t offset = 0;  // bytes into the tensor
@@ -35,6 +37,7 @@ struct ExchangeChunk {
   uint64_t pushed_ns = 0;
   Window::Mark mark;
   uint64_t push_sequence = 0;  // position among the lane's pushes
+  uint64_t path_sequence = 0;  // position among all that set out on the path (send_path.h)
   uint64_t deadline_ns = 0;
   uint64_t asked_ns = 0;  // when the PULL was sent whose answer named the missing ranks
   uint32_t tensor = 0;

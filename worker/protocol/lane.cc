@@ -30,8 +30,10 @@ Lane::Lane(ExchangeState& state, const SessionSpec::Pipeline& pipeline, uint32_t
       box_(pipeline.box),
       seal_(pipeline.seal),
       window_bytes_(std::min(pipeline.credit_bytes, state.session.window_bytes)),
-      window_(chunk_bytes, state.session.rto_floor_ns) {
+      path_(pipeline.path != nullptr ? pipeline.path
+                                     : std::make_shared<SendPath>(state.session.rto_floor_ns)) {
   PBOX_CHECK(seal_ != nullptr);
+  path_->add_lane(chunk_bytes);
   if (seal_->encrypts()) room_.make();
 }
 
@@ -40,7 +42,13 @@ ExchangeChunk& Lane::chunk(uint32_t id) const {
   return state_.chunks[id];
 }
 
+void Lane::leave_path() {
+  path_->note_unqueued(queue_.size());
+  path_->forget(state_);
+}
+
 void Lane::clear() {
+  leave_path();
   queue_ = {};
   sending_.clear();
   to_probe_.clear();
@@ -48,7 +56,7 @@ void Lane::clear() {
   waiting_.clear();
   poll_at_ns_ = UINT64_MAX;
   pushed_.clear();
-  outstanding_bytes_ = path_bytes_ = 0;
+  outstanding_bytes_ = 0;
   deadline_ns_ = UINT64_MAX;
   outgoing_begin_ = outgoing_end_ = 0;
 }
@@ -71,7 +79,7 @@ void Lane::measure(const ExchangeChunk& chunk, uint64_t now_ns) {
   if (chunk.is_measurable) rtt_.sample(now_ns - chunk.pushed_ns);
   // A slot's round without data shows nothing of the path's rate.
   if (chunk.wire_bytes == 0) return;
-  window_.arrive(chunk.mark, chunk.wire_bytes, chunk.is_measurable, now_ns);
+  path_->arrive(chunk, now_ns);
 }
 
 void Lane::end_flight(ExchangeChunk& chunk) {
@@ -156,18 +164,11 @@ bool Lane::poll(uint64_t now_ns) {
   return true;
 }
 
-void Lane::leave_path(ExchangeChunk& chunk) {
-  PBOX_DCHECK(!chunk.on_path || path_bytes_ >= chunk.wire_bytes);
-  if (chunk.on_path) path_bytes_ -= chunk.wire_bytes;
-  chunk.on_path = false;
-}
-
 void Lane::leave_window(ExchangeChunk& chunk) {
-  leave_path(chunk);
+  path_->leave(chunk);
   PBOX_DCHECK(!chunk.in_window || outstanding_bytes_ >= window_cost(chunk));
   if (chunk.in_window) outstanding_bytes_ -= window_cost(chunk);
   chunk.in_window = false;
-  PBOX_DCHECK(path_bytes_ <= outstanding_bytes_);
 }
 
 void Lane::arm(ExchangeChunk& chunk, uint64_t now_ns) {
@@ -206,10 +207,8 @@ bool Lane::is_still_expected(const ExchangeChunk& chunk, uint64_t now_ns,
 // Waiting for the time-out would block the window (RFC 9002, 6.1: packet and time threshold; RFC
 // 5827: fewer overtakers suffice if nothing follows). A chunk that was probed no longer measures
 // the path, so one rank's losses do not stretch the time-outs of all.
-//
-// Every chunk that was pushed before `done` has reached the box too, or is lost. It no longer
-// counts as being on the path.
 void Lane::note_overtaken(const ExchangeChunk& done) {
+  path_->overtake(done);
   const bool is_last = queue_.empty() && sending_.empty();
   const uint64_t overtakers = is_last ? 1 : 3;
   size_t kept = 0, seen = 0;
@@ -219,7 +218,6 @@ void Lane::note_overtaken(const ExchangeChunk& done) {
     if (sequence >= done.push_sequence) break;
     ExchangeChunk& other = chunk(id);
     if (!other.in_flight || other.push_sequence != sequence) continue;
-    if (other.to_send == 0) leave_path(other);
     if (other.probes > 0) continue;
     if (other.to_send != 0 || sequence + overtakers > done.push_sequence ||
         state_.priority(other) < state_.priority(done)) {

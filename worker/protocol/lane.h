@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,8 +29,8 @@
 #include "nic/port.h"
 #include "worker/protocol/exchange_state.h"
 #include "worker/protocol/rtt_estimator.h"
+#include "worker/protocol/send_path.h"
 #include "worker/protocol/send_queue.h"
-#include "worker/protocol/window.h"
 
 namespace pbox::worker {
 
@@ -38,8 +39,18 @@ class Lane {
   // `chunk_bytes`: size of the largest chunk that the pipeline owns.
   Lane(ExchangeState& state, const SessionSpec::Pipeline& pipeline, uint32_t chunk_bytes);
 
+  Lane(Lane&&) = default;
+  Lane& operator=(Lane&&) = delete;
+  // Lanes of other parts may share the path.
+  ~Lane() {
+    if (path_ != nullptr) leave_path();
+  }
+
   // The chunk waits for room in the window.
-  void queue(uint32_t chunk_id, int32_t priority) { queue_.push(chunk_id, priority); }
+  void queue(uint32_t chunk_id, int32_t priority) {
+    queue_.push(chunk_id, priority);
+    path_->note_queued(1);
+  }
   // Sends a PULL for a chunk in flight.
   void pull(ExchangeChunk& chunk, uint64_t now_ns);
   // The box does not know this worker's address: echoes its challenge, in this PULL and later ones.
@@ -80,6 +91,7 @@ class Lane {
   uint64_t deadline_ns() const { return std::min(deadline_ns_, poll_at_ns_); }
 
   // As Exchange's, for this lane.
+  std::optional<int32_t> next_priority(uint64_t now_ns) const;
   std::span<const nic::TxPacket> to_send(uint64_t now_ns);
   void sent(size_t count);
   bool has_unsent() const {
@@ -112,7 +124,7 @@ class Lane {
                nic::TxPacket& packet);
   void seal(size_t index, const std::byte* payload);
 
-  void leave_path(ExchangeChunk& chunk);
+  void leave_path();
   void leave_window(ExchangeChunk& chunk);
   void add(std::vector<uint32_t>& list, ExchangeChunk& chunk);
   void remove(std::vector<uint32_t>& list, const ExchangeChunk& chunk);
@@ -130,9 +142,8 @@ class Lane {
   nic::Endpoint box_;
   std::shared_ptr<seal::SessionSeal> seal_;
   uint64_t window_bytes_ = 0;  // the box's credit, at most this side's own bound
-  Window window_;
+  std::shared_ptr<SendPath> path_;
   uint64_t outstanding_bytes_ = 0;  // cost of the chunks in the window
-  uint64_t path_bytes_ = 0;         // bytes in the window that may still be on their way
   uint64_t last_heard_ns_ = 0;
   uint64_t deadline_ns_ = UINT64_MAX;
   SendQueue queue_;                  // chunks that wait for the window

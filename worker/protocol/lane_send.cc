@@ -36,6 +36,21 @@ std::span<const nic::TxPacket> Lane::to_send(uint64_t now_ns) {
   return {outgoing_.data() + outgoing_begin_, outgoing_end_ - outgoing_begin_};
 }
 
+std::optional<int32_t> Lane::next_priority(uint64_t now_ns) const {
+  if (has_unsent()) {
+    const wire::Header& next = outgoing_[outgoing_begin_].header;
+    PBOX_DCHECK(next.chunk < state_.chunks.size() && next.spi == spi_);
+    return next.type() == wire::PacketType::kPull ? kProbePriority
+                                                  : state_.priority(chunk(next.chunk));
+  }
+  if (!to_probe_.empty()) return kProbePriority;
+  std::optional<int32_t> next;
+  if (!sending_.empty()) next = state_.priority(chunk(sending_.front()));
+  PBOX_DCHECK(sending_.empty() || chunk(sending_.front()).to_send != 0);
+  if (queue_.empty() || (next && queue_.top_priority() <= *next)) return next;
+  return has_room(chunk(queue_.top()), now_ns) ? queue_.top_priority() : next;
+}
+
 void Lane::sent(size_t count) {
   PBOX_DCHECK(count <= outgoing_end_ - outgoing_begin_);
   outgoing_begin_ += count;
@@ -107,18 +122,11 @@ void Lane::drop_unsent(uint32_t chunk_id) {
   outgoing_end_ = kept;
 }
 
-// An idle lane has room for a chunk of any size. If the path is full, a chunk that is more urgent
-// than all chunks on the path may exceed the path's bound. Those chunks may have reached the box by
-// now and wait for ranks that push the urgent chunk first.
+// An idle lane has room for a chunk of any size.
 bool Lane::has_room(const ExchangeChunk& chunk, uint64_t now_ns) const {
   const uint64_t bytes = outstanding_bytes_ + window_cost(chunk);
   if (outstanding_bytes_ > 0 && bytes > window_bytes_) return false;
-  const uint64_t path_bytes = window_.bytes(now_ns);
-  if (path_bytes_ == 0 || path_bytes_ + chunk.wire_bytes <= path_bytes) return true;
-  return path_bytes > 0 && std::none_of(in_flight_.begin(), in_flight_.end(), [&](uint32_t id) {
-           const ExchangeChunk& other = this->chunk(id);
-           return other.on_path && state_.priority(other) >= state_.priority(chunk);
-         });
+  return path_->has_room(chunk.wire_bytes, state_.priority(chunk), now_ns);
 }
 
 // Starts the next queued chunk if the window has room for it.
@@ -127,6 +135,7 @@ bool Lane::open_window(uint64_t now_ns) {
   ExchangeChunk& chunk = this->chunk(id);
   if (!has_room(chunk, now_ns)) return false;
   queue_.pop();
+  path_->note_unqueued(1);
   PBOX_DCHECK(!chunk.in_flight && !chunk.in_window && !chunk.on_path);
   start_flight(chunk, now_ns);
   const bool fetching = state_.tensors[chunk.tensor].fetching && !chunk.restoring;
@@ -161,11 +170,10 @@ bool Lane::open_window(uint64_t now_ns) {
 
 void Lane::start_flight(ExchangeChunk& chunk, uint64_t now_ns) {
   const uint32_t id = state_.chunk_id(chunk);
-  chunk.mark = window_.leave(path_bytes_, now_ns);
+  path_->enter(state_, chunk, state_.priority(chunk), chunk.announced, now_ns);
   outstanding_bytes_ += window_cost(chunk);
-  path_bytes_ += chunk.wire_bytes;
   add(in_flight_, chunk);
-  chunk.in_flight = chunk.in_window = chunk.on_path = true;
+  chunk.in_flight = chunk.in_window = true;
   chunk.acknowledged_mask = 0;
   chunk.waits_for_others = false;
   chunk.missing_workers = 0;
@@ -188,7 +196,7 @@ void Lane::fill_pushes(uint64_t now_ns) {
       continue;
     }
     if (is_idle) {
-      if (queue_.empty()) window_.starve(path_bytes_);
+      if (queue_.empty()) path_->starve();
       return;
     }
     ExchangeChunk& chunk = this->chunk(sending_.front());

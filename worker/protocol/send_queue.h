@@ -15,6 +15,7 @@ class SendQueue {
  public:
   void push(uint32_t chunk, int32_t priority) { heap_.push({priority, next_sequence_++, chunk}); }
   bool empty() const { return heap_.empty(); }
+  size_t size() const { return heap_.size(); }
   // The queue must not be empty for these three.
   uint32_t top() const {
     PBOX_DCHECK(!heap_.empty());

@@ -18,6 +18,8 @@
 
 namespace pbox::worker {
 
+class SendPath;
+
 struct TensorSpec {
   std::string name;
   uint64_t elements = 0;
@@ -39,6 +41,8 @@ struct SessionSpec {
     std::shared_ptr<const nic::RssTable> rss = {};  // set for kRssHash
     // Numbers and seals packets, whichever transport sends them. Copies of a session share it.
     std::shared_ptr<seal::SessionSeal> seal = seal::make_seal_without_keys();
+    // Shared with the other parts of the job. Null: the lane has one of its own.
+    std::shared_ptr<SendPath> path = nullptr;
   };
   uint32_t rank = 0;
   uint32_t epoch = 1;

@@ -1,6 +1,6 @@
-// Decides how many bytes a lane keeps in flight: as many as keep its network path busy, plus one
-// chunk. An urgent chunk then finds little ahead of it (P3), and no throughput is lost. The path's
-// capacity is measured as BBR does it (Cardwell et al., ACM Queue 2016;
+// Decides how many bytes a path (send_path.h) keeps in flight: as many as keep its network path
+// busy, plus one chunk. An urgent chunk then finds little ahead of it (P3), and no throughput is
+// lost. The path's capacity is measured as BBR does it (Cardwell et al., ACM Queue 2016;
 // draft-cheng-iccrg-delivery-rate-estimation): the highest delivery rate of the last second,
 // multiplied by the shortest recent time from pushing a chunk to its result. A chunk counts as in
 // flight until its own result or that of a later chunk has arrived. In the second case the chunk
@@ -10,7 +10,7 @@
 // speed. The window then shrinks to what the path needs, and grows by at least one chunk per round
 // trip.
 //
-// A value without I/O. Each lane has one; it is used on the I/O thread.
+// A value without I/O, used on the I/O thread.
 #pragma once
 
 #include <algorithm>
@@ -68,10 +68,11 @@ class Window {
     bool starved = false;
   };
 
-  // `chunk_bytes`: size of the lane's largest chunk. `slack_ns`: how long this side, the box or
-  // another rank may be kept from running. The bytes in flight must last at least that long.
-  Window(uint32_t chunk_bytes, uint64_t slack_ns)
-      : chunk_bytes_(chunk_bytes), slack_ns_(slack_ns) {}
+  // `slack_ns`: how long this side, the box or another rank may be kept from running. The bytes in
+  // flight must last at least that long.
+  explicit Window(uint64_t slack_ns) : slack_ns_(slack_ns) {}
+  // Chunks of up to this size are pushed, here and below.
+  void fit(uint32_t chunk_bytes) { chunk_bytes_ = std::max<uint64_t>(chunk_bytes_, chunk_bytes); }
 
   // Upper bound on the bytes in flight. UINT64_MAX: nothing has been measured yet. 0: push nothing
   // until the lane is idle, so that the path's own time can be measured again.
@@ -89,7 +90,7 @@ class Window {
   void arrive(const Mark& mark, uint32_t bytes, bool clean, uint64_t now_ns);
 
  private:
-  uint64_t chunk_bytes_;
+  uint64_t chunk_bytes_ = 0;  // size of the largest chunk
   uint64_t slack_ns_;
   uint64_t delivered_bytes_ = 0;
   uint64_t delivered_ns_ = 0;

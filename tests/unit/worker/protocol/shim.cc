@@ -20,6 +20,7 @@ worker::SessionSpec session_of(const ShimOptions& options) {
   session.holds_rounds = options.holds_rounds;
   session.pipelines.push_back({kSpi, options.credit_bytes, *nic::parse_endpoint("10.0.0.1", 9542)});
   if (options.seal) session.pipelines.back().seal = options.seal;
+  session.pipelines.back().path = options.path;
   for (uint64_t packet = 0; packet < options.packets_before; ++packet) {
     nic::TxPacket probe;
     session.pipelines.back().seal->seal(session.tag, probe, nullptr);

@@ -20,6 +20,7 @@ struct ShimOptions {
   uint32_t window_bytes = limits::kCreditBytesMax;
   uint64_t packets_before = 0;                        // sent while the transport was opened
   std::shared_ptr<seal::SessionSeal> seal = nullptr;  // null: without keys
+  std::shared_ptr<worker::SendPath> path = nullptr;   // null: one of its own
   bool has_shadow = false;
   uint32_t shadows = 1;
   wire::Delivery delivery = wire::Delivery::kBroadcast;

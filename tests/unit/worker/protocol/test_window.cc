@@ -74,10 +74,16 @@ class Path {
   std::deque<Flying> flying_;
 };
 
+Window make_window() {
+  Window window(kSlackNs);
+  window.fit(kChunk);
+  return window;
+}
+
 }  // namespace
 
 TEST_CASE("before the first measurement there is no bound, so a short job starts at full speed") {
-  Window window(kChunk, kSlackNs);
+  Window window = make_window();
   CHECK(window.bytes(kSecond) == UINT64_MAX);
   Path path(12'500'000, 1'000'000);
   path.burst(window, 10);  // all of it fits into the first flight
@@ -94,7 +100,7 @@ TEST_CASE("a path is kept busy with a queue of about one chunk") {
                {1'250'000'000, 50'000}};
   for (const auto& [rate, time_ns] : paths) {
     INFO(rate << " B/s, " << time_ns << " ns");
-    Window window(kChunk, kSlackNs);
+    Window window = make_window();
     Path path(rate, time_ns);
     CHECK(path.run(window, kSecond / 2) > 0.97);
     const auto base_ns = static_cast<double>(std::max(path.base_ns(), 2 * path.chunk_ns()));
@@ -107,7 +113,7 @@ TEST_CASE("a path is kept busy with a queue of about one chunk") {
 }
 
 TEST_CASE("a path that becomes faster is fully used after a few round trips") {
-  Window window(kChunk, kSlackNs);
+  Window window = make_window();
   Path path(6'250'000, 2'000'000);
   path.run(window, kSecond);
   path.set_rate(125'000'000);
@@ -116,7 +122,7 @@ TEST_CASE("a path that becomes faster is fully used after a few round trips") {
 }
 
 TEST_CASE("a path that becomes slower is never left idle, and its queue is short again in time") {
-  Window window(kChunk, kSlackNs);
+  Window window = make_window();
   Path path(125'000'000, 2'000'000);
   path.run(window, kSecond);
   path.set_rate(12'500'000);
@@ -126,7 +132,7 @@ TEST_CASE("a path that becomes slower is never left idle, and its queue is short
 }
 
 TEST_CASE("a lane does not mistake its own queue for a longer path") {
-  Window window(kChunk, kSlackNs);
+  Window window = make_window();
   Path path(12'500'000, 1'000'000);
   path.run(window, kSecond);
   const uint64_t before = window.bytes(path.now_ns);
@@ -137,7 +143,7 @@ TEST_CASE("a lane does not mistake its own queue for a longer path") {
 }
 
 TEST_CASE("pauses between iterations do not discard the measurements") {
-  Window window(kChunk, kSlackNs);
+  Window window = make_window();
   Path path(12'500'000, 1'000'000);
   path.burst(window, 100);
   const uint64_t before = window.bytes(path.now_ns);
@@ -151,7 +157,7 @@ TEST_CASE("pauses between iterations do not discard the measurements") {
 }
 
 TEST_CASE("a lane with too little to push does not shrink its window") {
-  Window window(kChunk, kSlackNs);
+  Window window = make_window();
   Path path(125'000'000, 2'000'000);
   path.run(window, kSecond);
   const uint64_t before = window.bytes(path.now_ns);
@@ -162,7 +168,7 @@ TEST_CASE("a lane with too little to push does not shrink its window") {
 }
 
 TEST_CASE("a chunk that was probed is not a sample") {
-  Window window(kChunk, kSlackNs);
+  Window window = make_window();
   Path path(12'500'000, 1'000'000);
   path.burst(window, 100);
   const uint64_t before = window.bytes(path.now_ns);

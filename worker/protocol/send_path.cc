@@ -1,0 +1,83 @@
+#include "worker/protocol/send_path.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace pbox::worker {
+
+bool SendPath::has_room(uint32_t bytes, int32_t priority, uint64_t now_ns) const {
+  PBOX_DCHECK((bytes_ == 0) || !entries_.empty());
+  const uint64_t window_bytes = window_.bytes(now_ns);
+  if (bytes_ == 0 || bytes_ + bytes <= window_bytes) return true;
+  return window_bytes > 0 &&
+         std::none_of(entries_.begin(), entries_.end(),
+                      [&](const Entry& other) { return other.priority >= priority; });
+}
+
+void SendPath::enter(const ExchangeState& owner, ExchangeChunk& chunk, int32_t priority,
+                     bool is_pull, uint64_t now_ns) {
+  PBOX_DCHECK(!chunk.on_path && owner.chunk_id(chunk) < owner.chunks.size());
+  chunk.mark = window_.leave(bytes_, now_ns);
+  chunk.on_path = true;
+  chunk.path_sequence = ++newest_sequence_;
+  bytes_ += chunk.wire_bytes;
+  entries_.push_back({&owner, &chunk, priority, is_pull});
+}
+
+void SendPath::take_off(ExchangeChunk& chunk) {
+  PBOX_DCHECK(chunk.on_path && bytes_ >= chunk.wire_bytes);
+  bytes_ -= chunk.wire_bytes;
+  chunk.on_path = false;
+}
+
+void SendPath::leave(ExchangeChunk& chunk) {
+  if (!chunk.on_path) return;
+  const auto entry = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& one) { return one.chunk == &chunk; });
+  PBOX_DCHECK(entry != entries_.end());
+  PBOX_DCHECK(entry->chunk->path_sequence <= newest_sequence_);
+  take_off(chunk);
+  entries_.erase(entry);
+}
+
+void SendPath::overtake(const ExchangeChunk& done) {
+  size_t kept = 0, seen = 0;
+  for (; seen < entries_.size(); ++seen) {
+    const Entry entry = entries_[seen];
+    PBOX_DCHECK(entry.chunk->on_path && entry.chunk->path_sequence <= newest_sequence_);
+    if (entry.chunk->path_sequence >= done.path_sequence) break;
+    if (entry.is_pull || entry.chunk->to_send != 0) {
+      entries_[kept++] = entry;
+    } else {
+      take_off(*entry.chunk);
+    }
+  }
+  PBOX_DCHECK(kept <= seen);
+  const auto begin = entries_.begin();
+  entries_.erase(begin + static_cast<ptrdiff_t>(kept), begin + static_cast<ptrdiff_t>(seen));
+}
+
+void SendPath::forget(const ExchangeState& owner) {
+  std::erase_if(entries_, [&](const Entry& entry) {
+    if (entry.owner != &owner) return false;
+    take_off(*entry.chunk);
+    return true;
+  });
+  PBOX_DCHECK(!entries_.empty() || bytes_ == 0);
+}
+
+std::shared_ptr<SendPath> SendPaths::find(const SessionSpec::Pipeline& pipeline,
+                                          uint64_t slack_ns) {
+  std::erase_if(known_, [](const Known& one) { return one.path.expired(); });
+  for (const Known& one : known_) {
+    if (one.box == pipeline.box && one.queue == pipeline.queue && one.slack_ns == slack_ns) {
+      return one.path.lock();
+    }
+  }
+  auto path = std::make_shared<SendPath>(slack_ns);
+  known_.push_back({pipeline.box, pipeline.queue, slack_ns, path});
+  return path;
+}
+
+}  // namespace pbox::worker

@@ -1,0 +1,87 @@
+// The path from this rank to one pipeline of a box. The lanes of all parts of a job that lead there
+// share it: how much may be on its way at a time (window.h), and which chunks are. An urgent chunk
+// of one part finds no more ahead of it than if the job had one part.
+//
+// One thread at a time, the one that drives the memberships.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "worker/protocol/exchange_state.h"
+#include "worker/protocol/window.h"
+
+namespace pbox::worker {
+
+class SendPath {
+ public:
+  // `slack_ns`: as Window takes it.
+  explicit SendPath(uint64_t slack_ns) : window_(slack_ns) {}
+
+  // A lane joins whose largest chunk has this size.
+  void add_lane(uint32_t chunk_bytes) { window_.fit(chunk_bytes); }
+
+  // `count` chunks more, or fewer, wait in a lane for room on the path.
+  void note_queued(size_t count) { queued_ += count; }
+  void note_unqueued(size_t count) {
+    PBOX_DCHECK(queued_ >= count);
+    queued_ -= count;
+  }
+  // A lane has nothing to push.
+  void starve() {
+    if (queued_ == 0) window_.starve(bytes_);
+  }
+
+  // If the path is full, a chunk that is more urgent than all chunks on the path may exceed its
+  // bound. Those chunks may have reached the box by now and wait for ranks that push the urgent
+  // chunk first.
+  bool has_room(uint32_t bytes, int32_t priority, uint64_t now_ns) const;
+  // The chunk, which is not on a path, sets out. `owner` identifies the exchange of the chunk.
+  // `is_pull`: it is asked for only, and pushes do not overtake it.
+  void enter(const ExchangeState& owner, ExchangeChunk& chunk, int32_t priority, bool is_pull,
+             uint64_t now_ns);
+  // Has no effect on a chunk that is not on the path.
+  void leave(ExchangeChunk& chunk);
+  // The result of `done` has arrived. All chunks that set out before it have reached the box too,
+  // or are lost, and leave the path, except those with fragments that still wait to be sent.
+  void overtake(const ExchangeChunk& done);
+  // All chunks of this exchange leave.
+  void forget(const ExchangeState& owner);
+  void arrive(const ExchangeChunk& chunk, uint64_t now_ns) {
+    window_.arrive(chunk.mark, chunk.wire_bytes, chunk.is_measurable, now_ns);
+  }
+
+ private:
+  struct Entry {
+    const ExchangeState* owner = nullptr;
+    ExchangeChunk* chunk = nullptr;
+    int32_t priority = 0;
+    bool is_pull = false;
+  };
+  void take_off(ExchangeChunk& chunk);
+
+  Window window_;
+  uint64_t bytes_ = 0;         // total of the chunks on the path
+  std::deque<Entry> entries_;  // the chunks on the path, in the order in which they set out
+  uint64_t newest_sequence_ = 0;
+  size_t queued_ = 0;
+};
+
+// Finds the path of a session's pipeline. The memberships of a job's parts share one of these.
+class SendPaths {
+ public:
+  std::shared_ptr<SendPath> find(const SessionSpec::Pipeline& pipeline, uint64_t slack_ns);
+
+ private:
+  struct Known {
+    nic::Endpoint box;
+    uint32_t queue = 0;
+    uint64_t slack_ns = 0;
+    std::weak_ptr<SendPath> path;  // ends with the last lane
+  };
+  std::vector<Known> known_;
+};
+
+}  // namespace pbox::worker

@@ -1,0 +1,65 @@
+// The order in which the lanes of all parts of a job send, since they share this host's cable: the
+// lane with the most urgent packet first, and lanes of equal urgency in turns. A lane that goes on
+// with more urgent packets than the next one has keeps its turn. A lane that its port or its window
+// keeps from sending makes room for less urgent ones, so that the cable does not idle.
+//
+// A value without I/O. The I/O thread calls everything here.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+
+namespace pbox::worker {
+
+class SendTurns {
+ public:
+  struct Lane {
+    size_t part = 0;
+    uint32_t lane = 0;
+    // Priority of the next packet; nothing if there seems to be none.
+    std::optional<int32_t> priority = {};
+  };
+
+  // Begins a pass over the lanes, which add() names in the same order in each pass.
+  void begin() { lanes_.clear(); }
+  void add(const Lane& lane) { lanes_.push_back(lane); }
+
+  // Calls `send(lane)` for every lane, most urgent first. It sends a burst and returns the priority
+  // of what the lane could send next; nothing if the lane is blocked or done. A pass has at most
+  // twice as many bursts as lanes, because packets that arrive must not wait for long.
+  template <typename Send>
+  void run(const Send& send) {
+    if (lanes_.size() > 1) sort();
+    PBOX_DCHECK(lanes_.empty() || !(lanes_.front().priority < lanes_.back().priority));
+    size_t extra_bursts = lanes_.size();
+    for (size_t index = 0; index < lanes_.size(); ++index) {
+      std::optional<int32_t> next = send(lanes_[index]);
+      const bool is_last = index + 1 == lanes_.size();
+      while (next && !is_last && lanes_[index + 1].priority < next && extra_bursts > 0) {
+        --extra_bursts;
+        next = send(lanes_[index]);
+      }
+    }
+  }
+
+ private:
+  // Another lane goes first among equals in each pass.
+  void sort() {
+    PBOX_DCHECK(!lanes_.empty());
+    const auto first = static_cast<ptrdiff_t>(passes_++ % lanes_.size());
+    std::rotate(lanes_.begin(), lanes_.begin() + first, lanes_.end());
+    std::stable_sort(lanes_.begin(), lanes_.end(),
+                     [](const Lane& a, const Lane& b) { return a.priority > b.priority; });
+  }
+
+  std::vector<Lane> lanes_;
+  size_t passes_ = 0;
+};
+
+}  // namespace pbox::worker
