@@ -122,7 +122,9 @@ void Job::set_priorities(PipelineHost& host, wire::PriorityPolicy policy,
   proto::SetPriorities& told = priorities_set_.emplace();
   told.set_policy(static_cast<uint32_t>(policy));
   told.mutable_by_tensor()->Add(priorities_.begin(), priorities_.end());
+  if (!running()) return;  // it starts with them
   shards_.set_priorities(host, chunk_priorities());
+  if (relay_) relay_->set_priorities(chunk_priorities());
 }
 
 std::optional<uint64_t> Job::release_barrier() {

@@ -125,6 +125,8 @@ class Job {
   // tensor, or empty for the registered ones.
   void set_priorities(PipelineHost& host, wire::PriorityPolicy policy,
                       std::vector<int32_t> by_tensor);
+  // The priorities in use, by chunk id.
+  std::vector<int32_t> chunk_priorities() const;
   // The priorities set after the job was registered. Each rank must be told.
   const std::optional<proto::SetPriorities>& priorities_set() const { return priorities_set_; }
 
@@ -154,7 +156,6 @@ class Job {
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host, const PartState* state) const;
   Result<uint32_t> widest_fragment_bytes(const PipelineHost& host) const;
   // By chunk, under the policy in force.
-  std::vector<int32_t> chunk_priorities() const;
   const char* priority_source() const;
   // By index in the pipelines that the part uses.
   std::vector<pipeline::ShardSpec> shard_specs(const std::vector<ChunkStart>& starts) const;

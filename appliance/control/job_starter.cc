@@ -128,7 +128,11 @@ JobStarter::Step JobStarter::start_job(Job& job, const Result<uint32_t>& epoch,
   }
   parts_.handover.on_opened(part);
   if (!recovers) parts_.handover.drop(part);  // the state of an earlier job of that name
-  if (job.relay()) job.relay()->run(job.shards().lanes(host_));
+  if (job.relay()) {
+    // Those that it has joined with are the registered ones.
+    if (job.priorities_set()) job.relay()->set_priorities(job.chunk_priorities());
+    job.relay()->run(job.shards().lanes(host_));
+  }
   parts_.backups.on_started(job);
   parts_.sessions.share_credit();
   job.on_started(recovers ? barrier : 0);

@@ -57,6 +57,9 @@ class Relay {
   // Starts relaying: from now on chunks that arrive through these lanes are summed over all racks,
   // or copied. Must be called once, after joining. The lanes' shards outlive the relay.
   virtual void run(std::vector<RelayLane> lanes) = 0;
+  // The priorities of the chunks, by chunk id, instead of those of the spec. Applies to chunks that
+  // are relayed from now on, and to their results at the other box. Only after joining.
+  virtual void set_priorities(std::vector<int32_t> by_chunk) = 0;
   virtual RelayView view() const = 0;
 };
 

@@ -75,6 +75,14 @@ void BoxRelay::run(std::vector<control::RelayLane> lanes) {
   wake();
 }
 
+// The other box is told, so that results come back in this order too, and so are its other ranks.
+void BoxRelay::set_priorities(std::vector<int32_t> by_chunk) {
+  PBOX_CHECK(is_joined_ && by_chunk.size() == spec_.chunks.size());
+  by_chunk.insert(by_chunk.begin(), control::kTensorsBesideChunks, 0);
+  const pbox_status status = pbox_set_priorities(context_, PBOX_PRIORITY_EXPLICIT, by_chunk.data());
+  if (status != PBOX_OK) fail(last_error(status));
+}
+
 control::RelayView BoxRelay::view() const {
   const uint64_t relayed = relayed_;
   return {.box = settings_.box,

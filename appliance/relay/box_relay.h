@@ -31,6 +31,7 @@ class BoxRelay : public control::Relay {
   ~BoxRelay() override;
   void seed(std::vector<std::vector<float>> values) override;
   void run(std::vector<control::RelayLane> lanes) override;
+  void set_priorities(std::vector<int32_t> by_chunk) override;
   control::RelayView view() const override;
 
  private:

@@ -82,6 +82,14 @@ control::RelayView BackupMember::view() const {
           .chunks_in_flight = static_cast<uint32_t>(started_ - relayed_)};
 }
 
+void BackupMember::set_priorities(const std::vector<int32_t>& by_chunk) {
+  if (over_ || membership_ == nullptr) return;
+  std::vector<int32_t> by_tensor(control::kTensorsBesideChunks, 0);
+  by_tensor.insert(by_tensor.end(), by_chunk.begin(), by_chunk.end());
+  membership_->ask_priorities(wire::PriorityPolicy::kExplicit, by_tensor);
+  perform();
+}
+
 void BackupMember::leave() {
   lanes_.clear();
   tell_ = nullptr;

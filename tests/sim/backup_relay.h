@@ -22,6 +22,7 @@ class BackupMember final : public Member {
   // These are the operations of appliance::Relay.
   void seed(std::vector<std::vector<float>> values);
   void run(std::vector<control::RelayLane> lanes);
+  void set_priorities(const std::vector<int32_t>& by_chunk);
   control::RelayView view() const;
   void leave();
 
@@ -65,6 +66,7 @@ class BackupRelay final : public control::Relay {
   ~BackupRelay() override { member_.leave(); }
   void seed(std::vector<std::vector<float>> values) override { member_.seed(std::move(values)); }
   void run(std::vector<control::RelayLane> lanes) override { member_.run(std::move(lanes)); }
+  void set_priorities(std::vector<int32_t> by_chunk) override { member_.set_priorities(by_chunk); }
   control::RelayView view() const override { return member_.view(); }
 
  private:

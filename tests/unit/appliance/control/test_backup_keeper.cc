@@ -36,6 +36,7 @@ class RecordingBoxes : public BackupBoxes {
     ~Way() override { joined_.is_gone = true; }
     void seed(std::vector<std::vector<float>> values) override { joined_.seeds = values.size(); }
     void run(std::vector<RelayLane>) override {}
+    void set_priorities(std::vector<int32_t>) override {}
     RelayView view() const override { return {}; }
 
    private:

@@ -45,6 +45,7 @@ class TestBackups : public BackupBoxes {
     ~Way() override { log_.is_gone = true; }
     void seed(std::vector<std::vector<float>> values) override { log_.seeds = std::move(values); }
     void run(std::vector<RelayLane> lanes) override { log_.lanes = lanes.size(); }
+    void set_priorities(std::vector<int32_t>) override {}
     RelayView view() const override { return {}; }
 
    private:

@@ -17,6 +17,7 @@ struct RelayLog {
   std::function<void(Status)> on_change;
   RelayView view{.box = "10.0.0.9:9541", .rank = 1, .racks = 2};
   std::vector<RelayLane> lanes;
+  std::vector<std::vector<int32_t>> priorities;  // by chunk, as they were set
   bool is_gone = false;
   size_t shards_when_gone = 0;
 };
@@ -43,6 +44,9 @@ class TestUpstream : public Upstream {
     }
     void seed(std::vector<std::vector<float>>) override { FAIL("nothing is seeded"); }
     void run(std::vector<RelayLane> lanes) override { log_.lanes = std::move(lanes); }
+    void set_priorities(std::vector<int32_t> by_chunk) override {
+      log_.priorities.push_back(std::move(by_chunk));
+    }
     RelayView view() const override { return log_.view; }
 
    private:
@@ -120,6 +124,45 @@ TEST_CASE("relayed tensors have the priorities of their registration, and none w
     REQUIRE(rack.upstream.logs.size() == 1);
     CHECK(rack.upstream.logs[0]->spec.chunks[0].priority == (policy == kFifo ? 0 : 7));
   }
+}
+
+TEST_CASE("priorities that are learned or changed are passed on, as by chunk of the job") {
+  constexpr uint32_t kExplicit = 0, kForwardOrder = 1, kFifo = 2;
+  Rack rack;
+  auto message = join_message("train", 0, 1);
+  message.mutable_join()->mutable_tensors(0)->set_priority(7);
+  message.mutable_join()->set_priority_policy(kForwardOrder);
+  const auto rank = rack.desk.join(message);
+  REQUIRE(rack.upstream.logs.size() == 1);
+  RelayLog& log = *rack.upstream.logs[0];
+  rack.tell(log, ok_status());
+  CHECK(log.priorities.empty());
+  const size_t chunks = log.spec.chunks.size();
+  const auto set_to = [&](uint32_t policy, const std::vector<int32_t>& by_tensor, int32_t first,
+                          int32_t last) {
+    log.priorities.clear();
+    rack.desk.say(rank, priorities_message(policy, by_tensor));
+    REQUIRE(log.priorities.size() == 1);
+    REQUIRE(log.priorities[0].size() == chunks);
+    CHECK(log.priorities[0].front() == first);
+    CHECK(log.priorities[0].back() == last);
+  };
+  set_to(kForwardOrder, {1, 2}, 1, 2);
+  set_to(kExplicit, {-5, 9}, -5, 9);
+  set_to(kFifo, {}, 0, 0);
+}
+
+TEST_CASE("priorities that are set before a relayed job starts are passed on when it starts") {
+  Rack rack;
+  const auto rank = rack.desk.join(join_message("train", 0, 1));
+  REQUIRE(rack.upstream.logs.size() == 1);
+  RelayLog& log = *rack.upstream.logs[0];
+  rack.desk.say(rank, priorities_message(0, {3, 4}));
+  CHECK(log.priorities.empty());
+  rack.tell(log, ok_status());
+  REQUIRE(log.priorities.size() == 1);
+  CHECK(log.priorities[0].front() == 3);
+  CHECK(log.priorities[0].back() == 4);
 }
 
 TEST_CASE("a relay that fails ends its job, before the job starts and while it runs") {
