@@ -255,6 +255,25 @@ Status check_identity(const proto::Join& join, const JobLimits& limits) {
   return check_schedule(join);
 }
 
+// The ranks with which the job begins. `spec`: what a lost rank means to the job.
+Status parse_min_world_size(const proto::Join& join, JobSpec& spec) {
+  const std::string what = "min_world_size " + std::to_string(join.min_world_size());
+  if (join.min_world_size() > spec.world_size) {
+    return invalid(what + " is above world_size " + std::to_string(spec.world_size) +
+                   "; it must be 1 to world_size (0: world_size)");
+  }
+  spec.min_world_size = join.min_world_size() == spec.world_size ? 0 : join.min_world_size();
+  if (!spec.is_elastic()) return ok_status();
+  if (spec.on_worker_lost != LostPolicy::kPartial) {
+    return invalid(what + " needs on_worker_lost partial: the job goes on while ranks are " +
+                   "missing; set partial, or leave min_world_size out");
+  }
+  if (join.sync().model() == static_cast<uint32_t>(wire::SyncModel::kBsp)) return ok_status();
+  return invalid(what +
+                 " needs sync model bsp: the ranks of other models share no round at which " +
+                 "a rank could come; leave min_world_size out");
+}
+
 Status check_sizes(const JobSpec& spec, const JobLimits& limits) {
   if (spec.chunk_bytes < limits::kChunkBytesMin || spec.chunk_bytes > limits::kChunkBytesMax ||
       spec.chunk_bytes % 64 != 0) {
@@ -351,6 +370,7 @@ Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
     spec.tensors.push_back(std::move(*tensor));
   }
   if (const Status status = check_sizes(spec, limits); !status) return status.error();
+  if (const Status status = parse_min_world_size(join, spec); !status) return status.error();
   const auto sync = parse_sync(join, spec);
   if (!sync) return sync.error();
   spec.sync = *sync;
@@ -405,6 +425,9 @@ std::optional<std::string> tensor_difference(const TensorSpec& job, const Tensor
 std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& worker) {
   if (auto found = differs("parts", job.parts, worker.parts)) return found;
   if (auto found = differs("world_size", job.world_size, worker.world_size)) return found;
+  if (auto found = differs("min_world_size", job.min_world_size, worker.min_world_size)) {
+    return found;
+  }
   if (auto found = differs("mode", int(job.mode), int(worker.mode))) return found;
   if (auto found = differs("collective", int(job.collective), int(worker.collective))) {
     return found;

@@ -75,6 +75,11 @@ constexpr Feature kFeatures[] = {
     {"on_worker_lost partial", "lost",
      [](Trial& t) { t.options.on_worker_lost = PBOX_LOST_PARTIAL; }},
     {"on_worker_lost abort", "lost", [](Trial& t) { t.options.on_worker_lost = PBOX_LOST_ABORT; }},
+    {"min_world_size", "lost",
+     [](Trial& t) {
+       t.options.on_worker_lost = PBOX_LOST_PARTIAL;
+       t.options.min_world_size = 1;
+     }},
     {"recovery copy", "recovery", [](Trial& t) { t.options.recovery = PBOX_RECOVERY_COPY; }},
     {"recovery none", "recovery", [](Trial& t) { t.options.recovery = PBOX_RECOVERY_NONE; }},
     {"replicas 1", "replicas", [](Trial& t) { t.options.replicas = 1; }, true},

@@ -240,6 +240,12 @@ typedef struct pbox_options {
   /* PBOX_MODE_COLLECTIVE: bytes that can be in flight, of all operations; 0: 32 MiB. The box keeps
    * twice as many for the job. Larger operations take turns. Equal on every rank. */
   uint32_t collective_bytes;
+  /* Elastic jobs: below world_size, the job begins as soon as so many ranks are there and none has
+   * joined for 3 s (PBOX_MODE_OPTIMIZE: rank 0 among them). Others join while it runs, and take
+   * part from the next round on. Means are over the ranks that are there. The process of a rank may
+   * be replaced as with `rejoin`, which is implied. Needs PBOX_LOST_PARTIAL and PBOX_SYNC_BSP. 0:
+   * the job begins with all ranks. Equal on every rank. */
+  uint32_t min_world_size;
 } pbox_options;
 
 /* Sets every field to its default. */
@@ -254,7 +260,7 @@ PBOX_API void pbox_options_init_sized(pbox_options* options, size_t struct_size)
  * (bsp, asp, ssp, essp, pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE
  * (soft, lazy), PBOX_READS (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast,
  * ordered), PBOX_REPLICAS (0, 1), PBOX_KEYS, PBOX_GUARD (flag, reject, zero), PBOX_GUARD_MAX_ABS,
- * PBOX_COLLECTIVE_BYTES.
+ * PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE.
  * PBOX_RANK wins over RANK, PBOX_WORLD_SIZE over WORLD_SIZE. Strings point into the environment.
  * Returns PBOX_INVALID_ARGUMENT if a variable has a value that is not listed or not a number;
  * pbox_last_error(NULL) then names variable, value and remedy. */

@@ -31,7 +31,7 @@ class Options(Structure):
         ("sync_probability", c_float), ("release", c_int32), ("reads", c_int32),
         ("quorum", c_uint32), ("restore", c_char_p), ("numerics", c_int32),
         ("replicas", c_uint32), ("backup", c_uint32), ("keys", c_char_p), ("guard", c_int32),
-        ("guard_max_abs", c_float), ("collective_bytes", c_uint32)]
+        ("guard_max_abs", c_float), ("collective_bytes", c_uint32), ("min_world_size", c_uint32)]
 
 
 class OptimizerOptions(Structure):
