@@ -252,7 +252,7 @@ TEST_CASE("an elastic job goes on without its absent ranks when its box is kille
   CHECK(box.daemon().metric("pbox_jobs_recovered_total") == 1);
 }
 
-TEST_CASE("what an elastic job cannot be is refused with the reason") {
+TEST_CASE("an elastic job that waits for lost ranks, or has too few, is refused with the reason") {
   Daemon daemon;
   const std::string box = daemon.control();
   CHECK_THAT(refusal(box, {.on_worker_lost = PBOX_LOST_WAIT}, PBOX_INVALID_ARGUMENT),

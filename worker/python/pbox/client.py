@@ -58,8 +58,8 @@ class Client:
     PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY,
     PBOX_DELIVERY, PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS,
     PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS, PBOX_REPLICAS, PBOX_KEYS, PBOX_GUARD,
-    PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE. pbox.h and docs/pytorch.md explain all options. In
-    short:
+    PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE. pbox.h and docs/pytorch.md
+    explain all options. In short:
 
     `port`: what carries packets. "socket", or "KIND:ARGUMENTS" of the library libpbox_KIND.so.1,
     for example "dpdk:DEVICE".
@@ -69,8 +69,8 @@ class Client:
     `on_worker_lost`: the other ranks "wait" lost_timeout_ms for a lost rank, then fail; or then
     continue without it ("partial"); or fail at once ("abort").
     `rejoin`: take the place of a rank that a running job has lost.
-    `min_world_size`: the job begins with so many ranks, and the others may join while it runs. Needs
-    on_worker_lost "partial".
+    `min_world_size`: the job begins with so many ranks, and the others may join while it runs.
+    Needs on_worker_lost "partial".
     `priority_policy`: tensors are sent by their registered priority ("explicit"); in the order that
     rank 0 learns in the first round of gradients ("forward-order": the tensor started last is
     needed first); or in the order of the calls ("fifo").

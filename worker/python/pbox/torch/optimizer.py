@@ -286,6 +286,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._verdict = self.client.last_step()
         return self._verdict
 
+    def contributors(self) -> int:
+        """Returns how many ranks were in the last step that has arrived, the minimum over all
+        parameters. Below the world size only with on_worker_lost="partial"."""
+        return min(self.client.contributors(slot.tensor) for slot in self._slots)
+
     def synchronize(self) -> None:
         """Waits until all new weights are in place."""
         self._wait_for(self._slots)
