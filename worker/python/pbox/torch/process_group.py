@@ -104,7 +104,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _start(self, plan, value, options=None):
         """Starts a plan's collectives, and returns their Work. `value`: what its future returns."""
         timeout_s = options.timeout.total_seconds() if options is not None else 0
-        operation = self._channel.start(plan.calls, finish=plan.finish, value=value,
+        operation = self._channel.start(plan, value=value,
                                         timeout_s=timeout_s if timeout_s > 0 else None)
         work = Work(operation)
         if getattr(self._coalesced, "works", None) is not None:
@@ -147,7 +147,7 @@ class ProcessGroup(dist.ProcessGroup):
         plan = self._plan()
         plan.all_gather(everything, mine)
         timeout_s = opts.timeout.total_seconds()
-        self._channel.start(plan.calls, timeout_s=timeout_s if timeout_s > 0 else None).wait()
+        self._channel.start(plan, timeout_s=timeout_s if timeout_s > 0 else None).wait()
         return everything.tolist()
 
     def reduce(self, tensors, opts):
