@@ -1,5 +1,6 @@
 // Tensors on a CUDA device at a real box, by the C ABI, with a fake libcudart: results, what the
 // streams run and in which order, and errors of CUDA.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>
@@ -230,8 +231,8 @@ TEST_CASE("an operation is ordered behind the caller's stream, its input and its
       auto& self = *static_cast<Kernel*>(user);
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       self.has_seen_early_result = self.told != std::vector<float>(100, -2.0f);
-      self.reduced = values_of<float>(self.rank, 100);
-      if (self.rank == 0) self.told = values_of<float>(7, 100);
+      std::ranges::copy(values_of<float>(self.rank, 100), self.reduced.begin());
+      if (self.rank == 0) std::ranges::copy(values_of<float>(7, 100), self.told.begin());
     };
     fake_cuda_launch(device.stream(), compute, &kernel);
     auto& [number, reduced, told, has_seen_early_result] = kernel;
