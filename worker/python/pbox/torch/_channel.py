@@ -108,7 +108,8 @@ class Operation:
             if error is not None:
                 raise error
             self.done.wait()
-        self._waited = True
+        # Whether a device's operation has ended differs between ranks if no thread has waited.
+        self._waited = self.event is None or timeout_s is not None
         if self.error is not None:
             raise self.error
 
@@ -298,6 +299,14 @@ class Channel:
                               else PboxError(f"{type(error).__name__}: {text}"))
                 self.failure = self.error
         _watch.close(self)
+        return self.error
+
+    def settled_error(self):
+        """Returns the channel's error. If a device has passed an operation, its failure is noted
+        before."""
+        for operation in tuple(self._pending):
+            if operation.event is not None and operation.event.query():
+                operation.done.wait(operation.timeout_s)
         return self.error
 
     def close(self, error=None):

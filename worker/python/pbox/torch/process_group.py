@@ -74,8 +74,9 @@ class ProcessGroup(dist.ProcessGroup):
         return self._size
 
     def errored(self):
-        """Returns the error that has ended the job on this rank, or None."""
-        return self._channel.error
+        """Returns the error that has ended the job on this rank, or None. It knows of all
+        operations that the device has passed, and of those that a thread has waited for."""
+        return self._channel.settled_error()
 
     def statistics(self):
         """Returns the counters of this rank's exchange with the box, as Client.statistics()."""
