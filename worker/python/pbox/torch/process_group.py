@@ -74,8 +74,9 @@ class ProcessGroup(dist.ProcessGroup):
         return self._size
 
     def errored(self):
-        """Returns the error that has ended the job on this rank, or None."""
-        return self._channel.error
+        """Returns the error that has ended the job on this rank, or None. It knows of all
+        operations that the device has passed, and of those that a thread has waited for."""
+        return self._channel.settled_error()
 
     def statistics(self):
         """Returns the counters of this rank's exchange with the box, as Client.statistics()."""
@@ -104,7 +105,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _start(self, plan, value, options=None):
         """Starts a plan's collectives, and returns their Work. `value`: what its future returns."""
         timeout_s = options.timeout.total_seconds() if options is not None else 0
-        operation = self._channel.start(plan.calls, finish=plan.finish, value=value,
+        operation = self._channel.start(plan, value=value,
                                         timeout_s=timeout_s if timeout_s > 0 else None)
         work = Work(operation)
         if getattr(self._coalesced, "works", None) is not None:
@@ -147,7 +148,7 @@ class ProcessGroup(dist.ProcessGroup):
         plan = self._plan()
         plan.all_gather(everything, mine)
         timeout_s = opts.timeout.total_seconds()
-        self._channel.start(plan.calls, timeout_s=timeout_s if timeout_s > 0 else None).wait()
+        self._channel.start(plan, timeout_s=timeout_s if timeout_s > 0 else None).wait()
         return everything.tolist()
 
     def reduce(self, tensors, opts):
