@@ -10,7 +10,7 @@
 
 namespace pbox::placement {
 
-// What the boxes did in one observation.
+// One observation of the boxes.
 struct Sample {
   double rounds = 1;             // rounds that it covers
   double log_iteration = 0;      // logarithm of the seconds of an iteration

@@ -58,7 +58,7 @@ TEST_CASE("fewer than three values exclude nothing; three equal ones leave only 
   CHECK(interval.high == 2);
 }
 
-TEST_CASE("whoever looks after every value is misled no more often than allowed") {
+TEST_CASE("a caller that looks after every value is misled no more often than allowed") {
   for (const double error : {0.05, 0.2}) {
     INFO("error " << error);
     const int allowed = static_cast<int>(500 * error);

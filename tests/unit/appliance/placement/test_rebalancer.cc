@@ -123,7 +123,7 @@ TEST_CASE(
 TEST_CASE("an exploit that slowed the job down is undone, and the next one needs more evidence") {
   World world(2, 2000, kExploitOnly, 0.01);
   const std::vector<BoxIndex> before = world.rebalancer.box_of_chunk();
-  std::vector<int> samples;  // of each exploit
+  std::vector<int> samples;  // by exploit
   int since = 0;             // observations since the map last changed
   for (int i = 0; samples.size() < 5 || world.rebalancer.box_of_chunk() != before; ++i) {
     REQUIRE(i < 2000);
