@@ -41,7 +41,7 @@ void check_slot_result(const JobModel& job, const pipeline::Chunk& chunk) {
   require(piece.has_value(), [&] {
     return place(job, chunk, round) + ": finished although the ranks disagree about it";
   });
-  const auto expected = job.collectives->result(*piece);
+  const auto& expected = job.collectives->result(*piece);
   const uint32_t bytes = pipeline::finished_shape(chunk).result_bytes;
   require(bytes == expected.size(), [&] {
     return place(job, chunk, round) + ", at the box: the result has " + std::to_string(bytes) +
