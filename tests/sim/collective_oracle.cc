@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "nic/wire/half.h"
+#include "tests/sim/gradients.h"
 
 namespace pbox::sim {
 namespace {
@@ -48,6 +49,8 @@ std::vector<std::byte> as_bytes(Dtype dtype, std::span<const double> values) {
   return bytes;
 }
 
+constexpr uint8_t kUnsound = 255;
+
 bool reduces(const CallOptions& call) {
   return call.verb == Verb::kAllReduce || call.verb == Verb::kReduceScatter;
 }
@@ -82,6 +85,32 @@ CollectiveOracle::CollectiveOracle(uint64_t seed, uint32_t job, const JobOptions
       return place < pieces.size() && pieces[place] == pieces_.front()[place];
     }));
   }
+  if (options.pushes_unsound && options.guard.policy == wire::Guard::kReject) draw_rejected();
+}
+
+// Some call must be guarded.
+void CollectiveOracle::draw_rejected() {
+  Rng rng(stream_ ^ 0x2545f4914f6cdd1dull);
+  std::vector<uint32_t> guarded;
+  for (uint32_t number = 0; number < options_.calls.size(); ++number) {
+    if (is_guarded(options_.calls[number])) guarded.push_back(number);
+  }
+  rejected_call_ = guarded.at(rng.below(guarded.size()));
+  const CallOptions& call = options_.calls[rejected_call_];
+  const bool is_scattered = call.verb == Verb::kReduceScatter;
+  rejected_element_ = rng.below(uint64_t{call.count} * (is_scattered ? options_.workers : 1));
+  Rejected rejected{.rank = static_cast<uint32_t>(rng.below(options_.workers))};
+  const std::vector<Piece>& pieces = pieces_[rejected.rank];
+  const auto has_it = [&](const Piece& piece) {
+    const uint64_t first = piece.first + (is_scattered ? uint64_t{piece.owner} * call.count : 0);
+    return piece.call == rejected_call_ && rejected_element_ - first < piece.elements;
+  };
+  const auto place =
+      static_cast<uint32_t>(std::find_if(pieces.begin(), pieces.end(), has_it) - pieces.begin());
+  const auto slots = static_cast<uint32_t>(options_.tensors.size());
+  rejected.slot = place % slots;
+  rejected.round = place / slots;
+  rejected_ = rejected;
 }
 
 // A slot has room for the values while they are combined: 4 bytes for each half.
@@ -132,11 +161,15 @@ uint64_t CollectiveOracle::rounds(uint32_t slot) const {
 
 const uint8_t* CollectiveOracle::values(uint32_t rank, uint32_t call, uint64_t elements) const {
   std::vector<uint8_t>& drawn = values_[{rank, call}];
+  const std::vector<CallOptions>& calls = options_.calls_of(rank);
+  const bool has_unsound = options_.pushes_unsound && options_.guard.policy == wire::Guard::kZero &&
+                           call < calls.size() && is_guarded(calls[call]);
   while (drawn.size() < elements) {
     constexpr uint32_t kOfDraw = 16;
     uint64_t bits = Rng(stream_ + ((rank * 1024ull + call) << 32) + drawn.size() / kOfDraw).next();
     for (uint32_t index = 0; index < kOfDraw; ++index, bits >>= 4) {
-      drawn.push_back(static_cast<uint8_t>((bits & 15) % 13));
+      const bool is_unsound = has_unsound && (bits & 15) == 15;
+      drawn.push_back(is_unsound ? kUnsound : static_cast<uint8_t>((bits & 15) % 13));
     }
   }
   return drawn.data();
@@ -149,7 +182,14 @@ std::vector<std::byte> CollectiveOracle::input(uint32_t rank, uint32_t number) c
       has_none ? 0
                : uint64_t{call.count} * (call.verb == Verb::kReduceScatter ? options_.workers : 1);
   const uint8_t* own = values(rank, number, elements);
-  return as_bytes(call.dtype, std::vector<double>(own, own + elements));
+  std::vector<double> pushed(own, own + elements);
+  for (uint64_t index = 0; index < elements; ++index) {
+    if (own[index] == kUnsound) pushed[index] = double{unsound_value(options_.guard, index)};
+  }
+  if (rejected_ && rejected_->rank == rank && rejected_call_ == number) {
+    pushed[rejected_element_] = double{unsound_value(options_.guard, rejected_element_)};
+  }
+  return as_bytes(call.dtype, pushed);
 }
 
 // Returns the combination of the ranks of the mask, which have elements of the piece.
@@ -164,14 +204,12 @@ std::vector<double> CollectiveOracle::combine(const Piece& piece, uint32_t ranks
   for (uint32_t rank = 0; rank < options_.workers; ++rank) {
     if ((ranks >> rank & 1) == 0) continue;
     const uint8_t* own = values(rank, piece.call, begin + elements) + begin;
-    if (std::exchange(is_first, false)) {
-      std::copy(own, own + elements, result.begin());
-      continue;
-    }
+    const bool begins = std::exchange(is_first, false);
     for (uint32_t index = 0; index < elements; ++index) {
-      const double value = own[index];
+      const double value = own[index] == kUnsound ? 0 : own[index];
       double& at = result[index];
-      at = call.combine == Combine::kMin   ? std::min(at, value)
+      at = begins                          ? value
+           : call.combine == Combine::kMin ? std::min(at, value)
            : call.combine == Combine::kMax ? std::max(at, value)
                                            : at + value;
     }

@@ -37,6 +37,12 @@ class CollectiveOracle {
   std::optional<Piece> agreed_piece(uint32_t slot, uint64_t round) const;
   // Whether all ranks make the rank's call alike, and give its pieces the same rounds.
   bool is_agreed(uint32_t rank, uint32_t call) const;
+  // Guard reject: the round to which a rank pushes the one unsound value. Nothing if the job's
+  // guard is another.
+  struct Rejected {
+    uint32_t rank = 0, slot = 0, round = 0;
+  };
+  const std::optional<Rejected>& rejected() const { return rejected_; }
   // Number of rounds of the slot that the rank with the most calls makes.
   uint64_t rounds(uint32_t slot) const;
 
@@ -55,7 +61,9 @@ class CollectiveOracle {
  private:
   uint32_t pieces_of(const CallOptions& call) const;
   uint32_t elements_per_piece(const CallOptions& call) const;
-  // Returns the first `elements` values of a rank's call, and perhaps more.
+  void draw_rejected();
+  // Returns the first `elements` values of a rank's call, and perhaps more. 255: an unsound value,
+  // which counts as 0.
   const uint8_t* values(uint32_t rank, uint32_t call, uint64_t elements) const;
   std::vector<double> combine(const Piece& piece, uint32_t ranks, uint32_t first,
                               uint32_t elements) const;
@@ -63,7 +71,10 @@ class CollectiveOracle {
   uint64_t stream_;
   const JobOptions& options_;
   std::vector<std::vector<Piece>> pieces_;  // by rank: all pieces in the order of the calls
-  std::vector<bool> is_agreed_;             // by place: all ranks have the same piece there
+  std::optional<Rejected> rejected_;
+  uint32_t rejected_call_ = 0;
+  uint64_t rejected_element_ = 0;  // index into the input
+  std::vector<bool> is_agreed_;    // by place: all ranks have the same piece there
   // What was computed so far, because boxes and ranks compare with it time and again: values by
   // rank and call, results by call and piece.
   struct Result {

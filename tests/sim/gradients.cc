@@ -12,6 +12,7 @@ namespace pbox::sim {
 Gradients::Gradients(uint64_t seed, uint32_t job, const JobOptions& options)
     : stream_(seed * 64 + job), options_(options) {
   if (!options.pushes_unsound || options.guard.policy != wire::Guard::kReject) return;
+  if (options.is_collective) return;  // CollectiveOracle
   Rng rng(stream_ ^ 0x2545f4914f6cdd1dull);
   Rejected rejected;
   rejected.rank = static_cast<uint32_t>(rng.below(options.workers));
@@ -59,8 +60,8 @@ std::vector<uint8_t> Gradients::draw_digits(uint64_t stream, uint32_t tensor,
   return digits;
 }
 
-float Gradients::unsound_value(uint64_t element) const {
-  const float beyond = 2 * options_.guard.max_abs;
+float unsound_value(const wire::GuardSpec& guard, uint64_t element) {
+  const float beyond = 2 * guard.max_abs;
   switch (element % 3) {
     case 0: return std::numeric_limits<float>::quiet_NaN();
     case 1: return -std::numeric_limits<float>::infinity();
@@ -78,11 +79,11 @@ void Gradients::fill(uint32_t rank, uint32_t process, uint32_t tensor, uint32_t 
     values[element] = static_cast<float>(uint32_t{own[element]} << shift);
   }
   for (uint32_t element = 0; element < elements; ++element) {
-    if (own[element] == 0) values[element] = unsound_value(element);
+    if (own[element] == 0) values[element] = unsound_value(options_.guard, element);
   }
   if (rejected_ && rejected_->rank == rank && rejected_->tensor == tensor &&
       rejected_->round == round) {
-    values[rejected_->element] = unsound_value(rejected_->element);
+    values[rejected_->element] = unsound_value(options_.guard, rejected_->element);
   }
   bytes.resize(size_t{elements} * wire::dtype_bytes(options_.dtype));
   reduce::reference::narrow(options_.dtype, bytes.data(), values.data(), elements);

@@ -22,6 +22,9 @@ namespace pbox::sim {
 // In jobs with more ranks, digits share bits, and sums are not checked.
 inline constexpr uint32_t kRanksToldApart = 8;
 
+// A value that the guard calls unsound: no number, or beyond its bound.
+float unsound_value(const wire::GuardSpec& guard, uint64_t element);
+
 class Gradients {
  public:
   Gradients(uint64_t seed, uint32_t job, const JobOptions& options);
@@ -53,7 +56,6 @@ class Gradients {
   const JobOptions& options() const { return options_; }
 
  private:
-  float unsound_value(uint64_t element) const;
   std::vector<uint8_t> draw_digits(uint64_t stream, uint32_t tensor, uint32_t round) const;
 
   uint64_t stream_;

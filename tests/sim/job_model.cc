@@ -34,10 +34,22 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
   consumed_.resize(chunks.size());
   right_.resize(chunks.size());
   if (options.is_collective) collectives.emplace(seed, index, options);
-  may_fail = options.rogue || gradients.rejected();
+  may_fail = options.rogue || rejected();
+}
+
+std::optional<JobModel::Push> JobModel::rejected() const {
+  if (collectives && collectives->rejected()) {
+    return Push{collectives->rejected()->rank, collectives->rejected()->round};
+  }
+  const auto& rejected = gradients.rejected();
+  return rejected ? std::optional(Push{rejected->rank, rejected->round}) : std::nullopt;
 }
 
 bool JobModel::is_rejected(uint32_t id, uint32_t round) const {
+  if (collectives) {
+    const auto& piece = collectives->rejected();
+    return piece && piece->slot == id && piece->round == round;
+  }
   const auto& rejected = gradients.rejected();
   if (!rejected || rejected->tensor != chunks[id].tensor || rejected->round != round) return false;
   const uint32_t first = chunks[id].first_element;

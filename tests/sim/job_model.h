@@ -52,6 +52,11 @@ struct JobModel {
   std::optional<std::string> wrong_sums(uint32_t chunk, uint32_t round, uint32_t ranks,
                                         uint32_t first, std::span<const float> sums) const;
 
+  // Guard reject: the push with an unsound value. Nothing if the job's guard is another.
+  struct Push {
+    uint32_t rank = 0, round = 0;
+  };
+  std::optional<Push> rejected() const;
   // The chunk's round has no result, because the job's guard rejects a push to it.
   bool is_rejected(uint32_t chunk, uint32_t round) const;
 
