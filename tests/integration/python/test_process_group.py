@@ -48,6 +48,10 @@ class ProcessGroupTest(BoxTestCase):
             self.assertEqual(ours, 0)
             self.assertEqual(with_gloo, 2)
 
+    def test_sixteen_ranks_start_without_a_mesh_of_connections(self):
+        results = self.run_ranks(group_ranks.many, 16, self.store())
+        self.assertEqual(results, [(16 * 17 / 2, 0)] * 16)
+
     def test_several_groups_work_at_the_same_time(self):
         pairs = ((0, 1), (1, 2), (0, 2))
         for rank, sums in enumerate(self.run_ranks(group_ranks.several_groups, 3, self.store())):

@@ -63,7 +63,30 @@ class ProcessGroup(dist.ProcessGroup):
                                    inner)
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
+    def split_group(self, new_ranks, timeout=None, opts=None, group_name=None, group_desc=None,
+                    device_types=None):
+        """Makes a group of some of this group's ranks, for dist.split_group(). Returns None on the
+        others, which need not call it. It joins a job of its own, as any group does."""
+        del opts, device_types  # no options; every group serves all devices
+        ranks = sorted(new_ranks)
+        if self._rank not in ranks:
+            return None
+        name = group_name or "split " + "-".join(map(str, ranks))
+        group = ProcessGroup(dist.PrefixStore(f"{name}/", self._store), ranks.index(self._rank),
+                             len(ranks),
+                             timeout or datetime.timedelta(seconds=self._channel.timeout_s))
+        group._set_group_name(name)
+        group._set_group_desc(group_desc or "undefined")
+        return group
+
+    def get_group_store(self):
+        """Returns the store that the group was made with."""
+        return self._store
+
     # pylint: disable=invalid-name,missing-function-docstring; torch's names, torch's contracts
+    def _get_backend(self, device):
+        return _BackendView(super()._get_backend(device))
+
     def getBackendName(self):
         return "pbox"
 
@@ -278,6 +301,29 @@ class ProcessGroup(dist.ProcessGroup):
             gloo, self._gloo = self._gloo, None
         if gloo is not None and hasattr(gloo, how):
             getattr(gloo, how)()
+
+
+class _BackendView:
+    """The inner backend as torch's Python code sees it. dist.split_group() and DeviceMesh ask
+    whether groups can be split, and give `options` back to ProcessGroup.split_group()."""
+
+    supports_splitting = True
+    options = None
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def name(self):
+        return "pbox"
+
+    def perform_nocolor_split(self, _):
+        """Ranks that are not in a new group take no part in it."""
+
+    def _set_sequence_number_for_group(self):
+        """The job numbers its operations."""
 
 
 _HAS_BACKENDS = hasattr(dist.ProcessGroup, "_register_backend")  # torch 2
