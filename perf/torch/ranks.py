@@ -76,7 +76,9 @@ class Ranks:
         return json.loads(line)
 
     def close(self):
-        for child, commands, results in self._ranks:
+        """Ends the ranks. Rank 0 is the last, because its store serves the others: threads of torch
+        1.13 spin once it has gone."""
+        for child, commands, results in reversed(self._ranks):
             os.close(commands)  # ends the rank
             os.close(results)
             self._ends.difference_update((commands, results))
