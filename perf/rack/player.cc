@@ -107,7 +107,7 @@ void Player::join(const PlayerOptions& options, const std::vector<uint64_t>& ele
       uint32_t id = 0;  // equal to tensor
       // The layer that the next forward needs first has the highest priority.
       const int32_t priority = -static_cast<int32_t>(layer);
-      require(pbox_register_tensor(context_, (layers_[layer].name + std::to_string(index)).c_str(),
+      require(pbox_register_tensor(context_, (layers_[layer].name + "/" + std::to_string(index)).c_str(),
                                    elements[tensor], PBOX_F32, priority, &id));
     }
   }

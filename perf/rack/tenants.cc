@@ -20,8 +20,7 @@ void add_options(po::options_description& options) {
       "worker machines that the second tenant has in addition")(
       "weight", po::value<uint32_t>()->default_value(3),
       "weight of the second tenant; the first has 1")(
-      "model", po::value<std::string>()->default_value("resnet56"),
-      "resnet50, vgg19, sockeye, resnet56 or 1mib")(
+      "model", po::value<std::string>()->default_value("resnet56"), kModelHelp)(
       "rate-mbit", po::value<uint32_t>()->default_value(400),
       "rate of every cable, in Mbit/s of Ethernet frames")(
       "iterations", po::value<uint32_t>()->default_value(20),
