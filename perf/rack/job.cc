@@ -20,7 +20,8 @@ std::vector<std::string> worker_command(const PlayerOptions& options) {
           "--window-bytes=" + std::to_string(options.window_bytes),
           "--policy=" + options.policy,
           "--delivery=" + options.delivery,
-          "--recovers=" + std::to_string(options.recovers ? 1 : 0)};
+          "--recovers=" + std::to_string(options.recovers ? 1 : 0),
+          "--optimizer=" + options.optimizer};
 }
 
 }  // namespace
