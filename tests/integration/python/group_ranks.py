@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import os
 import threading
+import time
 
 import torch
 import torch.distributed as dist
@@ -273,6 +274,33 @@ def works_and_futures(options, store):
         dist.recv(sent, 0)
     returned = ([tensor[0].item() for tensor in tensors], doubled.wait()[0].item(),
                 nested.wait()[0][0].item(), works[2].is_success(), sent.tolist())
+    dist.destroy_process_group()
+    return returned
+
+
+def late_continuations(options, store):
+    """Registers continuations that call a collective. On rank 0 the futures have ended by then."""
+    start(options, store, timeout_s=10)
+    ones = torch.ones(3)
+
+    def tenfold(tensor):
+        again = dist.all_reduce(tensor * 10, async_op=True)
+        return again.get_future().wait()[0]
+
+    def pause():
+        if options["rank"] == 0:
+            time.sleep(0.3)
+
+    sums = []
+    for _ in range(5):
+        future = dist.all_reduce(ones.clone(), async_op=True).get_future()
+        pause()
+        chained = future.then(lambda ended: tenfold(ended.value()[0]))
+        pause()
+        sums.append(chained.then(lambda ended: tenfold(ended.value())))
+        dist.all_reduce(ones.clone())  # while continuations run
+
+    returned = [future.wait()[0].item() for future in sums]
     dist.destroy_process_group()
     return returned
 

@@ -11,13 +11,10 @@ import torch
 
 from ..client import Client
 from ..errors import Closed, InvalidArgument, PboxError, Timeout
+from . import _depth
 from ._device import classes, common_device
 
-_thread = threading.local()  # depth: see Channel; in_callback: True on libpbox's I/O threads
-
-
-def _depth():
-    return getattr(_thread, "depth", 0)
+_thread = threading.local()  # in_callback: True on libpbox's I/O threads
 
 
 class Operation:
@@ -39,7 +36,7 @@ class Operation:
         self.timeout_s = timeout_s
         self.deadline = time.monotonic() + timeout_s
         self.done = threading.Event()
-        self.depth = _depth()
+        self.depth = _depth.current()
         self._channel = channel
         self._missing = part_count
         self._finish = finish
@@ -201,9 +198,9 @@ class Channel:
     wait for other operations, as PowerSGD's do. A continuation that starts an operation races with
     the threads that started the first ones, and every rank has to start operations in the same
     order. So it uses another lane, that is another job of the same ranks: operations of depth 0 are
-    started by the application's threads, those of depth n + 1 by continuations of futures of depth
-    n. Futures of one depth end in the order in which they were asked for, so each lane has one
-    order.
+    started by the application's threads, those of depth n + 1 by continuations that were registered
+    at depth n (_depth.py). Futures of one depth end in the order in which they were asked for, so
+    each lane has one order.
     """
 
     def __init__(self, timeout_s, advice, **options):
@@ -218,6 +215,7 @@ class Channel:
         self._closed = threading.Event()
         self._process = os.getpid()
         self._lanes = {}
+        _depth.follow_futures()
         try:
             self.timeout_s = timeout_s or self._lane(0).client.wait_timeout_ms / 1000
             self._lane(0).join()
@@ -363,7 +361,7 @@ class Channel:
 
 def _end_futures(waiting, depth):
     """Ends the futures of one depth of a channel, one after another."""
-    _thread.depth = depth
+    _depth.begin_thread(depth)
     for operation in iter(waiting.get, None):
         operation.done.wait()
         operation.complete_future()
