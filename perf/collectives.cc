@@ -32,8 +32,7 @@ constexpr Case kCases[] = {
 };
 
 void add_options(po::options_description& options) {
-  options.add_options()("model", po::value<std::string>()->default_value("resnet50"),
-                        "resnet50, vgg19 or 1mib")(
+  options.add_options()("model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "turns", po::value<uint32_t>()->default_value(21), "timed exchanges per system and case");
 }
 

@@ -46,8 +46,7 @@ void print_table(const nlohmann::json& figures, std::ostream& report) {
 }
 
 void add_options(po::options_description& options) {
-  options.add_options()("model", po::value<std::string>()->default_value("resnet50"),
-                        "resnet50, vgg19 or 1mib")(
+  options.add_options()("model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "workers", po::value<uint32_t>()->default_value(2), "worker processes")(
       "layout", po::value<std::string>()->default_value("tensors"),
       "tensors: one exchange per parameter tensor; buffer: one exchange of all parameters")(

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "perf/model_file.h"
+
 namespace pbox::perf {
 namespace {
 
@@ -190,9 +192,11 @@ Result<std::vector<ModelLayer>> layers_by_name(std::string_view name) {
   if (name == "1mib") {
     return std::vector<ModelLayer>{{"buffer", 1, {{"buffer", (1u << 20) / sizeof(float)}}}};
   }
+  if (name.ends_with(".json")) return layers_from_file(std::string(name));
   return Error{ErrorCode::kInvalidArgument,
                "model '" + std::string(name) +
-                   "' is unknown: use resnet50, vgg19, sockeye, resnet56 or 1mib"};
+                   "' is unknown: use resnet50, vgg19, sockeye, resnet56 or 1mib, or the path of a "
+                   "model file, which ends in .json"};
 }
 
 std::vector<ModelTensor> tensors_of(const std::vector<ModelLayer>& layers) {

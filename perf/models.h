@@ -42,8 +42,12 @@ std::vector<ModelLayer> resnet56_layers();
 // words.
 std::vector<ModelLayer> sockeye_layers();
 
+// Help of the option --model, for scenarios that accept every name below.
+inline constexpr char kModelHelp[] =
+    "resnet50, vgg19, sockeye, resnet56, 1mib, or a model file, whose name ends in .json";
+
 // Accepts "resnet50", "vgg19", "sockeye", "resnet56" and "1mib", which is one tensor of 262,144
-// floats.
+// floats, and the path of a model file (model_file.h), which ends in ".json".
 Result<std::vector<ModelLayer>> layers_by_name(std::string_view name);
 
 // Returns the tensors of all layers, in forward order.

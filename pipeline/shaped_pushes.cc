@@ -24,47 +24,50 @@ bool ShapedPushes::take(JobShard& shard, Session& session, Chunk& chunk,
     context_.counters.add(Counter::kRejectType);
     return false;
   }
-  if (!take_shape(shard, session, chunk, header)) return false;
-  if (!check_fragment(shard, chunk, header)) return false;
-  if (!claim(shard, session, chunk, header)) return false;
-  if (!wire::is_empty_push(header)) combine(shard, session, chunk, parsed);
+  // A packet that does not count must not say what the round is.
+  ShapedRound& open = chunk.shaped[chunk.open_round() & 1];
+  PBOX_DCHECK(open.is_shaped || chunk.claimed_any == 0);
+  wire::RoundShape shape;
+  if (!read_shape(shard, chunk, header, shape)) return false;
+  const ShapedRound candidate{.shape = shape, .is_shaped = true, .first_rank = session.rank};
+  if (open.is_shaped && !(open.shape == shape)) [[unlikely]] {
+    context_.counters.add(Counter::kRejectShape);
+    shard.reject_shape({.chunk = chunk.id,
+                        .round = chunk.open_round(),
+                        .first_rank = open.first_rank,
+                        .other_rank = session.rank});
+    return false;
+  }
+  if (!check_fragment(shard, chunk, header, open.is_shaped ? open : candidate)) return false;
+  if (!claim(shard, session, chunk, header, wire::full_mask(shape.fragment_count))) {
+    return false;
+  }
+  if (!open.is_shaped) open = candidate;
+  if (!wire::is_empty_push(header)) {
+    if (header.fragment + 1 == open.shape.fragment_count) open.last_bytes = header.payload_bytes;
+    combine(shard, session, chunk, parsed);
+  }
   session.fragments_received.add(1);
   session.bytes_received.add(header.payload_bytes);
   return true;
 }
 
-bool ShapedPushes::take_shape(JobShard& shard, const Session& session, Chunk& chunk,
-                              const wire::Header& header) {
-  PBOX_DCHECK(shard.is_collective && session.rank < shard.worker_count());
-  ShapedRound& round = chunk.shaped[chunk.open_round() & 1];
-  wire::RoundShape shape;
+// The shape that a push gives its round, if it is one that the slot can have.
+bool ShapedPushes::read_shape(const JobShard& shard, const Chunk& chunk, const wire::Header& header,
+                              wire::RoundShape& shape) {
+  PBOX_DCHECK(shard.is_collective);
   if (!wire::read_shape(header, shape) || shape.owner >= shard.worker_count()) {
     context_.counters.add(Counter::kRejectDtype);
     return false;
   }
-  PBOX_DCHECK(round.is_shaped || chunk.claimed_any == 0);
-  if (round.is_shaped) {
-    if (round.shape == shape) [[likely]]
-      return true;
-    context_.counters.add(Counter::kRejectShape);
-    shard.reject_shape({.chunk = chunk.id,
-                        .round = chunk.open_round(),
-                        .first_rank = round.first_rank,
-                        .other_rank = session.rank});
-    return false;
-  }
-  if (shape.fragment_count > chunk.fragment_count) {
-    context_.counters.add(Counter::kRejectFragment);
-    return false;
-  }
-  round = {.shape = shape, .is_shaped = true, .first_rank = session.rank};
-  return true;
+  if (shape.fragment_count <= chunk.fragment_count) return true;
+  context_.counters.add(Counter::kRejectFragment);
+  return false;
 }
 
 // Index, length and type of the payload. All fragments except the last have shard.fragment_bytes.
 bool ShapedPushes::check_fragment(const JobShard& shard, const Chunk& chunk,
-                                  const wire::Header& header) {
-  ShapedRound& round = chunk.shaped[chunk.open_round() & 1];
+                                  const wire::Header& header, const ShapedRound& round) {
   PBOX_DCHECK(round.is_shaped && round.shape.fragment_count <= chunk.fragment_count);
   if (header.fragment >= round.shape.fragment_count) {
     context_.counters.add(Counter::kRejectFragment);
@@ -81,7 +84,6 @@ bool ShapedPushes::check_fragment(const JobShard& shard, const Chunk& chunk,
     const bool is_first_last = is_last && round.last_bytes == 0;
     const uint32_t expected = is_last ? round.last_bytes : shard.fragment_bytes;
     if (fits && (bytes == expected || (is_first_last && bytes <= shard.fragment_bytes))) {
-      if (is_last) round.last_bytes = bytes;
       return true;
     }
   }
@@ -89,10 +91,9 @@ bool ShapedPushes::check_fragment(const JobShard& shard, const Chunk& chunk,
   return false;
 }
 
-// As Engine::claim_fragment(). A push without data claims all fragments.
+// As Engine::claim_fragment(). A push without data claims all fragments of the round, `mask`.
 bool ShapedPushes::claim(const JobShard& shard, Session& session, Chunk& chunk,
-                         const wire::Header& header) {
-  const uint64_t mask = chunk.shaped[chunk.open_round() & 1].mask();
+                         const wire::Header& header, uint64_t mask) {
   const uint64_t unused = chunk.full_mask & ~mask;
   const uint64_t claims = wire::is_empty_push(header) ? mask : uint64_t{1} << header.fragment;
   uint64_t& claimed = chunk.claimed[session.rank];

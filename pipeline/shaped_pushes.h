@@ -1,7 +1,7 @@
 // Pushes of collectives (nic/wire/collective.h): checks, claims and combines the fragments of
-// slots. The first push of a slot's round says what the round is. If another rank's push says
-// something else, the ranks disagree about the operation: no packet is accepted any more, and the
-// control thread ends the job. On the data path; used by Engine alone.
+// slots. The first push of a slot's round that counts says what the round is. If another rank's
+// push says something else, the ranks disagree about the operation: no packet is accepted any more,
+// and the control thread ends the job. On the data path; used by Engine alone.
 #pragma once
 
 #include "nic/wire/header.h"
@@ -28,11 +28,12 @@ class ShapedPushes {
   static uint64_t asked_mask(const Chunk& chunk, const wire::Header& header);
 
  private:
-  // Returns whether the push's shape is the open round's, which the first push gives it.
-  bool take_shape(JobShard& shard, const Session& session, Chunk& chunk,
-                  const wire::Header& header);
-  bool check_fragment(const JobShard& shard, const Chunk& chunk, const wire::Header& header);
-  bool claim(const JobShard& shard, Session& session, Chunk& chunk, const wire::Header& header);
+  bool read_shape(const JobShard& shard, const Chunk& chunk, const wire::Header& header,
+                  wire::RoundShape& shape);
+  bool check_fragment(const JobShard& shard, const Chunk& chunk, const wire::Header& header,
+                      const ShapedRound& round);
+  bool claim(const JobShard& shard, Session& session, Chunk& chunk, const wire::Header& header,
+             uint64_t mask);
   void combine(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed);
 
   EngineContext& context_;

@@ -148,7 +148,8 @@ Status Client::check_operation(const Operation& operation) const {
                      : "tensor '" + name + "' has no weights yet; call pbox_init_weights first");
 }
 
-Status Client::start_many(std::span<const Operation> operations, const Completion& completion) {
+Status Client::start_many(std::span<const Operation> operations, const Completion& completion,
+                          bool input_follows) {
   PBOX_CHECK(!operations.empty());
   {
     const std::lock_guard lock(mutex_);
@@ -175,9 +176,10 @@ Status Client::start_many(std::span<const Operation> operations, const Completio
       state.status = ErrorCode::kOk;
       state.operation = operation;
       state.batch = batch;
-      submitted_.push_back(operation.tensor);
+      state.awaits_input = input_follows;
+      if (!input_follows) submitted_.push_back(operation.tensor);
     }
-    if (is_woken) return ok_status();  // the I/O thread has been woken already
+    if (is_woken || input_follows) return ok_status();  // the I/O thread has been woken already
   }
   wake();
   return ok_status();
@@ -274,6 +276,12 @@ Status Client::wait(uint32_t tensor, uint32_t timeout_ms) {
   }
   TensorState& state = tensor_states_[tensor];
   if (!wait_until(lock, timeout_ms, [&] { return !state.pending; })) {
+    if (state.awaits_input) {
+      return Error{ErrorCode::kTimeout,
+                   incomplete(tensors_[tensor]) +
+                       ": the device has not copied its gradient to host memory yet; the work "
+                       "that computes it has not ended"};
+    }
     return timeout_error(lock, tensor, timeout_ms, incomplete(tensors_[tensor]));
   }
   if (state.status == ErrorCode::kOk) return ok_status();

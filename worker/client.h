@@ -61,12 +61,19 @@ class Client {
   Status register_memory(const std::byte* address, uint64_t bytes);
   Status unregister_memory(const std::byte* address);
   // As pbox_push_pull, pbox_push_pull_many and pbox_init_weights. After an error none was started.
-  Status start_many(std::span<const Operation> operations, const Completion& completion);
+  // `input_follows`: the tensors are pending, but each is sent after give_input() of it.
+  Status start_many(std::span<const Operation> operations, const Completion& completion,
+                    bool input_follows = false);
   Status start(const Operation& operation, const Completion& completion) {
     return start_many({&operation, 1}, completion);
   }
+  // The input of the tensor is there, or that of the first `slices` slices of a collective with
+  // that number. Any thread. An operation that has failed since is ignored.
+  void give_input(uint64_t operation, uint64_t slices);
   // client_collective.cc: as pbox_collective and pbox_wait_collective.
   Result<uint64_t> start_collective(const CollectiveRequest& request);
+  // As Collectives::slices.
+  Result<SliceShape> slices(const CollectiveCall& call);
   Status wait_collective(uint64_t operation, uint32_t timeout_ms);
   Status wait(uint32_t tensor, uint32_t timeout_ms);
   Status wait_all(uint32_t timeout_ms);
@@ -99,6 +106,8 @@ class Client {
   void set_last_error(const std::string& message);
   // The session that the box granted in the join. Any thread, after join() has returned ok.
   const proto::Session& session() const { return session_; }
+  // The elements of a registered tensor; an error if it is unknown.
+  Result<TensorSpec> tensor_spec(uint32_t tensor) const;
   // Whether this is a forked child, which may not use the client.
   bool forked() const;
 
@@ -113,6 +122,7 @@ class Client {
   };
   struct TensorState {
     bool pending = false;
+    bool awaits_input = false;  // started with `input_follows`, and not given it yet
     bool initialised = false;
     uint32_t round = 0;         // as pbox_tensor_round returns it
     uint32_t contributors = 0;  // ranks in the last result; 0: there was none
@@ -131,7 +141,6 @@ class Client {
   void run_io();
   void finish_io();
   bool exchange_packets(uint64_t now_ns);
-  void notice_lost_addresses(uint64_t now_ns);
   void take_requests();
   void serve_control(uint64_t now_ns);
   void pass_verdict_on();
@@ -139,8 +148,6 @@ class Client {
   void publish();
   void end_operation(uint32_t tensor, ErrorCode status, std::vector<Batch>& finished);
   static void run_callbacks(const std::vector<Batch>& finished);
-  bool must_poll() const;
-  bool awaits_results();
   bool may_spin(uint64_t now_ns);
   uint64_t sleep_limit_ns(uint64_t now_ns);
   void sleep(uint64_t now_ns);

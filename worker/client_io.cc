@@ -27,11 +27,34 @@ bool is_same(const std::optional<proto::StepVerdict>& one, const proto::StepVerd
          one->loss_scale() == other.loss_scale();
 }
 
+using Drivers = std::vector<std::unique_ptr<PartDriver>>;
+
+void notice_lost_addresses(std::optional<AddressWatch>& watch, const Drivers& drivers,
+                           uint64_t now_ns) {
+  if (!watch) return;
+  const std::vector<nic::Endpoint> lost = watch->take_lost();
+  if (lost.empty()) return;
+  for (const auto& driver : drivers) driver->on_addresses_lost(lost, now_ns);
+}
+
+bool must_poll(const Drivers& drivers) {
+  return std::any_of(drivers.begin(), drivers.end(),
+                     [](const auto& driver) { return driver->must_poll(); });
+}
+
+bool awaits_results(PartSet& parts) {
+  for (size_t part = 0; part < parts.size(); ++part) {
+    if (parts[part].exchange()->awaits_results()) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void Client::run_io() {
   become_library_thread("pbox-io");
-  if (must_poll()) prctl(PR_SET_TIMERSLACK, 1);  // otherwise naps last twice as long as requested
+  if (must_poll(drivers_))
+    prctl(PR_SET_TIMERSLACK, 1);  // otherwise naps last twice as long as requested
   for (;;) {
     const uint64_t now_ns = monotonic_ns();
     take_requests();
@@ -109,11 +132,12 @@ void Client::take_requests() {
 void Client::complete(const std::vector<uint32_t>& tensors) {
   std::vector<Batch> finished;
   std::vector<Collectives::Ended> ended;
+  std::vector<Collectives::SliceEnded> slices;
   {
     const std::lock_guard lock(mutex_);
     for (const uint32_t tensor : tensors) {
       if (collectives_) {
-        if (const auto one = collectives_->complete(tensor)) ended.push_back(*one);
+        if (const auto one = collectives_->complete(tensor, &slices)) ended.push_back(*one);
         continue;
       }
       PBOX_CHECK(tensor < tensor_states_.size());
@@ -129,6 +153,7 @@ void Client::complete(const std::vector<uint32_t>& tensors) {
     if (!collectives_ || !ended.empty()) changed_.notify_all();
   }
   run_callbacks(finished);
+  Collectives::run_callbacks(slices);
   Collectives::run_callbacks(ended);
 }
 
@@ -137,6 +162,7 @@ void Client::end_operation(uint32_t tensor, ErrorCode status, std::vector<Batch>
   TensorState& state = tensor_states_[tensor];
   PBOX_CHECK(state.pending && state.batch != nullptr && state.batch->left > 0);
   state.pending = false;
+  state.awaits_input = false;
   state.status = status;
   const auto batch = std::exchange(state.batch, nullptr);
   if (batch->status == ErrorCode::kOk && status != ErrorCode::kOk) {
@@ -192,13 +218,6 @@ void Client::publish() {
   Collectives::run_callbacks(ended);
 }
 
-void Client::notice_lost_addresses(uint64_t now_ns) {
-  if (!address_watch_) return;
-  const std::vector<nic::Endpoint> lost = address_watch_->take_lost();
-  if (lost.empty()) return;
-  for (const auto& driver : drivers_) driver->on_addresses_lost(lost, now_ns);
-}
-
 // One part's box has told the verdict, and the boxes of all parts are sent it now. Callers see it
 // before any result of the round completes, because no box has one until this rank has confirmed.
 void Client::pass_verdict_on() {
@@ -210,7 +229,7 @@ void Client::pass_verdict_on() {
 }
 
 void Client::serve_control(uint64_t now_ns) {
-  if (now_ns >= control_due_ns_) notice_lost_addresses(now_ns);
+  if (now_ns >= control_due_ns_) notice_lost_addresses(address_watch_, drivers_, now_ns);
   control_due_ns_ = now_ns + kControlIntervalNs;
   std::vector<std::function<void()>> requests;
   {
@@ -228,22 +247,10 @@ void Client::serve_control(uint64_t now_ns) {
   publish();
 }
 
-bool Client::must_poll() const {
-  return std::any_of(drivers_.begin(), drivers_.end(),
-                     [](const auto& driver) { return driver->must_poll(); });
-}
-
-bool Client::awaits_results() {
-  for (size_t part = 0; part < parts_->size(); ++part) {
-    if ((*parts_)[part].exchange()->awaits_results()) return true;
-  }
-  return false;
-}
-
 // Whether to look for packets without a pause, because packets have just moved and only polling
 // finds the answer.
 bool Client::may_spin(uint64_t now_ns) {
-  return must_poll() && now_ns - busy_ns_ < kSpinNs && awaits_results();
+  return must_poll(drivers_) && now_ns - busy_ns_ < kSpinNs && awaits_results(*parts_);
 }
 
 // Returns how long this thread may sleep without missing an event. A packet on a lane without a
@@ -252,8 +259,8 @@ uint64_t Client::sleep_limit_ns(uint64_t now_ns) {
   uint64_t until_ns = now_ns + kControlIntervalNs;
   for (const auto& driver : drivers_) until_ns = std::min(until_ns, driver->next_deadline_ns());
   const uint64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
-  if (!must_poll()) return wait_ns;
-  const bool may_grow = now_ns - busy_ns_ > kSpinNs && !awaits_results();
+  if (!must_poll(drivers_)) return wait_ns;
+  const bool may_grow = now_ns - busy_ns_ > kSpinNs && !awaits_results(*parts_);
   nap_ns_ = may_grow ? std::clamp(2 * nap_ns_, kNapNs, kNapMaxNs) : kNapNs;
   return std::min(wait_ns, nap_ns_);
 }

@@ -1,5 +1,5 @@
-// Registers the caller's memory: the pages are locked on the caller's thread, the transports belong
-// to the I/O thread.
+// The caller's memory. To register it, pages are locked on the caller's thread; the transports
+// belong to the I/O thread. Held operations: the caller's input is there later.
 #include <chrono>
 #include <thread>
 
@@ -105,6 +105,33 @@ Status Client::unregister_memory(const std::byte* address) {
   memory_.remove(address);
   lock.unlock();
   return ok_status();
+}
+
+void Client::give_input(uint64_t operation, uint64_t slices) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (collectives_) {
+      if (collectives_->has_ready()) return collectives_->set_ready(operation, slices);
+      collectives_->set_ready(operation, slices);
+      if (!collectives_->has_ready()) return;
+    } else {
+      PBOX_CHECK(operation < tensor_states_.size());
+      TensorState& state = tensor_states_[operation];
+      if (!state.awaits_input) return;  // it has failed
+      state.awaits_input = false;
+      submitted_.push_back(static_cast<uint32_t>(operation));
+      if (submitted_.size() > 1) return;  // the I/O thread has been woken already
+    }
+  }
+  wake();
+}
+
+Result<TensorSpec> Client::tensor_spec(uint32_t tensor) const {
+  const std::lock_guard lock(mutex_);
+  if (tensor < tensors_.size()) return tensors_[tensor];
+  return Error{ErrorCode::kInvalidArgument, "tensor " + std::to_string(tensor) + " is unknown; " +
+                                                std::to_string(tensors_.size()) +
+                                                " are registered"};
 }
 
 }  // namespace pbox::worker

@@ -94,6 +94,7 @@ Json job_object(const control::JobView& job) {
           {"guard", job.guard},
           {"guard_max_abs", job.guard_max_abs},
           {"world_size", job.world_size},
+          {"min_world_size", job.min_world_size},
           {"tensor_count", job.tensor_count},
           {"element_count", job.element_count},
           {"chunk_count", job.chunk_count},

@@ -23,7 +23,7 @@ BoxDirectory::BoxDirectory(boost::asio::io_context& context, Store& store, const
       log_(std::move(log)),
       boxes_(context, store, kBoxes,
              [this, on_change = std::move(on_change)] {
-               for (const BoxRecord& box : boxes()) last_records_[box.name] = box;
+               read_records();
                on_change();
              }),
       registration_(
@@ -63,12 +63,12 @@ void BoxDirectory::on_lead() {
       "box '" + self_.name + (had_lead_ ? "' leads the cluster" : "' no longer leads the cluster"));
 }
 
-std::vector<BoxRecord> BoxDirectory::boxes() const {
-  std::vector<BoxRecord> boxes;
+void BoxDirectory::read_records() {
+  records_.clear();
   for (const auto& [key, entry] : boxes_.entries()) {
-    boxes.push_back(from_text(key.substr(sizeof(kBoxes) - 1), entry.value));
+    records_.push_back(from_text(key.substr(sizeof(kBoxes) - 1), entry.value));
+    last_records_[records_.back().name] = records_.back();
   }
-  return boxes;
 }
 
 const BoxRecord* BoxDirectory::last_record(const std::string& box) const {

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "appliance/cluster/box_record.h"
 #include "appliance/cluster/claim.h"
@@ -24,7 +25,8 @@ class BoxDirectory {
   // Must be called whenever the store's session changes.
   void on_session();
 
-  std::vector<BoxRecord> boxes() const;  // as last seen in the store, sorted by name
+  // As last seen in the store, sorted by name. Valid until `on_change` is called.
+  const std::vector<BoxRecord>& boxes() const { return records_; }
   // A box as last seen in the store, also after its lease has ended. A box whose lease ended may
   // still run, for example because it was short of processor time. Null if it was never seen.
   const BoxRecord* last_record(const std::string& box) const;
@@ -34,6 +36,7 @@ class BoxDirectory {
   Condition lead_fence() const { return lead_.fence(); }
 
  private:
+  void read_records();
   void on_registered();
   void on_lead();
 
@@ -42,6 +45,7 @@ class BoxDirectory {
   bool was_registered_ = false;
   bool had_lead_ = false;
   std::string rival_;  // incarnation of another box that holds this box's name; empty: none
+  std::vector<BoxRecord> records_;                 // the boxes that boxes_ has
   std::map<std::string, BoxRecord> last_records_;  // by name
   Mirror boxes_;
   Claim registration_;

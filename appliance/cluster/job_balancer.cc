@@ -14,9 +14,6 @@ using placement::DecisionKind;
 // The rebalancer counts sizes in 32 bits. All parts have the same size, so a larger part is counted
 // in bigger units.
 constexpr double kPartUnitsMax = 1u << 30;
-// Probability that the first decision explores. It is low because an exploration stalls the job
-// twice and mostly finds nothing.
-constexpr double kExploreProbability = 0.1;
 // Boxes measure only after their workers have reported, so a few steps without a new observation
 // are normal.
 constexpr uint32_t kStepsWithoutMin = 4;
@@ -75,9 +72,8 @@ void JobBalancer::begin(const PartMap& map, const std::vector<BalancedBox>& boxe
     box_of_part.push_back(static_cast<placement::BoxIndex>(index));
   }
   const auto unit = static_cast<uint32_t>(std::clamp(map.bytes_per_part(), 1.0, kPartUnitsMax));
-  rebalancer_.emplace(
-      std::vector<uint32_t>(map.boxes.size(), unit), std::move(box_of_part), std::move(list),
-      placement::RebalancerOptions{.seed = ++seed_, .explore_probability = kExploreProbability});
+  rebalancer_.emplace(std::vector<uint32_t>(map.boxes.size(), unit), std::move(box_of_part),
+                      std::move(list), placement::RebalancerOptions{.seed = ++seed_});
   parts_ = map.boxes;
   proposed_.reset();
   rounds_.clear();
@@ -132,6 +128,7 @@ std::optional<placement::Observation> JobBalancer::observation(
   std::map<std::string, uint64_t> rounds;
   std::vector<double> busy(names_.size(), 0);
   double pause = 0;
+  double newest = 0;  // rounds of the box that has counted most since its load was used last
   std::string missing;
   for (size_t index = 0; index < names_.size(); ++index) {
     const std::string& name = names_[index];
@@ -149,6 +146,10 @@ std::optional<placement::Observation> JobBalancer::observation(
       continue;
     }
     rounds[name] = load->rounds;
+    const auto used = rounds_.find(name);
+    if (used != rounds_.end() && used->second > 0 && used->second < load->rounds) {
+      newest = std::max(newest, static_cast<double>(load->rounds - used->second));
+    }
     seen.boxes[index] = {load->bytes, load->busy_seconds};
     busy[index] = load->busy_seconds;
     seen.iteration_seconds = std::max(seen.iteration_seconds, load->iteration_seconds);
@@ -158,6 +159,8 @@ std::optional<placement::Observation> JobBalancer::observation(
     waits_for_ = "newer measurements under this part map from " + missing;
     return std::nullopt;
   }
+  // The first observation under a map covers no rounds that are known.
+  if (!proposed_ && newest > 0) seen.rounds = newest;
   rounds_ = std::move(rounds);
   busy_seconds_ = std::move(busy);
   pause_seconds_ = pause;
@@ -211,9 +214,9 @@ std::optional<JobBalancer::Proposal> JobBalancer::step(const PartMap& map, int64
 
 void JobBalancer::measure_gain(const placement::Observation& seen) {
   recent_.push_back(seen.iteration_seconds);
-  if (recent_.size() > placement::kSamplesPerJudgement) recent_.pop_front();
+  if (recent_.size() > placement::kTrialMax) recent_.pop_front();
   if (before_seconds_ > 0) last_gain_ = 1 - mean(recent_) / before_seconds_;
-  if (recent_.size() == placement::kSamplesPerJudgement) before_seconds_ = 0;
+  if (recent_.size() == placement::kTrialMax) before_seconds_ = 0;
 }
 
 void JobBalancer::committed() {

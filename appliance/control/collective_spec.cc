@@ -27,6 +27,8 @@ Status check_collective(const proto::Join& join) {
       {join.priority_policy() == static_cast<uint32_t>(wire::PriorityPolicy::kForwardOrder),
        "priority_policy forward-order",
        "slots have no order of layers; set explicit, and give each operation its priority"},
+      {join.min_world_size() != 0 && join.min_world_size() < join.world_size(), "min_world_size",
+       "an operation needs every rank's data; leave it out"},
       {join.on_worker_lost() == static_cast<uint32_t>(LostPolicy::kPartial),
        "on_worker_lost partial", "an operation needs every rank's data; set wait or abort"},
       {join.rejoins(), "rejoin",

@@ -42,7 +42,9 @@ Result<Job*> JobAdmission::admit(const proto::WorkerMessage& message,
   spec->relayed = abilities_.has_upstream && !spec->is_backup;
   if (const Status status = check_abilities(*spec); !status) return status.error();
   Job* job = context_.jobs.find(key_of(*spec));
-  const bool begins_anew = job != nullptr && job->running() && !join.resumes() && !join.rejoins() &&
+  // Each rank of an elastic job rejoins if it finds the job running.
+  const bool is_new = !join.resumes() && (!join.rejoins() || spec->is_elastic());
+  const bool begins_anew = job != nullptr && job->running() && is_new &&
                            job->members().count(Member::State::kJoined) == 0;
   if (begins_anew) {
     owner_.fail(*job, {ErrorCode::kWorkerLost,

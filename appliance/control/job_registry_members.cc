@@ -13,6 +13,10 @@ namespace {
 
 using Severity = RegistryEvent::Severity;
 
+// An elastic job that could begin waits this long after each rank for the next one, because ranks
+// that are started together do not join in the same instant.
+constexpr uint64_t kLastCallNs = 3 * kNanosPerSecond;
+
 std::string rank_of(const Job& job, uint32_t rank) {
   PBOX_CHECK(rank < job.members().size());
   return job.spec().title() + ": rank " + std::to_string(rank) + " (" + job.members()[rank].peer;
@@ -43,6 +47,29 @@ bool needs_others_copies(const Job& job, uint32_t rank, PipelineHost& host) {
   if (!copies_owed(job.starts(), rank, rounds).empty()) return true;
   return job.spec().mode == pipeline::Mode::kAggregate &&
          lacks_for_newcomer(job.starts(), chunk_counts(job.spec()), rounds);
+}
+
+// An elastic job may begin: min_world_size ranks are there, and none has joined for a while. In
+// mode optimize rank 0 is among them, because it gives the initial weights.
+bool has_enough_ranks(const Job& job, uint64_t now_ns) {
+  const JobSpec& spec = job.spec();
+  if (!spec.is_elastic()) return false;
+  uint32_t ready = 0;
+  uint64_t newest_join_ns = 0;
+  for (const Member& member : job.members()) {
+    if (!member.ready()) continue;
+    ++ready;
+    newest_join_ns = std::max(newest_join_ns, member.joined_ns);
+  }
+  const bool has_weights = spec.mode == pipeline::Mode::kAggregate || job.members()[0].ready();
+  return ready >= spec.min_world_size && has_weights && now_ns - newest_join_ns >= kLastCallNs;
+}
+
+// Explains an error of an elastic job that could not begin.
+std::string needed_ranks(const JobSpec& spec) {
+  if (!spec.is_elastic()) return "";
+  return "; the job begins with min_world_size " + std::to_string(spec.min_world_size) +
+         (spec.mode == pipeline::Mode::kOptimize ? ", rank 0 among them" : "");
 }
 
 // Describes the member as its JOIN does. A worker that resumes states its former session too.
@@ -152,6 +179,7 @@ void JobRegistry::admit_member(ConnectionId id, const Connection& connection,
   member.connection = id;
   member.peer = connection.peer;
   member.identity = connection.identity;
+  member.joined_ns = context_.now_ns;
   member.ipv6 = connection.endpoint.ipv6;
   describe_member(member, message, job.barrier_released());
   member.known_host.reset();
@@ -373,16 +401,19 @@ void JobRegistry::tick_job(Job& job) {
 void JobRegistry::tick_gathering(Job& job) {
   if (starter_.on_tick(job)) return;
   if (job.recovering()) return tick_recovering(job);
+  if (has_enough_ranks(job, context_.now_ns)) {
+    return starter_.advance_without_missing(key_of(job.spec()));
+  }
   const uint64_t waited_ns = context_.now_ns - job.created_ns();
   if (waited_ns <= job.timeouts().join_ns) return;
   const bool is_the_boxs = job.timeouts().join_ns == context_.options.join_timeout_ns;
   fail(job,
-       {ErrorCode::kTimeout, job.spec().title() + ": " +
-                                 std::to_string(job.members().count(Member::State::kAbsent)) +
-                                 " of " + std::to_string(job.spec().world_size) +
-                                 " ranks have not joined after " + in_seconds(waited_ns) +
-                                 (is_the_boxs ? " (the box's [control] join_timeout_s): " : ": ") +
-                                 job.members().ranks_in(Member::State::kAbsent)});
+       {ErrorCode::kTimeout,
+        job.spec().title() + ": " + std::to_string(job.members().count(Member::State::kAbsent)) +
+            " of " + std::to_string(job.spec().world_size) + " ranks have not joined after " +
+            in_seconds(waited_ns) +
+            (is_the_boxs ? " (the box's [control] join_timeout_s): " : ": ") +
+            job.members().ranks_in(Member::State::kAbsent) + needed_ranks(job.spec())});
 }
 
 // The ranks do not all notice at the same time that the box was lost.

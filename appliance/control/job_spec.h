@@ -56,6 +56,7 @@ struct JobSpec {
   uint32_t part = 0;
   uint32_t parts = 1;
   uint32_t world_size = 0;
+  uint32_t min_world_size = 0;  // elastic: ranks with which it begins, below world_size; else 0
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   bool collective = false;  // mode aggregate: tensors are slots (nic/wire/collective.h)
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
@@ -86,6 +87,8 @@ struct JobSpec {
   // Returns whether its parts can move from one running box to another. With a model other than BSP
   // that needs no copies from the workers.
   bool may_move() const { return survives_its_box() || sync.model != wire::SyncModel::kBsp; }
+  // Ranks may come while the job runs.
+  bool is_elastic() const { return min_world_size != 0; }
   bool rejects() const { return guard.policy == wire::Guard::kReject; }
   // Mode optimize: a round may be skipped.
   bool may_skip() const {

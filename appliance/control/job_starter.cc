@@ -214,15 +214,17 @@ void JobStarter::dismiss(Job& job, uint32_t rank) {
   member = {};
 }
 
-// The ranks that are missing may come back as new processes.
+// The ranks that are missing may come back as new processes, or come for the first time.
 void JobStarter::exclude_missing(Job& job) {
+  const bool recovers = job.recovering();
   for (Member& member : job.members()) {
     if (member.ready()) continue;
     if (member.connection != 0) context_.connections.drop(member.connection);
     member = {};
     member.state = Member::State::kExcluded;
-    member.lost_reason = "it did not come back after the box was lost";
-    ++context_.totals.workers_excluded;
+    member.lost_reason =
+        recovers ? "it did not come back after the box was lost" : "it had not joined yet";
+    context_.totals.workers_excluded += recovers ? 1 : 0;
   }
 }
 

@@ -97,6 +97,7 @@ struct JobView {
   std::string numerics;         // "fast", "ordered"
   std::string guard;            // "flag", "reject", "zero"
   float guard_max_abs = 0;
+  uint32_t min_world_size = 0;  // elastic: the ranks with which it begins; else 0
   uint32_t world_size = 0;
   uint64_t tensor_count = 0;
   uint64_t element_count = 0;

@@ -109,6 +109,7 @@ JobView Job::view(uint64_t now_ns) const {
   view.guard_max_abs = spec_.guard.max_abs;
   view.is_backup = spec_.is_backup;
   view.world_size = spec_.world_size;
+  view.min_world_size = spec_.min_world_size;
   view.tensor_count = spec_.tensors.size();
   view.element_count = spec_.element_count();
   view.chunk_bytes = spec_.chunk_bytes;

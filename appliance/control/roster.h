@@ -43,6 +43,7 @@ struct Member {
   uint32_t protocol_version = 0;  // the session's; valid once the rank has joined
   uint32_t path_mtu = 0;
   bool ipv6 = false;
+  uint64_t joined_ns = 0;                        // time of its JOIN; valid if kJoined
   std::optional<nic::Endpoint> known_host = {};  // as in pipeline::SessionSpec
   uint64_t lost_ns = 0;                          // time of the loss; valid if kLost
   std::string lost_reason;

@@ -1,9 +1,8 @@
 #include "appliance/control/sync_spec.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 
+#include "appliance/control/field_text.h"
 #include "base/check.h"
 
 namespace pbox::control {
@@ -20,11 +19,6 @@ Error invalid(const std::string& message) {
 
 std::string model_of(const SyncSpec& spec) {
   return std::string("sync.model ") + to_string(spec.model);
-}
-
-std::string number(float value) {
-  std::array<char, 32> text;
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 
 bool has_staleness(SyncModel model) {

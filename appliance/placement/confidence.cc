@@ -1,11 +1,59 @@
 #include "appliance/placement/confidence.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/check.h"
 
 namespace pbox::placement {
+namespace {
+
+// Variance of the prior of the effect size, which is the mean in standard deviations. Three values
+// can only suffice if it is large; what that costs an effect that is small grows with its
+// logarithm.
+constexpr double kEffectVariance = 1000;
+
+constexpr Interval kAnywhere = {-std::numeric_limits<double>::infinity(),
+                                std::numeric_limits<double>::infinity()};
+
+// Inverts the t-test.
+Interval mean_interval(std::span<const double> values, double error) {
+  const auto [mean, variance] = moments_of(values);
+  const double count = static_cast<double>(values.size());
+  // The Bayes factor against a mean m, where t is Student's statistic of the values minus m, is
+  //   ratio^(-1/2) ((1 + t^2 / (count - 1)) / (1 + t^2 / (ratio (count - 1))))^(count / 2).
+  // It exceeds 1 / error, ever, with probability `error` if m is the mean (Ville's inequality).
+  const double ratio = 1 + count * kEffectVariance;
+  const double bound = std::pow(std::sqrt(ratio) / error, 2 / count);
+  if (bound >= ratio) return kAnywhere;
+  const double t = std::sqrt((count - 1) * (bound - 1) / (1 - bound / ratio));
+  const double half_width = t * std::sqrt(variance / count);
+  return {mean - half_width, mean + half_width};
+}
+
+// Inverts the sign test, whose probability of a value above the median has a uniform prior.
+Interval median_interval(std::span<const double> values, double error) {
+  const size_t count = values.size();
+  // The Bayes factor against a median with `above` values above it is
+  //   2^count / ((count + 1) binomial(count, above)).
+  // Finds how many values must lie on one side, beginning with all.
+  double log_factor = static_cast<double>(count) * std::log(2) - std::log(count + 1.0);
+  size_t above = count + 1;
+  while (above > 0 && log_factor >= -std::log(error)) {
+    --above;
+    // binomial(count, above - 1) = binomial(count, above) above / (count - above + 1)
+    log_factor -= std::log(static_cast<double>(above) / static_cast<double>(count - above + 1));
+  }
+  if (above > count) return kAnywhere;
+  std::vector<double> sorted(values.begin(), values.end());
+  std::sort(sorted.begin(), sorted.end());
+  PBOX_DCHECK(2 * above > count);
+  return {sorted[count - above], sorted[above - 1]};
+}
+
+}  // namespace
 
 SampleMoments moments_of(std::span<const double> values) {
   PBOX_CHECK(values.size() >= 2);
@@ -18,33 +66,27 @@ SampleMoments moments_of(std::span<const double> values) {
   return moments;
 }
 
-double student_t_975(double degrees_of_freedom) {
-  constexpr double z = 1.959963985;
-  const double z2 = z * z;
-  const double n = degrees_of_freedom;
-  double t = z;
-  t += z * (z2 + 1) / (4 * n);
-  t += z * ((5 * z2 + 16) * z2 + 3) / (96 * n * n);
-  t += z * (((3 * z2 + 19) * z2 + 17) * z2 - 15) / (384 * n * n * n);
-  t += z * ((((79 * z2 + 776) * z2 + 1482) * z2 - 1920) * z2 - 945) / (92160 * n * n * n * n);
-  return t;
+double median_of(std::vector<double> values) {
+  PBOX_CHECK(!values.empty());
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
-Interval difference_of_means(std::span<const double> before, std::span<const double> after) {
-  PBOX_CHECK(before.size() >= 4 && after.size() >= 4);
-  const SampleMoments first = moments_of(before);
-  const SampleMoments second = moments_of(after);
-  const double first_error = first.variance / static_cast<double>(before.size());
-  const double second_error = second.variance / static_cast<double>(after.size());
-  const double error = first_error + second_error;
-  const double difference = second.mean - first.mean;
-  if (error <= 0) return {difference, difference};
-  const double degrees_of_freedom =
-      error * error /
-      (first_error * first_error / static_cast<double>(before.size() - 1) +
-       second_error * second_error / static_cast<double>(after.size() - 1));
-  const double half_width = student_t_975(degrees_of_freedom) * std::sqrt(error);
-  return {difference - half_width, difference + half_width};
+Interval centre_interval(std::span<const double> values, double error) {
+  PBOX_CHECK(error > 0 && error < 1);
+  if (values.size() < kSamplesMin) return kAnywhere;
+  const Interval mean = mean_interval(values, error / 2);
+  const Interval median = median_interval(values, error / 2);
+  return median.high - median.low < mean.high - mean.low ? median : mean;
+}
+
+Interval difference_of_centres(std::span<const double> before, std::span<const double> after,
+                               double error) {
+  const Interval first = centre_interval(before, error / 2);
+  const Interval second = centre_interval(after, error / 2);
+  return {second.low - first.high, second.high - first.low};
 }
 
 }  // namespace pbox::placement

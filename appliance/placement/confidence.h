@@ -1,8 +1,9 @@
-// Tests whether two samples differ: Welch's interval (Welch 1947), for unequal variances. Any
-// thread.
+// Intervals for the centres of distributions that may be looked at after every sample. Any thread.
 #pragma once
 
+#include <cstddef>
 #include <span>
+#include <vector>
 
 namespace pbox::placement {
 
@@ -21,13 +22,28 @@ struct SampleMoments {
 };
 SampleMoments moments_of(std::span<const double> values);
 
-// Returns the 97.5 % quantile of Student's t distribution for `degrees_of_freedom` >= 3, to three
-// digits (expansion around the normal quantile: Abramowitz and Stegun 26.7.5).
-double student_t_975(double degrees_of_freedom);
+// Returns the median of at least one value; of an even number, the mean of the middle two.
+double median_of(std::vector<double> values);
 
-// Returns the 95 % confidence interval of mean(after) - mean(before). Each sample needs at least
-// four values. They are assumed to be independent; if neighbouring values correlate, the interval
-// is too narrow.
-Interval difference_of_means(std::span<const double> before, std::span<const double> after);
+// Fewest values that make an interval finite.
+inline constexpr size_t kSamplesMin = 3;
+
+// Returns an interval that contains the centre of the values' distribution, which is assumed to be
+// symmetric. It is a confidence sequence: the probability that the interval ever excludes the
+// centre, at any of the sample sizes that a caller looks at, is at most `error` in (0, 1). So a
+// caller may stop as soon as the interval tells enough: after three values if the effect is large,
+// after many if it is small. It is infinite for fewer than kSamplesMin values.
+//
+// It is the shorter one of two intervals. The first inverts the t-test whose effect size has a
+// normal prior (Lai, 1976; the closed form is in Wang and Ramdas, "Anytime-valid t-tests and
+// confidence sequences for Gaussian means with unknown variance", 2024). It needs few values, which
+// have to be normal; outliers widen it. The second inverts the sign test (Darling and Robbins,
+// "Confidence sequences for mean, variance, and median", 1967). It needs more values and does not
+// mind outliers. Values that correlate with their neighbours make both too short.
+Interval centre_interval(std::span<const double> values, double error);
+
+// Returns the interval of centre(after) - centre(before), which holds at any two sample sizes.
+Interval difference_of_centres(std::span<const double> before, std::span<const double> after,
+                               double error);
 
 }  // namespace pbox::placement

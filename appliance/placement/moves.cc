@@ -1,6 +1,8 @@
 #include "appliance/placement/moves.h"
 
+#include <limits>
 #include <numeric>
+#include <utility>
 
 #include "appliance/placement/largest_first.h"
 #include "base/check.h"
@@ -24,6 +26,44 @@ std::vector<double> surplus_bytes(const std::vector<double>& bytes,
     }
   }
   return surplus;
+}
+
+// Levelling leaves each box with less than one chunk too many. Moves that chunk where the slowest
+// box gains by it: each box gives away at most its smallest one.
+void level_remainders(std::span<const uint32_t> chunk_bytes, std::vector<BoxLoad>& loads,
+                      std::vector<BoxIndex>& placed) {
+  constexpr auto kNone = std::numeric_limits<uint32_t>::max();
+  std::vector<uint32_t> smallest(loads.size(), kNone);
+  for (uint32_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
+    uint32_t& own = smallest[placed[chunk]];
+    if (own == kNone || chunk_bytes[chunk] < chunk_bytes[own]) own = chunk;
+  }
+  const auto seconds = [&](size_t box, double more_bytes) {
+    return (loads[box].bytes + more_bytes) / loads[box].bytes_per_second;
+  };
+  for (size_t turn = 0; turn < loads.size(); ++turn) {
+    size_t slowest = 0;
+    double slowest_seconds = -1;
+    for (size_t box = 0; box < loads.size(); ++box) {
+      if (loads[box].bytes_per_second <= 0 || seconds(box, 0) <= slowest_seconds) continue;
+      slowest = box;
+      slowest_seconds = seconds(box, 0);
+    }
+    const uint32_t chunk = std::exchange(smallest[slowest], kNone);
+    if (chunk == kNone) return;
+    size_t taker = slowest;
+    double taker_seconds = slowest_seconds;
+    for (size_t box = 0; box < loads.size(); ++box) {
+      if (box == slowest || loads[box].bytes_per_second <= 0) continue;
+      if (seconds(box, chunk_bytes[chunk]) >= taker_seconds) continue;
+      taker = box;
+      taker_seconds = seconds(box, chunk_bytes[chunk]);
+    }
+    if (taker == slowest) return;
+    loads[slowest].bytes -= chunk_bytes[chunk];
+    loads[taker].bytes += chunk_bytes[chunk];
+    placed[chunk] = static_cast<BoxIndex>(taker);
+  }
 }
 
 }  // namespace
@@ -63,6 +103,7 @@ std::vector<Move> moves_for(std::span<const uint32_t> chunk_bytes,
   }
   std::vector<BoxIndex> placed(box_of_chunk.begin(), box_of_chunk.end());
   place_largest_first(chunk_bytes, std::move(taken), loads, placed);
+  if (leveling == Leveling::kFull) level_remainders(chunk_bytes, loads, placed);
   std::vector<Move> moves;
   for (uint32_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
     if (placed[chunk] != box_of_chunk[chunk]) {

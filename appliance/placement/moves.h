@@ -30,7 +30,8 @@ enum class Leveling {
 
 // Returns the moves in the order of chunks. A box of rate 0 loses all its chunks. A box above its
 // share loses the largest chunks that fit into the surplus. The removed chunks are placed largest
-// first. At least one rate must be above 0. As fast as place_largest_first().
+// first. Then the slowest box gives away one more chunk, as long as the job becomes faster by it.
+// At least one rate must be above 0. As fast as place_largest_first().
 std::vector<Move> moves_for(std::span<const uint32_t> chunk_bytes,
                             std::span<const BoxIndex> box_of_chunk,
                             std::span<const double> bytes_per_second, Leveling leveling);

@@ -23,6 +23,11 @@ bool is_amount(double value) {
   return std::isfinite(value) && value >= 0;
 }
 
+// Returns the logarithm of a duration. A box that was not busy at all counts as busy for 1 us.
+double log_of(double seconds) {
+  return std::log(std::max(seconds, 1e-6));
+}
+
 }  // namespace
 
 const char* to_string(DecisionKind kind) {
@@ -49,8 +54,10 @@ Rebalancer::Rebalancer(std::vector<uint32_t> chunk_bytes, std::vector<BoxIndex> 
       measured_(boxes_.size()),
       joined_(boxes_.size()),
       rng_(options.seed),
-      explore_probability_(options.explore_probability) {
+      draw_(rng_.next()),
+      explore_share_(options.explore_share) {
   PBOX_CHECK(chunk_bytes_.size() == box_of_chunk_.size());
+  PBOX_CHECK(explore_share_ >= 0 && explore_share_ < 1);
   bytes_ = bytes_by_box(chunk_bytes_, box_of_chunk_, boxes_.size());
 }
 
@@ -60,6 +67,7 @@ void Rebalancer::add_box(Box box) {
   boxes_.push_back(std::move(box));
   bytes_.push_back(0);
   measured_.push_back(0);
+  if (exploit_) exploit_->bytes.push_back(0);
   window_.clear();  // older observations do not cover the new box
 }
 
@@ -68,10 +76,11 @@ void Rebalancer::set_state(BoxIndex box, BoxState state) {
   if (state == boxes_[box].state) return;
   boxes_[box].state = state;
   joined_[box] = state == BoxState::kActive;
+  if (joined_[box] && bytes_[box] == 0) measured_[box] = 0;
 }
 
 bool Rebalancer::usable(const Observation& observation) const {
-  if (!is_amount(observation.iteration_seconds)) return false;
+  if (!is_amount(observation.iteration_seconds) || !is_amount(observation.rounds)) return false;
   if (observation.boxes.size() != boxes_.size()) return false;
   return std::all_of(observation.boxes.begin(), observation.boxes.end(), [](const BoxSample& box) {
     return is_amount(box.bytes) && is_amount(box.busy_seconds);
@@ -84,49 +93,59 @@ std::optional<Proposal> Rebalancer::observe(const Observation& observation) {
     ++observations_ignored_;
     return std::nullopt;
   }
+  job_seconds_ += observation.rounds * observation.iteration_seconds;
   if (phase_ == Phase::kMigrating) return std::nullopt;
-  window_.push_back(observation);
-  if (window_.size() > kSamplesPerJudgement) window_.pop_front();
-  measure();
-  if (forced_retry_in_ > 0) {
-    --forced_retry_in_;
-  } else if (auto proposal = forced_proposal()) {
-    return propose(std::move(*proposal));
-  }
-  if (phase_ == Phase::kJudging) return judge();
-  if (cool_down_ > 0) {
-    --cool_down_;
+  remember(observation);
+  credit_exploit();
+  if (pause_ > 0) {
+    --pause_;
     return std::nullopt;
   }
-  return window_.size() < kSamplesPerJudgement ? std::nullopt : decide();
+  if (auto proposal = forced_proposal()) return propose(std::move(*proposal));
+  return phase_ == Phase::kJudging ? judge() : decide();
 }
 
-void Rebalancer::measure() {
-  PBOX_DCHECK(bytes_.size() == boxes_.size() && measured_.size() == boxes_.size());
+void Rebalancer::remember(const Observation& observation) {
+  Sample sample;
+  sample.rounds = observation.rounds;
+  sample.log_iteration = log_of(observation.iteration_seconds);
+  for (const BoxSample& box : observation.boxes) {
+    sample.bytes.push_back(box.bytes);
+    sample.log_busy.push_back(log_of(box.busy_seconds));
+  }
+  window_.push_back(std::move(sample));
+  if (window_.size() > kWindow) window_.pop_front();
+  measure(std::min(window_.size(), kTrialMax));
+}
+
+// Derives the boxes' rates from the newest `samples` samples.
+void Rebalancer::measure(size_t samples) {
+  PBOX_DCHECK(samples > 0 && samples <= window_.size());
+  const double count = static_cast<double>(samples);
   double served = 0;
   double mapped = 0;
   for (size_t box = 0; box < boxes_.size(); ++box) {
     double bytes = 0;
-    double busy_seconds = 0;
-    for (const Observation& observation : window_) {
-      bytes += observation.boxes[box].bytes;
-      busy_seconds += observation.boxes[box].busy_seconds;
+    std::vector<double> log_busy;
+    for (size_t index = window_.size() - samples; index < window_.size(); ++index) {
+      bytes += window_[index].bytes[box];
+      log_busy.push_back(window_[index].log_busy[box]);
     }
-    if (bytes > 0 && busy_seconds > 0) {
-      measured_[box] = bytes / busy_seconds;
-    } else if (bytes_[box] == 0) {
-      measured_[box] = 0;
-    }
+    if (bytes > 0) measured_[box] = bytes / count / std::exp(median_of(std::move(log_busy)));
     served += bytes;
-    mapped += bytes_[box] * static_cast<double>(window_.size());
+    mapped += bytes_[box] * count;
   }
   if (served > 0 && mapped > 0) traffic_ = served / mapped;
 }
 
 std::optional<Proposal> Rebalancer::propose(Proposal proposal) {
   PBOX_CHECK(phase_ != Phase::kMigrating && !proposal.moves.empty());
+  if (is_exploration(proposal.kind)) {
+    exploring_ = true;
+  } else if (proposal.kind == DecisionKind::kExploit) {
+    follow_up(proposal);
+  }
   phase_ = Phase::kMigrating;
-  if (is_judged(proposal.kind)) before_ = iteration_seconds();
   note(proposal.kind, proposal.reason);
   proposal_ = proposal;
   return proposal;
@@ -139,6 +158,7 @@ void Rebalancer::carried_out(double stall_seconds) {
   if (is_amount(stall_seconds) && unit > 0) {
     stall_ratio_ = (stall_ratio_ + stall_seconds / unit) / 2;
   }
+  if (exploring_ && is_amount(stall_seconds)) exploring_seconds_ += stall_seconds;
   for (const Move& move : proposal_->moves) {
     PBOX_CHECK(box_of_chunk_[move.chunk] == move.from);
     box_of_chunk_[move.chunk] = move.to;
@@ -152,8 +172,8 @@ void Rebalancer::carried_out(double stall_seconds) {
     return;
   }
   proposal_.reset();
+  exploring_ = false;
   phase_ = Phase::kObserving;
-  cool_down_ = std::max(cool_down_, static_cast<uint32_t>(kSamplesPerJudgement));
 }
 
 void Rebalancer::abandoned(const std::string& why) {
@@ -161,55 +181,103 @@ void Rebalancer::abandoned(const std::string& why) {
   note(DecisionKind::kAbandon,
        std::string(to_string(proposal_->kind)) + " was not carried out: " + why);
   proposal_.reset();
+  exploring_ = false;
   phase_ = Phase::kObserving;
   window_.clear();
-  forced_retry_in_ = kSamplesPerJudgement;
-  pause(false);
+  pause_ = kTrialMax;
+  doubt();
 }
 
 std::optional<Proposal> Rebalancer::judge() {
   PBOX_CHECK(proposal_.has_value() && is_judged(proposal_->kind));
+  if (window_.size() < kSamplesMin) return std::nullopt;
   const bool exploration = is_exploration(proposal_->kind);
-  const size_t needed = exploration ? kSamplesToGiveUp : kSamplesPerJudgement;
-  if (window_.size() < needed) return std::nullopt;
-  const std::vector<double> after = iteration_seconds();
-  const Interval change = difference_of_means(before_, after);
-  if (window_.size() < kSamplesPerJudgement && !change.above_zero()) return std::nullopt;
-  const std::string found = "an iteration took " + milliseconds(moments_of(before_).mean) +
-                            ", now " + milliseconds(moments_of(after).mean) +
-                            " (change, 95 %: " + milliseconds(change.low) + " to " +
-                            milliseconds(change.high) + ")";
-  const bool faster = change.below_zero();
-  const bool go_back = exploration ? !faster : change.above_zero();
-  const DecisionKind kind = proposal_->kind;
-  Proposal reverse = go_back ? reversed() : Proposal{};
-  proposal_.reset();
-  phase_ = Phase::kObserving;
-  // An exploration usually fails, so a failed one costs only the normal pause.
-  pause(faster || exploration);
-  if (!reverse.moves.empty()) {
-    reverse.reason = found + ": " + to_string(kind) + " has not helped, so it is undone";
-    return propose(std::move(reverse));
+  const std::vector<double> after = log_iterations(window_.size());
+  const Interval change = difference_of_centres(before_, after, kTrialError);
+  const double was = std::exp(median_of(before_));
+  const double is = std::exp(median_of(after));
+  if (exploration) {
+    // Counts what this observation has added to the cost.
+    exploring_seconds_ += std::max(0.0, is - was) * window_.back().rounds;
   }
-  const char* why = faster    ? ": faster"
-                    : go_back ? ": no better, but the previous owners no longer take chunks"
-                              : ": not clearly different, and going back would cost as much again";
-  note(DecisionKind::kKeep, found + why);
+  const std::string found = "an iteration took " + milliseconds(was) + ", now " + milliseconds(is);
+  const bool is_over = window_.size() >= kTrialMax;
+  if (change.above_zero()) return go_back(found + ": certainly slower");
+  if (change.below_zero()) {
+    keep(found + ": certainly faster");
+  } else if (is_over && exploration) {
+    return go_back(found + ": not certainly faster");
+  } else if (is_over) {
+    keep(found + ": not clearly different, and going back would cost as much again");
+  } else if (!exploration) {
+    auto next = exploit();
+    if (!next) return std::nullopt;
+    keep(found + ": the boxes differ in another way now");
+    return propose(std::move(*next));
+  }
   return std::nullopt;
 }
 
+void Rebalancer::keep(const std::string& why) {
+  note(DecisionKind::kKeep, why);
+  proposal_.reset();
+  exploring_ = false;
+  phase_ = Phase::kObserving;
+}
+
+std::optional<Proposal> Rebalancer::go_back(const std::string& found) {
+  Proposal reverse = reversed();
+  const std::string kind = to_string(proposal_->kind);
+  if (!exploring_) {
+    exploit_.reset();
+    doubt();
+  }
+  if (reverse.moves.empty()) {
+    keep(found + ", but the previous owners no longer take chunks");
+    return std::nullopt;
+  }
+  proposal_.reset();
+  phase_ = Phase::kObserving;
+  reverse.reason = found + ", so " + kind + " is undone";
+  return propose(std::move(reverse));
+}
+
 std::optional<Proposal> Rebalancer::decide() {
-  cool_down_ = kSamplesPerJudgement;  // minimum until the next decision
-  auto proposal = rng_.unit() < explore_probability_ ? explore() : exploit();
+  auto proposal = exploit();
+  if (!proposal && explains()) proposal = explore();
   if (!proposal) return std::nullopt;
-  if (is_exploration(proposal->kind)) explore_probability_ *= kExploreDecay;
   return propose(std::move(*proposal));
 }
 
-void Rebalancer::pause(bool helped) {
-  cool_down_next_ = helped ? static_cast<uint32_t>(kSamplesPerJudgement)
-                           : std::min(2 * cool_down_next_, kCoolDownMax);
-  cool_down_ = cool_down_next_;
+// Takes note of an exploit that is about to be carried out. If it moves most of the bytes back that
+// the last ones have moved before those have paid, the job oscillates.
+void Rebalancer::follow_up(const Proposal& exploit) {
+  std::vector<double> bytes = bytes_after(exploit.moves);
+  for (size_t box = 0; box < bytes.size(); ++box) bytes[box] -= bytes_[box];
+  if (exploit_) {
+    double moved = 0;
+    double back = 0;
+    for (size_t box = 0; box < bytes.size(); ++box) {
+      moved += exploit_->bytes[box] * exploit_->bytes[box];
+      back -= exploit_->bytes[box] * bytes[box];
+      bytes[box] += exploit_->bytes[box];
+    }
+    if (back > moved / 2) {
+      exploit_.reset();
+      return doubt();
+    }
+  }
+  exploit_ = Exploit{std::move(bytes), observations_};
+}
+
+void Rebalancer::credit_exploit() {
+  if (!exploit_ || observations_ - exploit_->since < kPaysAfter) return;
+  exploit_.reset();
+  patience_ = std::max<size_t>(1, patience_ / 2);
+}
+
+void Rebalancer::doubt() {
+  patience_ = std::min(2 * patience_, kPatienceMax);
 }
 
 void Rebalancer::hold(std::string reason) {

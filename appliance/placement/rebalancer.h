@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "appliance/placement/confidence.h"
+#include "appliance/placement/imbalance.h"
 #include "appliance/placement/moves.h"
 #include "base/rng.h"
 
 namespace pbox::placement {
 
-// The leader's measurement of one box in one round, or in one interval that always has the same
-// number of rounds.
+// The leader's measurement of one box: means per round.
 struct BoxSample {
   double bytes = 0;         // bytes served for the job
   double busy_seconds = 0;  // from the first push to arrive to the last result to leave
@@ -25,6 +25,7 @@ struct BoxSample {
 struct Observation {
   double iteration_seconds = 0;  // duration of an iteration of the job
   std::vector<BoxSample> boxes;  // indexed by BoxIndex
+  double rounds = 1;             // rounds that it covers
 };
 
 enum class DecisionKind {
@@ -63,31 +64,44 @@ struct Decision {
   std::string reason;
 };
 
-// Samples needed for a judgement, and the size of the observation window.
-inline constexpr size_t kSamplesPerJudgement = 16;
-// Samples after which a clearly slower exploration may be ended early.
-inline constexpr size_t kSamplesToGiveUp = 4;
-// An exploit must promise to save at least this fraction of the iteration time and to earn back its
-// migration within the horizon.
-inline constexpr double kGainMin = 0.05;
-inline constexpr double kHorizonObservations = 200;
-// Factor applied to the probability of exploring after each exploration.
-inline constexpr double kExploreDecay = 0.7;
-// The pause after a proposal that did not help doubles up to this many observations.
-inline constexpr uint32_t kCoolDownMax = 16 * kSamplesPerJudgement;
+// Observations that are kept under one map.
+inline constexpr size_t kWindow = 256;
+// A trial that has shown no difference ends after this many observations.
+inline constexpr size_t kTrialMax = 16;
+// Probability that a difference is found where there is none: by the test that leads to an exploit,
+// and by the one that judges a trial.
+inline constexpr double kExploitError = 0.01;
+inline constexpr double kTrialError = 0.05;
+// An exploit must promise to save at least this fraction of the iteration time.
+inline constexpr double kGainMin = 0.03;
+// An exploit has paid when its map has lived for this many observations.
+inline constexpr uint64_t kPaysAfter = 2 * kTrialMax;
+// An exploit needs kSamplesMin times this many observations at most, however many have failed.
+inline constexpr size_t kPatienceMax = 4;
 inline constexpr size_t kDecisionsKept = 64;
 
 struct RebalancerOptions {
   uint64_t seed = 1;
-  double explore_probability = 0.2;  // at the first decision, in [0, 1]
+  // Share of the job's time that explorations may cost, in [0, 1): 0 means that there are none.
+  double explore_share = 0.005;
 };
 
 // Watches one job. From a stream of observations it makes a proposal now and then. The caller
-// reports when it has carried the proposal out. After kSamplesPerJudgement more observations the
-// proposal is judged: an exploration is kept only if the 95 % interval of the change in iteration
-// time lies below 0; an exploit is undone only if it lies above 0, because undoing costs as much as
-// doing. A cool-down follows each judgement. One thread at a time; equal inputs give equal
-// proposals. If the map changes for another reason (a box was lost), a new Rebalancer is needed.
+// reports when it has carried the proposal out.
+//
+// An exploit is proposed as soon as three things hold over some run of newest observations: a box
+// is certainly slower than another one (imbalance.h); the least gain is worth it; and the gain that
+// this run has missed outweighs the migration, so that a change never costs more than what waiting
+// has cost already (the rule for ski rental: Karlin, Manasse, Rudolph, Sleator, "Competitive snoopy
+// caching", 1988). After an exploit that was undone, or reversed before it had paid, the next one
+// needs twice as many observations; after one that has paid, half as many.
+//
+// An exploration is proposed when explorations have cost less than their share of the time. Both
+// are tried: an exploration is kept only if the job is certainly faster; an exploit is undone only
+// if it is certainly slower, because undoing costs as much as doing.
+//
+// One thread at a time; equal inputs give equal proposals. If the map changes for another reason (a
+// box was lost), a new Rebalancer is needed.
 //
 //   if (const auto proposal = rebalancer.observe(observation)) {
 //     rebalancer.carried_out(migrate(proposal->moves));
@@ -129,30 +143,45 @@ class Rebalancer {
 
  private:
   enum class Phase { kObserving, kMigrating, kJudging };
+  // The newest exploits, until they have paid or were reversed.
+  struct Exploit {
+    std::vector<double> bytes;  // by box: those moved there, less those moved away
+    uint64_t since = 0;         // observations_ at the last one
+  };
 
   bool usable(const Observation& observation) const;
-  void measure();
+  void remember(const Observation& observation);
+  void measure(size_t samples);
   std::optional<Proposal> propose(Proposal proposal);
   std::optional<Proposal> judge();
   std::optional<Proposal> decide();
+  std::optional<Proposal> go_back(const std::string& found);
+  void keep(const std::string& why);
+  void follow_up(const Proposal& exploit);
+  void credit_exploit();
+  void doubt();
+  bool explains() const { return observations_ % kTrialMax == 0; }
   void hold(std::string reason);
   void note(DecisionKind kind, std::string reason);
-  void pause(bool helped);
 
   // rebalancer_proposals.cc
   std::optional<Proposal> forced_proposal();
   std::optional<Proposal> exploit();
   std::optional<Proposal> explore();
-  std::optional<Proposal> random_move();
+  std::optional<Proposal> draw_exploration();
+  Proposal random_move(Rng& rng) const;
+  double trial_seconds(const Proposal& exploration) const;
   Proposal scaling(DecisionKind kind, BoxIndex box) const;
   Proposal reversed() const;
   std::vector<BoxIndex> boxes_in(BoxState state) const;
   std::vector<double> rates_of_active() const;
   double slowest_seconds(const std::vector<double>& bytes,
                          const std::vector<double>& bytes_per_second) const;
+  double levelled_seconds(const std::vector<double>& bytes_per_second) const;
   std::vector<double> bytes_after(std::span<const Move> moves) const;
   double stall_unit_seconds(std::span<const Move> moves) const;
-  std::vector<double> iteration_seconds() const;
+  std::vector<double> log_iterations(size_t samples) const;
+  double rounds_of(size_t samples) const;
   std::string describe_moves(const Proposal& proposal) const;
   static std::string milliseconds(double seconds);
 
@@ -160,7 +189,8 @@ class Rebalancer {
   std::vector<BoxIndex> box_of_chunk_;
   std::vector<Box> boxes_;
   std::vector<double> bytes_;  // by box: bytes that the map assigns to it
-  // by box: measured bytes per second; 0: never measured, or not since the box was last empty
+  // by box: measured bytes per second; 0: never measured since the box became active. A box that
+  // has become empty keeps its rate.
   std::vector<double> measured_;
   std::vector<bool> joined_;  // by box: it has become active and no proposal has considered it yet
   double traffic_ = 1;        // bytes served per byte of the map
@@ -168,15 +198,18 @@ class Rebalancer {
   double stall_ratio_ = 1;
 
   Rng rng_;
-  double explore_probability_;
+  uint64_t draw_ = 0;  // seed of the next exploration
+  double explore_share_;
   Phase phase_ = Phase::kObserving;
-  // Observations since the map last changed; at most kSamplesPerJudgement.
-  std::deque<Observation> window_;
-  std::vector<double> before_;        // iteration times before the last proposal
+  std::deque<Sample> window_;         // since the map last changed; at most kWindow
+  std::vector<double> before_;        // log_iteration of the samples that led to the last proposal
   std::optional<Proposal> proposal_;  // being carried out, or on trial
-  uint32_t cool_down_ = 0;
-  uint32_t cool_down_next_ = kSamplesPerJudgement;
-  uint32_t forced_retry_in_ = 0;
+  size_t patience_ = 1;               // times kSamplesMin: observations that an exploit needs
+  std::optional<Exploit> exploit_;
+  bool exploring_ = false;        // proposal_ is an exploration, or undoes one
+  double job_seconds_ = 0;        // time of all rounds observed
+  double exploring_seconds_ = 0;  // time that explorations have cost
+  size_t pause_ = 0;  // observations without a decision, because a proposal was not possible
 
   uint64_t observations_ = 0;
   uint64_t observations_ignored_ = 0;

@@ -1,6 +1,8 @@
 // The proposals that the rebalancer may make, and their expected effect.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "appliance/placement/rebalancer.h"
 #include "base/check.h"
@@ -22,17 +24,6 @@ size_t slowest_of(const std::vector<double>& bytes, const std::vector<double>& b
     }
   }
   return slowest;
-}
-
-size_t fastest_of(const std::vector<double>& bytes, const std::vector<double>& bytes_per_second) {
-  size_t fastest = slowest_of(bytes, bytes_per_second);
-  for (size_t box = 0; box < bytes.size(); ++box) {
-    if (bytes_per_second[box] <= 0) continue;
-    if (bytes[box] / bytes_per_second[box] < bytes[fastest] / bytes_per_second[fastest]) {
-      fastest = box;
-    }
-  }
-  return fastest;
 }
 
 }  // namespace
@@ -73,10 +64,21 @@ std::vector<BoxIndex> Rebalancer::boxes_in(BoxState state) const {
   return found;
 }
 
-std::vector<double> Rebalancer::iteration_seconds() const {
-  std::vector<double> seconds;
-  for (const Observation& seen : window_) seconds.push_back(seen.iteration_seconds);
-  return seconds;
+std::vector<double> Rebalancer::log_iterations(size_t samples) const {
+  PBOX_DCHECK(samples <= window_.size());
+  std::vector<double> logs;
+  for (size_t index = window_.size() - samples; index < window_.size(); ++index) {
+    logs.push_back(window_[index].log_iteration);
+  }
+  return logs;
+}
+
+double Rebalancer::rounds_of(size_t samples) const {
+  double rounds = 0;
+  for (size_t index = window_.size() - samples; index < window_.size(); ++index) {
+    rounds += window_[index].rounds;
+  }
+  return rounds;
 }
 
 double Rebalancer::slowest_seconds(const std::vector<double>& bytes,
@@ -84,6 +86,14 @@ double Rebalancer::slowest_seconds(const std::vector<double>& bytes,
   const size_t slowest = slowest_of(bytes, bytes_per_second);
   PBOX_DCHECK(bytes_per_second[slowest] > 0);
   return traffic_ * bytes[slowest] / bytes_per_second[slowest];
+}
+
+// Returns the time of an iteration if each box had exactly its share by rate.
+double Rebalancer::levelled_seconds(const std::vector<double>& bytes_per_second) const {
+  const double bytes = std::accumulate(bytes_.begin(), bytes_.end(), 0.0);
+  const double rate = std::accumulate(bytes_per_second.begin(), bytes_per_second.end(), 0.0);
+  PBOX_DCHECK(rate > 0);
+  return traffic_ * bytes / rate;
 }
 
 std::vector<double> Rebalancer::bytes_after(std::span<const Move> moves) const {
@@ -128,7 +138,7 @@ std::optional<Proposal> Rebalancer::forced_proposal() {
   }
   if (leaving.empty() && joining.empty()) return std::nullopt;
   if (boxes_in(BoxState::kActive).empty()) {
-    forced_retry_in_ = kSamplesPerJudgement;
+    pause_ = kTrialMax;
     hold("no box is active to take the chunks of " + leaving + ": activate one");
     return std::nullopt;
   }
@@ -148,50 +158,78 @@ std::optional<Proposal> Rebalancer::forced_proposal() {
 }
 
 std::optional<Proposal> Rebalancer::exploit() {
-  const std::vector<double> rates = rates_of_active();
-  const size_t slowest = slowest_of(bytes_, rates);
-  const size_t fastest = fastest_of(bytes_, rates);
-  std::vector<double> slow_busy;
-  std::vector<double> fast_busy;
-  for (const Observation& seen : window_) {
-    slow_busy.push_back(seen.boxes[slowest].busy_seconds);
-    fast_busy.push_back(seen.boxes[fastest].busy_seconds);
+  std::vector<double> spare = rates_of_active();
+  for (size_t box = 0; box < boxes_.size(); ++box) {
+    if (bytes_[box] > 0) spare[box] = 0;
+    spare[box] /= traffic_;
   }
-  const std::string pair = boxes_[slowest].name + " is busy " +
-                           milliseconds(moments_of(slow_busy).mean) + " per iteration, " +
-                           boxes_[fastest].name + " " + milliseconds(moments_of(fast_busy).mean);
-  const Interval apart = difference_of_means(fast_busy, slow_busy);
-  if (!apart.above_zero()) {
-    hold(pair + ": no significant difference");
+  const auto found = find_imbalance(window_, bytes_, spare, kSamplesMin * patience_, kExploitError);
+  if (!found) {
+    if (explains()) hold("no box is certainly slower than another");
+    return std::nullopt;
+  }
+  measure(found->samples);
+  const std::vector<double> rates = rates_of_active();
+  std::vector<double> iterations = log_iterations(found->samples);
+  const double iteration_seconds = std::exp(median_of(iterations));
+  std::string seen = boxes_[found->slowest].name + " is busy " +
+                     milliseconds(found->seconds[found->slowest]) + " per iteration, " +
+                     boxes_[found->fastest].name + " " +
+                     milliseconds(found->seconds[found->fastest]) + " (" +
+                     std::to_string(found->samples) + " observations)";
+  const double worth = kGainMin * iteration_seconds;
+  const double now = slowest_seconds(bytes_, rates);
+  // No map is faster than fractions of chunks would be.
+  if (now - levelled_seconds(rates) < worth) {
+    if (explains()) hold(seen + ": shares by measured rate would save too little");
     return std::nullopt;
   }
   Proposal proposal{.kind = DecisionKind::kExploit,
                     .moves = moves_for(chunk_bytes_, box_of_chunk_, rates, Leveling::kFull)};
-  // Among many equal boxes one always looks slow. Therefore only the statistically certain share of
-  // the difference counts.
-  PBOX_DCHECK(apart.low > 0 && apart.low <= apart.high);
-  const double certain = apart.low / ((apart.low + apart.high) / 2);
-  const double gain = certain * (slowest_seconds(bytes_, rates) -
-                                 slowest_seconds(bytes_after(proposal.moves), rates));
+  const std::vector<double> after = bytes_after(proposal.moves);
+  // Among many boxes one always looks slow. Therefore only the certain difference counts.
+  std::vector<double> certain_rates = rates;
+  for (size_t box = 0; box < boxes_.size(); ++box) {
+    if (bytes_[box] > 0) certain_rates[box] *= found->seconds[box] / found->certain_seconds[box];
+  }
+  const double gain =
+      slowest_seconds(bytes_, certain_rates) - slowest_seconds(after, certain_rates);
   proposal.stall_seconds = stall_ratio_ * stall_unit_seconds(proposal.moves);
-  const std::string expected = pair + "; shares by measured rate would save at least " +
-                               milliseconds(gain) + " of " +
-                               milliseconds(moments_of(iteration_seconds()).mean) + " for " +
-                               milliseconds(proposal.stall_seconds) + " of migration";
-  if (gain < kGainMin * moments_of(iteration_seconds()).mean) {
-    hold(expected + ": too little");
+  seen += "; shares by measured rate would save at least " + milliseconds(gain) + " of " +
+          milliseconds(iteration_seconds) + " for " + milliseconds(proposal.stall_seconds) +
+          " of migration";
+  if (gain <= 0 || now - slowest_seconds(after, rates) < worth) {
+    if (explains()) hold(seen + ": too little");
     return std::nullopt;
   }
-  if (gain * kHorizonObservations <= proposal.stall_seconds) {
-    hold(expected + ": not earned back in " +
-         std::to_string(static_cast<int>(kHorizonObservations)) + " iterations");
+  // A move that turns out wrong has to be undone.
+  if (gain * rounds_of(found->samples) < 2 * proposal.stall_seconds) {
+    if (explains()) hold(seen + ": not earned back yet");
     return std::nullopt;
   }
-  proposal.reason = expected + ": " + describe_moves(proposal) + " move";
+  before_ = std::move(iterations);
+  proposal.reason = seen + ": " + describe_moves(proposal) + " move";
   return proposal;
 }
 
+// Returns an exploration that can be paid for; else nullopt.
 std::optional<Proposal> Rebalancer::explore() {
+  if (explore_share_ == 0 || window_.size() < kTrialMax) return std::nullopt;
+  auto proposal = draw_exploration();
+  if (!proposal || proposal->moves.empty()) {
+    draw_ = rng_.next();
+    return std::nullopt;
+  }
+  proposal->stall_seconds = stall_ratio_ * stall_unit_seconds(proposal->moves);
+  const double cost = 2 * proposal->stall_seconds + trial_seconds(*proposal);
+  if (exploring_seconds_ + cost > explore_share_ * job_seconds_) return std::nullopt;
+  draw_ = rng_.next();
+  before_ = log_iterations(window_.size());
+  return proposal;
+}
+
+// Returns the exploration that draw_ stands for; nullopt if there is nothing to explore.
+std::optional<Proposal> Rebalancer::draw_exploration() {
   const std::vector<BoxIndex> active = boxes_in(BoxState::kActive);
   const std::vector<BoxIndex> standby = boxes_in(BoxState::kStandby);
   std::vector<DecisionKind> kinds;
@@ -202,40 +240,35 @@ std::optional<Proposal> Rebalancer::explore() {
     hold("nothing to explore: there is one active box and none on standby");
     return std::nullopt;
   }
-  std::optional<Proposal> proposal;
-  const DecisionKind kind = kinds[rng_.below(kinds.size())];
-  if (kind == DecisionKind::kExploreMove) {
-    proposal = random_move();
-  } else {
-    const auto& candidates = kind == DecisionKind::kScaleOut ? standby : active;
-    proposal = scaling(kind, candidates[rng_.below(candidates.size())]);
-  }
-  if (!proposal || proposal->moves.empty()) {
-    hold(std::string(to_string(kind)) + ": chosen at random, but no chunk would move");
-    return std::nullopt;
-  }
-  // Doing and undoing it may cost at most what the smallest useful gain would earn within the
-  // horizon.
-  proposal->stall_seconds = stall_ratio_ * stall_unit_seconds(proposal->moves);
-  const double worth = kGainMin * moments_of(iteration_seconds()).mean * kHorizonObservations;
-  if (2 * proposal->stall_seconds > worth) {
-    hold(std::string(to_string(kind)) + ": chosen at random, but doing and undoing it would cost " +
-         milliseconds(2 * proposal->stall_seconds) + ", and it may gain " + milliseconds(worth));
-    return std::nullopt;
-  }
-  return proposal;
+  Rng rng(draw_);
+  const DecisionKind kind = kinds[rng.below(kinds.size())];
+  if (kind == DecisionKind::kExploreMove) return random_move(rng);
+  const auto& candidates = kind == DecisionKind::kScaleOut ? standby : active;
+  return scaling(kind, candidates[rng.below(candidates.size())]);
 }
 
-std::optional<Proposal> Rebalancer::random_move() {
+// Returns what a trial of this exploration costs if it does not help, without its migrations. An
+// exploration that should cost nothing by the measured rates is expected to cost kGainMin.
+double Rebalancer::trial_seconds(const Proposal& exploration) const {
+  std::vector<double> rates = rates_of_active();
+  const double now = slowest_seconds(bytes_, rates);
+  if (const auto& change = exploration.change) {
+    rates[change->box] = change->to == BoxState::kActive ? bytes_per_second()[change->box] : 0;
+  }
+  const double slower = slowest_seconds(bytes_after(exploration.moves), rates) - now;
+  const double least = kGainMin * std::exp(median_of(log_iterations(window_.size())));
+  return std::max(slower, least) * rounds_of(kTrialMax);
+}
+
+Proposal Rebalancer::random_move(Rng& rng) const {
   const std::vector<BoxIndex> active = boxes_in(BoxState::kActive);
   PBOX_CHECK(active.size() > 1);
-  const size_t donor_at = rng_.below(active.size());
+  const size_t donor_at = rng.below(active.size());
   const BoxIndex donor = active[donor_at];
-  const BoxIndex taker = active[(donor_at + 1 + rng_.below(active.size() - 1)) % active.size()];
-  if (bytes_[donor] == 0) return std::nullopt;
+  const BoxIndex taker = active[(donor_at + 1 + rng.below(active.size() - 1)) % active.size()];
   Proposal proposal{.kind = DecisionKind::kExploreMove};
   double left = kRandomMoveShare * bytes_[donor];
-  const size_t start = rng_.below(chunk_bytes_.size());
+  const size_t start = rng.below(chunk_bytes_.size());
   for (size_t i = 0; i < chunk_bytes_.size() && left > 0; ++i) {
     const auto chunk = static_cast<uint32_t>((start + i) % chunk_bytes_.size());
     if (box_of_chunk_[chunk] != donor) continue;

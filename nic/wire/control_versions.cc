@@ -28,6 +28,8 @@ constexpr AddedField kAddedFields[] = {
      [](const proto::WorkerMessage& message) { return message.join().guard_max_abs() != 0; }},
     {"Join.collective", 3, Scope::kJob,
      [](const proto::WorkerMessage& message) { return message.join().collective(); }},
+    {"Join.min_world_size", 3, Scope::kJob,
+     [](const proto::WorkerMessage& message) { return message.join().min_world_size() != 0; }},
     {"WorkerMessage.step_verdict", 3, Scope::kReceiver,
      [](const proto::WorkerMessage& message) { return message.has_step_verdict(); }},
     {"WorkerMessage.ask_step", 3, Scope::kReceiver,

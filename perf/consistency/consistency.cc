@@ -7,35 +7,13 @@
 #include <stdexcept>
 
 #include "perf/peers/program.h"
+#include "perf/python.h"
 #include "perf/scenario.h"
 
 namespace pbox::perf {
 namespace {
 
 constexpr int kRunLimitMs = 3 * 3600 * 1000;
-constexpr int kImportLimitMs = 60'000;
-
-// Returns the first Python that can import the modules of the problem. The one in PATH may lack
-// them.
-std::string find_python(const std::string& problem) {
-  const std::string modules = problem == "digits" ? "numpy, torch, sklearn" : "numpy, scipy";
-  const std::string question =
-      "import importlib.util as util\n"
-      "names = '" +
-      modules +
-      "'.split(', ')\n"
-      "print('found' if all(map(util.find_spec, names)) else 'missing')";
-  for (const char* python : {"python3", "/usr/bin/python3"}) {
-    try {
-      Program probe({python, "-c", question});
-      if (probe.read_line(kImportLimitMs) == "found") return python;
-    } catch (const std::runtime_error&) {
-      continue;  // try the next one
-    }
-  }
-  throw std::runtime_error("no Python on this machine can import " + modules +
-                           ": install the group 'perf' of tools/packages");
-}
 
 void add_options(po::options_description& options) {
   options.add_options()("problem", po::value<std::string>()->default_value("words"),
@@ -55,7 +33,8 @@ void add_options(po::options_description& options) {
 
 std::vector<std::string> command_of(const po::variables_map& options) {
   const auto problem = options["problem"].as<std::string>();
-  std::vector<std::string> command{find_python(problem), PBOX_CONSISTENCY_FOLDER "/run.py",
+  const std::string modules = problem == "digits" ? "numpy, torch, sklearn" : "numpy, scipy";
+  std::vector<std::string> command{find_python(modules), PBOX_CONSISTENCY_FOLDER "/run.py",
                                    "--problem", problem};
   for (const char* name : {"workers", "slow", "staleness", "models"}) {
     if (options.count(name) == 0) continue;

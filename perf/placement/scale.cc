@@ -70,7 +70,7 @@ std::vector<placement::Box> make_boxes(size_t count) {
 void time_decision(const std::vector<uint32_t>& chunk_bytes, const placement::JobPlacement& map,
                    Costs& costs) {
   placement::Rebalancer rebalancer(chunk_bytes, map.box_of_chunk, make_boxes(costs.boxes),
-                                   {.seed = 1, .explore_probability = 0});
+                                   {.seed = 1, .explore_share = 0});
   placement::Observation seen;
   for (const double bytes : placement::bytes_by_box(chunk_bytes, map.box_of_chunk, costs.boxes)) {
     const double slowdown = seen.boxes.empty() ? 4 : 1;

@@ -57,17 +57,14 @@ RackCluster::~RackCluster() {
   std::filesystem::remove_all(folder_, ignored);
 }
 
-RackBox RackCluster::start_box(const std::string& cluster, uint32_t index,
-                               const std::vector<std::string>& flags) const {
-  std::vector<std::string> all = {"--box.name=" + box_name(index),
-                                  "--cluster.store=etcd",
-                                  "--cluster.endpoints=10.77.255.1:2379",
-                                  "--cluster.name=" + cluster,
-                                  "--pipeline.count=1",
-                                  "--pipeline.pin=off",
-                                  "--log.level=error"};
+RackBox RackCluster::start_box(const std::string& cluster, const std::string& name,
+                               const Host& host, const std::vector<std::string>& flags) const {
+  std::vector<std::string> all = {
+      "--box.name=" + name,        "--cluster.store=etcd", "--cluster.endpoints=10.77.255.1:2379",
+      "--cluster.name=" + cluster, "--pipeline.count=1",   "--pipeline.pin=off",
+      "--log.level=error"};
   all.insert(all.end(), flags.begin(), flags.end());
-  return rack_.start_box(index, all);
+  return rack_.start_box(host, all);
 }
 
 void RackCluster::await_boxes(const std::string& cluster, uint64_t count) const {
@@ -86,9 +83,15 @@ void RackCluster::await_boxes(const std::string& cluster, uint64_t count) const 
 
 void RackCluster::put_plan(const std::string& cluster, const std::string& job, uint64_t model_bytes,
                            const std::vector<uint32_t>& parts) const {
-  cluster::PartMap plan{.chunk_bytes = 32 << 10, .bytes = model_bytes, .boxes = {}};
-  plan.may_move = true;
-  for (const uint32_t box : parts) plan.boxes.push_back(box_name(box));
+  std::vector<std::string> boxes;
+  for (const uint32_t box : parts) boxes.push_back(box_name(box));
+  put_plan(cluster, job, model_bytes, std::move(boxes), true);
+}
+
+void RackCluster::put_plan(const std::string& cluster, const std::string& job, uint64_t model_bytes,
+                           std::vector<std::string> boxes, bool recovers) const {
+  cluster::PartMap plan{.chunk_bytes = 32 << 10, .bytes = model_bytes, .boxes = std::move(boxes)};
+  plan.may_move = recovers;
   put(key_of(cluster, "jobs/" + job), to_text(plan));
 }
 

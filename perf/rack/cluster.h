@@ -32,13 +32,21 @@ class RackCluster {
   // Starts a box on machine `index`, which may also run a box of another cluster. The box has one
   // pipeline, because the machine has few cores.
   RackBox start_box(const std::string& cluster, uint32_t index,
+                    const std::vector<std::string>& flags) const {
+    return start_box(cluster, box_name(index), rack_.box(index), flags);
+  }
+  // The same on any host, such as a worker's.
+  RackBox start_box(const std::string& cluster, const std::string& name, const Host& host,
                     const std::vector<std::string>& flags) const;
   // Waits until exactly `count` boxes are registered.
   void await_boxes(const std::string& cluster, uint64_t count) const;
   // Publishes the part map of a new job: parts[i] is the index of the box that owns part i at
-  // first.
+  // first. Parts of a job that recovers may move.
   void put_plan(const std::string& cluster, const std::string& job, uint64_t model_bytes,
                 const std::vector<uint32_t>& parts) const;
+  // The same, with the boxes' names. The parts of a job that does not recover stay.
+  void put_plan(const std::string& cluster, const std::string& job, uint64_t model_bytes,
+                std::vector<std::string> boxes, bool recovers) const;
   // Starts or ends the drain of a box, as `pboxctl drain` does.
   void drain(const std::string& cluster, uint32_t index, bool is_drained) const;
 

@@ -19,8 +19,7 @@ constexpr uint32_t kBoxMegabits = 1000;
 
 void add_options(po::options_description& options) {
   options.add_options()("workers", po::value<uint32_t>()->default_value(4), "worker machines")(
-      "model", po::value<std::string>()->default_value("resnet50"),
-      "resnet50, vgg19, sockeye, resnet56 or 1mib")(
+      "model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "rate-mbit", po::value<uint32_t>()->default_value(0),
       "rate of a worker's cable, in Mbit/s of Ethernet frames; the box's cable has --workers times "
       "this rate. 0: 1000 divided by --workers, which two cores can carry")(

@@ -90,8 +90,7 @@ class Experiment {
 };
 
 void add_options(po::options_description& options) {
-  options.add_options()("model", po::value<std::string>()->default_value("resnet50"),
-                        "resnet50, vgg19, sockeye, resnet56 or 1mib")(
+  options.add_options()("model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "scale", po::value<uint32_t>()->default_value(20),
       "each tensor keeps one in this many of its elements")(
       "workers", po::value<uint32_t>()->default_value(2), "worker machines")(

@@ -1,5 +1,6 @@
 #include "perf/rack/job.h"
 
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -20,7 +21,8 @@ std::vector<std::string> worker_command(const PlayerOptions& options) {
           "--window-bytes=" + std::to_string(options.window_bytes),
           "--policy=" + options.policy,
           "--delivery=" + options.delivery,
-          "--recovers=" + std::to_string(options.recovers ? 1 : 0)};
+          "--recovers=" + std::to_string(options.recovers ? 1 : 0),
+          "--optimizer=" + options.optimizer};
 }
 
 }  // namespace
@@ -66,6 +68,20 @@ RackJob::Run RackJob::end() {
 
 void RackJob::finish() {
   for (const auto& rank : ranks_) rank->finish();
+}
+
+double total_ms(const std::vector<double>& iteration_ms) {
+  return std::accumulate(iteration_ms.begin(), iteration_ms.end(), 0.0);
+}
+
+double iterations_within(const std::vector<double>& iteration_ms, double ms) {
+  double count = 0;
+  for (const double iteration : iteration_ms) {
+    if (ms <= iteration) return count + ms / iteration;
+    ms -= iteration;
+    ++count;
+  }
+  return count;
 }
 
 }  // namespace pbox::perf

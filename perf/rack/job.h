@@ -45,4 +45,10 @@ class RackJob {
   std::vector<std::unique_ptr<Program>> ranks_;
 };
 
+double total_ms(const std::vector<double>& iteration_ms);
+
+// Returns how many of a run's iterations are over after `ms`. The one that is then under way counts
+// in part.
+double iterations_within(const std::vector<double>& iteration_ms, double ms);
+
 }  // namespace pbox::perf

@@ -15,10 +15,9 @@ namespace {
 void add_options(po::options_description& options) {
   options.add_options()("racks", po::value<uint32_t>()->default_value(2), "racks")(
       "ranks", po::value<uint32_t>()->default_value(4), "worker machines of each rack")(
-      "model", po::value<std::string>()->default_value("resnet50"),
-      "resnet50, vgg19, sockeye, resnet56 or 1mib")("worker-mbit",
-                                                    po::value<uint32_t>()->default_value(100),
-                                                    "rate of each worker's cable, in Mbit/s")(
+      "model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
+      "worker-mbit", po::value<uint32_t>()->default_value(100),
+      "rate of each worker's cable, in Mbit/s")(
       "box-mbit", po::value<uint32_t>()->default_value(400), "rate of each box's cable, in Mbit/s")(
       "turns", po::value<uint32_t>()->default_value(3),
       "timed exchanges through one box, and through two levels");

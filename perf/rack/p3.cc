@@ -87,8 +87,7 @@ std::vector<double> parse_ratios(const std::string& text) {
 }
 
 void add_options(po::options_description& options) {
-  options.add_options()("model", po::value<std::string>()->default_value("resnet50"),
-                        "resnet50, vgg19, sockeye, resnet56 or 1mib")(
+  options.add_options()("model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "workers", po::value<uint32_t>()->default_value(4), "worker machines")(
       "scale", po::value<uint32_t>()->default_value(0),
       "each tensor keeps one in this many of its elements, and slices shrink by the same factor; "

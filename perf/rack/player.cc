@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <stdexcept>
 
@@ -57,7 +58,8 @@ void for_each_part(std::span<Element> elements, uint32_t first_index, const Visi
 
 }  // namespace
 
-Player::Player(const PlayerOptions& options) : options_(options) {
+Player::Player(const PlayerOptions& options)
+    : options_(options), spec_(played_optimizer(options.optimizer)) {
   const auto layers = layers_by_name(options.model);
   if (!layers) throw std::runtime_error(layers.error().message);
   std::vector<uint64_t> elements;
@@ -78,6 +80,7 @@ Player::Player(const PlayerOptions& options) : options_(options) {
     next += elements[id];
   }
   join(options, elements);
+  if (optimizes()) init_weights();
 }
 
 Player::~Player() {
@@ -100,18 +103,46 @@ void Player::join(const PlayerOptions& options, const std::vector<uint64_t>& ele
   own.recovery = options.recovers ? PBOX_RECOVERY_COPY : PBOX_RECOVERY_NONE;
   own.priority_policy = policy_of(options.policy);
   own.delivery = delivery_of(options.delivery);
+  own.mode = optimizes() ? PBOX_MODE_OPTIMIZE : PBOX_MODE_AGGREGATE;
   require(pbox_create(&own, &context_));
+  if (optimizes()) set_optimizer();
   for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
     for (uint32_t index = 0; index < layers_[layer].tensor_count; ++index) {
       const uint32_t tensor = layers_[layer].first_tensor + index;
       uint32_t id = 0;  // equal to tensor
       // The layer that the next forward needs first has the highest priority.
       const int32_t priority = -static_cast<int32_t>(layer);
-      require(pbox_register_tensor(context_, (layers_[layer].name + std::to_string(index)).c_str(),
+      require(pbox_register_tensor(context_,
+                                   (layers_[layer].name + "/" + std::to_string(index)).c_str(),
                                    elements[tensor], PBOX_F32, priority, &id));
     }
   }
   require(pbox_join(context_));
+}
+
+void Player::set_optimizer() {
+  using optimizer::OptimizerKind;
+  pbox_optimizer_options own;
+  pbox_optimizer_options_init(&own, spec_.kind == OptimizerKind::kSgd    ? PBOX_SGD
+                                    : spec_.kind == OptimizerKind::kAdam ? PBOX_ADAM
+                                                                         : PBOX_NESTEROV);
+  own.learning_rate = spec_.learning_rate;
+  own.momentum = spec_.kind == OptimizerKind::kNesterov ? spec_.momentum : 0;
+  require(pbox_set_optimizer(context_, &own));
+}
+
+void Player::init_weights() {
+  std::fill(sums_.begin(), sums_.end(), WeightOracle::kFirstWeight);
+  still_oracle_.emplace(spec_, kPatternBaseMax);
+  for (uint32_t id = 0; id < tensor_count_; ++id) {
+    size_t changing = 0;
+    for_each_part(tensors_[id].gradient, 0, [&](std::span<float> part, uint32_t, bool changes) {
+      if (changes) changing += part.size();
+    });
+    tensors_[id].oracle.emplace(spec_, changing);
+    require(pbox_init_weights(context_, id, tensors_[id].sum.data(), nullptr, nullptr));
+  }
+  require(pbox_wait_all(context_, 0));
 }
 
 pbox_statistics Player::statistics() const {
@@ -165,6 +196,13 @@ void Player::forward(double forward_ms) {
 
 void Player::backward(double backward_ms) {
   ++iteration_;
+  if (still_oracle_) {
+    std::array<float, kPatternBaseMax> gradients;
+    for (uint32_t base = 1; base <= kPatternBaseMax; ++base) {
+      gradients[base - 1] = static_cast<float>(base * pattern_weight_sum(options_.worker_count));
+    }
+    still_oracle_->step(gradients);
+  }
   for (auto layer = static_cast<uint32_t>(layers_.size()); layer-- > 0;) {
     const PlayedLayer& own = layers_[layer];
     compute(SpanKind::kBackward, layer, backward_ms * own.share);
@@ -228,6 +266,7 @@ void Player::finish(uint32_t tensor_id) {
   if (with_spans_) {
     spans_.push_back({SpanKind::kExchange, tensor_id, tensor.started_ns, done_ns});
   }
+  step(tensor);
   wrong_ += count_wrong(tensor, false);
 }
 
@@ -238,7 +277,39 @@ void Player::stamp(Tensor& tensor) {
                 });
 }
 
+// Steps the oracle of a tensor, if it has one, by the gradients of this iteration.
+void Player::step(Tensor& tensor) {
+  if (!tensor.oracle) return;
+  std::vector<float> gradients;
+  const auto weight = pattern_weight_sum(options_.worker_count);
+  for_each_part(tensor.gradient, tensor.first_index,
+                [&](std::span<float> part, uint32_t first_index, bool changes) {
+                  for (uint32_t i = 0; changes && i < part.size(); ++i) {
+                    const auto base = pattern_base(kSeed, iteration_, first_index + i);
+                    gradients.push_back(static_cast<float>(base * weight));
+                  }
+                });
+  tensor.oracle->step(gradients);
+}
+
+uint64_t Player::count_wrong_weights(const Tensor& tensor, bool all) const {
+  uint64_t wrong = 0;
+  size_t next = 0;  // in tensor.oracle
+  for_each_part(std::span<const float>(tensor.sum), tensor.first_index,
+                [&](std::span<const float> part, uint32_t first_index, bool changes) {
+                  for (uint32_t i = 0; (changes || all) && i < part.size(); ++i) {
+                    const float expected =
+                        changes
+                            ? tensor.oracle->weights()[next++]
+                            : still_oracle_->weights()[pattern_base(kSeed, 0, first_index + i) - 1];
+                    wrong += part[i] != expected;
+                  }
+                });
+  return wrong;
+}
+
 uint64_t Player::count_wrong(const Tensor& tensor, bool all) const {
+  if (tensor.oracle) return count_wrong_weights(tensor, all);
   uint64_t wrong = 0;
   for_each_part(std::span<const float>(tensor.sum), tensor.first_index,
                 [&](std::span<const float> part, uint32_t first_index, bool changes) {

@@ -4,17 +4,19 @@
 // next forward of a layer waits for that layer alone.
 //
 // In every iteration the rank checks some elements of every fragment. At the end of a run it checks
-// every element.
+// every element. In mode optimize it knows the weights from its own steps (oracle.h).
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "pbox/pbox.h"
+#include "perf/rack/oracle.h"
 #include "perf/rack/spans.h"
 #include "perf/rack/trace.h"
 
@@ -49,21 +51,28 @@ class Player {
     uint32_t first_index = 0;
     bool under_way = false;
     uint64_t started_ns = 0;
-    std::atomic<uint64_t> done_ns{0};  // written by the library's thread
+    std::atomic<uint64_t> done_ns{0};      // written by the library's thread
+    std::optional<WeightOracle> oracle{};  // steps the elements that change in every iteration
   };
 
   void require(pbox_status status) const;
   void join(const PlayerOptions& options, const std::vector<uint64_t>& elements);
+  void set_optimizer();
+  void init_weights();
+  bool optimizes() const { return spec_.kind != optimizer::OptimizerKind::kNone; }
   void forward(double forward_ms);
   void backward(double backward_ms);
   void push(uint32_t tensor_id);
   void finish(uint32_t tensor_id);
   void stamp(Tensor& tensor);
+  void step(Tensor& tensor);
   uint64_t count_wrong(const Tensor& tensor, bool all) const;
+  uint64_t count_wrong_weights(const Tensor& tensor, bool all) const;
   void compute(SpanKind kind, uint32_t layer, double ms);
   void add_chunk_spans();
 
   PlayerOptions options_;
+  optimizer::OptimizerSpec spec_;
   std::vector<PlayedLayer> layers_;
   uint32_t tensor_count_ = 0;
   std::unique_ptr<Tensor[]> tensors_;  // [tensor_count_]
@@ -72,6 +81,8 @@ class Player {
   uint32_t iteration_ = 0;  // iteration of the job
   uint64_t clock_ns_ = 0;   // simulated time of the computing; a late wake-up does not delay it
   uint64_t wrong_ = 0;
+  // Gradients that stay the same have kPatternBaseMax values: one element for each.
+  std::optional<WeightOracle> still_oracle_;
   bool with_spans_ = false;
   std::vector<Span> spans_;
 };

@@ -1,7 +1,8 @@
 // Measures the rebalancer on a shaped rack of several boxes. A job whose parts can move is compared
 // with the same job whose parts stay, under the stragglers that PSLD's abstract names. The fixed
-// job is measured with three assignments of its parts: the setting's own, round robin, and by
-// bytes.
+// job is measured with four assignments of its parts: the setting's own, round robin, by bytes, and
+// the best one. An oracle finds the best one by trying all assignments that differ in the share of
+// the slow box.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -31,10 +32,13 @@ constexpr uint32_t kPartsPerBox = 2 * cluster::kPartsPerPipeline;
 struct Settings {
   std::string model, only;
   uint32_t workers, boxes, scale, still_iterations, moving_iterations, slow_by, change_s, turns;
+  uint32_t setting_turns, search_iterations;
   double megabits, compute_ms;
   uint64_t model_bytes = 0;
 };
 
+// The box that is slow in the settings with one slow box.
+constexpr uint32_t kSlowBox = 1;
 // A hogged box is stopped and continued in steps of this length.
 constexpr std::chrono::milliseconds kHogTurn{20};
 
@@ -97,6 +101,7 @@ class Experiment {
   }
 
   // Plays a new job and returns its iteration times. parts[i] is the box that owns part i at first.
+  // The iterations before the straggler begins are not counted.
   std::vector<double> play(const std::string& job, bool moves, const std::vector<uint32_t>& parts,
                            Straggler straggler, uint32_t iterations) {
     cluster_.put_plan(name(moves), job, settings_.model_bytes, parts);
@@ -141,11 +146,11 @@ class Experiment {
     constexpr milliseconds kForGood{3'600'000};
     switch (straggler) {
       case Straggler::kLink:
-        return std::make_unique<Disturbance>([this, slow](uint64_t) { set_rate(1, slow); },
+        return std::make_unique<Disturbance>([this, slow](uint64_t) { set_rate(kSlowBox, slow); },
                                              kForGood, restore);
       case Straggler::kProcessor:
-        return std::make_unique<Disturbance>([this](uint64_t step) { hog(1, step); }, kHogTurn,
-                                             [this] { signal_box(1, SIGCONT); });
+        return std::make_unique<Disturbance>([this](uint64_t step) { hog(kSlowBox, step); },
+                                             kHogTurn, [this] { signal_box(kSlowBox, SIGCONT); });
       case Straggler::kChanging:
         return std::make_unique<Disturbance>(
             [this](uint64_t step) {
@@ -167,7 +172,7 @@ class Experiment {
   }
   uint32_t hogged_box(uint64_t step) const {
     const uint64_t steps = std::chrono::seconds(settings_.change_s) / kHogTurn;
-    return static_cast<uint32_t>((1 + step / steps) % settings_.boxes);
+    return static_cast<uint32_t>((kSlowBox + step / steps) % settings_.boxes);
   }
 
   void set_rate(uint32_t box, double megabits) {
@@ -189,8 +194,7 @@ class Experiment {
 };
 
 void add_options(po::options_description& options) {
-  options.add_options()("model", po::value<std::string>()->default_value("resnet50"),
-                        "resnet50, vgg19, sockeye, resnet56 or 1mib")(
+  options.add_options()("model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "scale", po::value<uint32_t>()->default_value(20),
       "each tensor keeps one in this many of its elements")(
       "workers", po::value<uint32_t>()->default_value(2), "worker machines")(
@@ -202,7 +206,11 @@ void add_options(po::options_description& options) {
       "change-s", po::value<uint32_t>()->default_value(15),
       "seconds after which another box is slow, in the setting 'changing'")(
       "turns", po::value<uint32_t>()->default_value(3),
-      "turns of both jobs in the setting 'none', where the difference is small")(
+      "turns of all jobs in the setting 'none', where the difference is small")(
+      "setting-turns", po::value<uint32_t>()->default_value(1),
+      "turns of all jobs in the other settings")(
+      "search-iterations", po::value<uint32_t>()->default_value(12),
+      "iterations of each assignment that the oracle tries")(
       "still-iterations", po::value<uint32_t>()->default_value(15),
       "iterations of each job whose parts stay")("moving-iterations",
                                                  po::value<uint32_t>()->default_value(150),
@@ -222,6 +230,8 @@ Settings settings_from(const po::variables_map& options) {
                     .slow_by = std::max(2u, options["slow-by"].as<uint32_t>()),
                     .change_s = std::max(1u, options["change-s"].as<uint32_t>()),
                     .turns = std::max(1u, options["turns"].as<uint32_t>()),
+                    .setting_turns = std::max(1u, options["setting-turns"].as<uint32_t>()),
+                    .search_iterations = std::max(2u, options["search-iterations"].as<uint32_t>()),
                     .megabits = options["megabits"].as<double>(),
                     .compute_ms = options["compute-ms"].as<double>()};
   settings.model_bytes = played_bytes(settings.model, settings.scale);
@@ -232,6 +242,43 @@ double mean(const std::vector<double>& values, size_t from = 0) {
   return std::accumulate(values.begin() + static_cast<ptrdiff_t>(from), values.end(), 0.0) /
          static_cast<double>(values.size() - from);
 }
+
+// Returns the assignment in which the slow box has `share` parts and the others share the rest.
+std::vector<uint32_t> assignment(uint32_t boxes, uint32_t share) {
+  std::vector<uint32_t> parts(share, kSlowBox);
+  for (uint32_t box = 0; parts.size() < boxes * kPartsPerBox; box = (box + 1) % boxes) {
+    if (box != kSlowBox) parts.push_back(box);
+  }
+  return parts;
+}
+
+// Returns the best fixed assignment. Where the boxes are equal, or slow in turn, that is the equal
+// one. Else the oracle tries each share of the slow box up to the equal one, and then the best two
+// once more, because the best of many short runs has been lucky.
+std::vector<uint32_t> best_assignment(Experiment& experiment, const Settings& settings,
+                                      const Setting& setting) {
+  const bool is_slow =
+      setting.straggler == Straggler::kLink || setting.straggler == Straggler::kProcessor;
+  if (!is_slow) return assignment(settings.boxes, kPartsPerBox);
+  std::vector<std::pair<double, uint32_t>> tried;  // milliseconds, share
+  const auto run = [&](uint32_t share, const char* turn) {
+    const std::string job = std::string(setting.name) + turn + std::to_string(share);
+    return mean(experiment.play(job, false, assignment(settings.boxes, share), setting.straggler,
+                                settings.search_iterations));
+  };
+  for (uint32_t share = 0; share <= kPartsPerBox; ++share) {
+    tried.emplace_back(run(share, ".oracle"), share);
+  }
+  std::sort(tried.begin(), tried.end());
+  for (size_t place = 0; place < 2; ++place)
+    tried[place].first += run(tried[place].second, ".again");
+  return assignment(settings.boxes, std::min(tried[0], tried[1]).second);
+}
+
+// The iteration times of one setting, all turns together.
+struct Times {
+  std::vector<double> still, moving, last_third, best;
+};
 
 nlohmann::json measure(Experiment& experiment, const Settings& settings, const Setting& setting) {
   const uint32_t count = settings.boxes * kPartsPerBox;
@@ -244,47 +291,63 @@ nlohmann::json measure(Experiment& experiment, const Settings& settings, const S
   if (setting.straggler != Straggler::kAssignment) dealt = by_bytes;
   const std::string name = setting.name;
   const bool is_calm = setting.straggler == Straggler::kNone;
+  // Where the straggler changes, each job has to see all of it.
+  const bool is_long = is_calm || setting.straggler == Straggler::kChanging;
   const auto play = [&](const std::string& kind, bool moves, const std::vector<uint32_t>& parts) {
     return experiment.play(
         name + "." + kind, moves, parts, setting.straggler,
-        moves || is_calm ? settings.moving_iterations : settings.still_iterations);
+        moves || is_long ? settings.moving_iterations : settings.still_iterations);
   };
-  std::vector<double> still, moving;
-  const uint32_t turns = is_calm ? settings.turns : 1;
-  for (uint32_t turn = 0; turn < turns; ++turn) {
+  const auto add = [](std::vector<double>& all, const std::vector<double>& more, size_t from = 0) {
+    all.insert(all.end(), more.begin() + static_cast<ptrdiff_t>(from), more.end());
+  };
+  const auto best = best_assignment(experiment, settings, setting);
+  Times times;
+  for (uint32_t turn = 0; turn < (is_calm ? settings.turns : settings.setting_turns); ++turn) {
     const std::string number = turn == 0 ? "" : std::to_string(turn);
-    for (const double ms : play("static" + number, false, dealt)) still.push_back(ms);
-    for (const double ms : play("psld" + number, true, dealt)) moving.push_back(ms);
+    add(times.still, play("static" + number, false, dealt));
+    const auto moving = play("psld" + number, true, dealt);
+    add(times.moving, moving);
+    add(times.last_third, moving, moving.size() * 2 / 3);
+    add(times.best, play("best" + number, false, best));
   }
   const auto dealt_round = play("round_robin", false, round_robin);
   const auto dealt_bytes = play("byte_balanced", false, by_bytes);
-  const double whole = mean(moving);
+  const double whole = mean(times.moving);
+  const auto share = std::count(best.begin(), best.end(), kSlowBox);
   return {{"name", name},
           {"means", setting.means},
           {"iteration_ms",
-           {{"static", mean(still)},
+           {{"static", mean(times.still)},
             {"round_robin", mean(dealt_round)},
             {"byte_balanced", mean(dealt_bytes)},
+            {"oracle", mean(times.best)},
             {"psld", whole},
-            {"psld_last_third", mean(moving, moving.size() * 2 / 3)}}},
-          {"speedup_over_static", mean(still) / whole},
+            {"psld_last_third", mean(times.last_third)}}},
+          {"oracle_parts_of_slow_box", share},
+          {"fraction_of_oracle", mean(times.best) / whole},
+          {"fraction_of_oracle_last_third", mean(times.best) / mean(times.last_third)},
+          {"speedup_over_static", mean(times.still) / whole},
           {"speedup_over_round_robin", mean(dealt_round) / whole},
           {"speedup_over_byte_balanced", mean(dealt_bytes) / whole}};
 }
 
 void print_table(const nlohmann::json& figures, std::ostream& report) {
-  report
-      << "                            ms per iteration                       speedup of psld over\n"
-      << "setting                  static    psld  last third       static  round robin  bytes\n"
-      << std::fixed;
+  report << "                            ms per iteration                "
+            "speedup over    fraction of oracle\n"
+         << "setting                  static  oracle    psld  last third  "
+            "static  oracle  last third  parts\n"
+         << std::fixed;
   for (const auto& setting : figures["settings"]) {
     const auto& ms = setting["iteration_ms"];
     report << std::left << std::setw(22) << setting["name"].get<std::string>() << std::right
            << std::setprecision(0) << std::setw(9) << ms["static"].get<double>() << std::setw(8)
-           << ms["psld"].get<double>() << std::setw(12) << ms["psld_last_third"].get<double>()
-           << std::setprecision(2) << std::setw(13) << setting["speedup_over_static"].get<double>()
-           << std::setw(13) << setting["speedup_over_round_robin"].get<double>() << std::setw(7)
-           << setting["speedup_over_byte_balanced"].get<double>() << "\n";
+           << ms["oracle"].get<double>() << std::setw(8) << ms["psld"].get<double>()
+           << std::setw(12) << ms["psld_last_third"].get<double>() << std::setprecision(2)
+           << std::setw(8) << setting["speedup_over_static"].get<double>() << std::setw(8)
+           << setting["fraction_of_oracle"].get<double>() << std::setw(12)
+           << setting["fraction_of_oracle_last_third"].get<double>() << std::setw(7)
+           << setting["oracle_parts_of_slow_box"].get<uint32_t>() << "\n";
   }
 }
 

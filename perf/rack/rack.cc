@@ -147,11 +147,11 @@ std::unique_ptr<Program> Rack::run(const Host& host,
   return program;
 }
 
-RackBox Rack::start_box(uint32_t index, const std::vector<std::string>& flags) const {
+RackBox Rack::start_box(const Host& host, const std::vector<std::string>& flags) const {
   constexpr int kStartLimitMs = 30'000;
   std::vector<std::string> command = {sibling_program("pboxd")};
   for (const std::string& preset :
-       {"--box.listen=" + box(index).address, std::string("--control.port=0"),
+       {"--box.listen=" + host.address, std::string("--control.port=0"),
         std::string("--data.port_first=0"), std::string("--cluster.state_directory=none"),
         std::string("--admin.enabled=false"), std::string("--log.level=warn"),
         std::string("--security.insecure=true"),
@@ -161,7 +161,7 @@ RackBox Rack::start_box(uint32_t index, const std::vector<std::string>& flags) c
     if (std::none_of(flags.begin(), flags.end(), sets)) command.push_back(preset);
   }
   command.insert(command.end(), flags.begin(), flags.end());
-  RackBox started{run(box(index), command), ""};
+  RackBox started{run(host, command), ""};
   // "pboxd ready control=ADDRESS:PORT ..." is the first line a box prints.
   const std::string line = started.program->read_line(kStartLimitMs);
   std::istringstream words(line);

@@ -83,7 +83,11 @@ class Rack {
 
   // Starts the pboxd in this program's folder, off loopback, without keys, on free ports. `flags`
   // override the defaults. Returns when the box is ready.
-  RackBox start_box(uint32_t index, const std::vector<std::string>& flags) const;
+  RackBox start_box(uint32_t index, const std::vector<std::string>& flags) const {
+    return start_box(box(index), flags);
+  }
+  // The same on any host, such as a worker's.
+  RackBox start_box(const Host& host, const std::vector<std::string>& flags) const;
 
  private:
   Host make_namespace(const std::string& address);

@@ -3,7 +3,6 @@
 // with that of the tenant alone. Every rank checks every sum.
 #include <algorithm>
 #include <iomanip>
-#include <numeric>
 #include <stdexcept>
 
 #include "perf/measure.h"
@@ -20,28 +19,12 @@ void add_options(po::options_description& options) {
       "worker machines that the second tenant has in addition")(
       "weight", po::value<uint32_t>()->default_value(3),
       "weight of the second tenant; the first has 1")(
-      "model", po::value<std::string>()->default_value("resnet56"),
-      "resnet50, vgg19, sockeye, resnet56 or 1mib")(
+      "model", po::value<std::string>()->default_value("resnet56"), kModelHelp)(
       "rate-mbit", po::value<uint32_t>()->default_value(400),
       "rate of every cable, in Mbit/s of Ethernet frames")(
       "iterations", po::value<uint32_t>()->default_value(20),
       "exchanges of the first tenant in each turn")(
       "turns", po::value<uint32_t>()->default_value(5), "times that both run beside each other");
-}
-
-// The number of iterations that were complete after `ms`, the last one in part.
-double done_after(const std::vector<double>& iteration_ms, double ms) {
-  double count = 0;
-  for (const double iteration : iteration_ms) {
-    if (ms <= iteration) return count + ms / iteration;
-    ms -= iteration;
-    ++count;
-  }
-  return count;
-}
-
-double sum(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
@@ -73,9 +56,9 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
     second.begin(iterations * weight, 0);
     const std::vector<double> first_ms = first.end().iteration_ms;
     const std::vector<double> second_ms = second.end().iteration_ms;
-    const double both_ms = std::min(sum(first_ms), sum(second_ms));
-    const double first_done = done_after(first_ms, both_ms);
-    const double second_done = done_after(second_ms, both_ms);
+    const double both_ms = std::min(total_ms(first_ms), total_ms(second_ms));
+    const double first_done = iterations_within(first_ms, both_ms);
+    const double second_done = iterations_within(second_ms, both_ms);
     const double scale = double(workers + more) / workers;  // bytes of an iteration at the box
     ratios.push_back(second_done * scale / first_done);
     first_shares.push_back(first_done * first_alone_ms / both_ms);

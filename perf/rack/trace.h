@@ -22,6 +22,7 @@ struct PlayerOptions {
   std::string policy = "explicit";     // or "fifo", "forward-order"
   std::string delivery = "broadcast";  // or "pull"
   bool recovers = false;               // the job's parts can continue at another box
+  std::string optimizer = "none";      // or "sgd", "nesterov", "adam": mode optimize
 };
 
 // A layer of the model at the scale of the run.

@@ -25,7 +25,8 @@ pbox::perf::PlayerOptions parse(int argc, char** argv) {
       "workers", po::value(&options.worker_count)->required())("model", po::value(&options.model))(
       "scale", po::value(&options.scale))("chunk-bytes", po::value(&options.chunk_bytes))(
       "window-bytes", po::value(&options.window_bytes))("policy", po::value(&options.policy))(
-      "delivery", po::value(&options.delivery))("recovers", po::value(&options.recovers));
+      "delivery", po::value(&options.delivery))("recovers", po::value(&options.recovers))(
+      "optimizer", po::value(&options.optimizer));
   po::variables_map values;
   po::store(po::parse_command_line(argc, argv, description), values);
   po::notify(values);

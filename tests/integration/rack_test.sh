@@ -56,7 +56,15 @@ if [ -x "$(dirname "$0")/../../build/deb/etcd-server/usr/bin/etcd" ]; then
   expect_nothing_left "the boxes whose parts move"
   "$perf" failover --model 1mib --scale 1 --turns 1 --iterations 12 --json
   expect_nothing_left "the boxes that are killed"
+  "$perf" phub --part placement --model 1mib --scale 1 --workers 2 --turns 1 --iterations 3 \
+    --whole --json
+  expect_nothing_left "sharded and colocated boxes"
 fi
+
+"$perf" phub --part chunks --model 1mib --scale 1 --turns 1 --iterations 2 --json
+expect_nothing_left "the chunks"
+"$perf" phub --part tenants --turns 1 --json
+expect_nothing_left "the tenants"
 
 "$perf" p3 --model 1mib --workers 2 --compute-ms 100 --ratios 1 --iterations 1000 --turns 1 &
 owner=$!

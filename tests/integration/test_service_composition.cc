@@ -11,6 +11,7 @@
 #include <optional>
 #include <sstream>
 
+#include "tests/integration/composition_page.h"
 #include "tests/support/box_cluster.h"
 #include "tests/support/daemon.h"
 #include "tests/support/key_folder.h"
@@ -75,6 +76,11 @@ constexpr Feature kFeatures[] = {
     {"on_worker_lost partial", "lost",
      [](Trial& t) { t.options.on_worker_lost = PBOX_LOST_PARTIAL; }},
     {"on_worker_lost abort", "lost", [](Trial& t) { t.options.on_worker_lost = PBOX_LOST_ABORT; }},
+    {"min_world_size", "lost",
+     [](Trial& t) {
+       t.options.on_worker_lost = PBOX_LOST_PARTIAL;
+       t.options.min_world_size = 1;
+     }},
     {"recovery copy", "recovery", [](Trial& t) { t.options.recovery = PBOX_RECOVERY_COPY; }},
     {"recovery none", "recovery", [](Trial& t) { t.options.recovery = PBOX_RECOVERY_NONE; }},
     {"replicas 1", "replicas", [](Trial& t) { t.options.replicas = 1; }, true},
@@ -397,37 +403,6 @@ std::string Table::take_snapshot(const Daemon& box) {
   });
   return is_over && state == "done" ? kWorks : "the snapshot " + state;
 }
-
-constexpr char kHead[] = R"(# Which features go together
-
-Every pair of the features below was tried with a job of two ranks on a real box, and the results
-were verified. `tests/integration/test_service_composition.cc` tries them again and compares this
-page with what it finds; run it with `PBOX_WRITE_COMPOSITION=1` to write the page anew. Features
-that the page does not name as a pair go together.
-
-A model other than bsp, `restore` and `replicas 1` were tried in mode optimize, and the models with
-`recovery none`, unless the pair says otherwise. With `guard reject` and `guard zero` one rank
-pushes a value beyond `guard_max_abs` at the end. With `keys` the box and the ranks have keys, and
-with `keys that encrypt` the box has `security.encrypt = true` too. In mode collective the ranks
-reduced a buffer, and scattered and gathered it.
-
-## Features
-
-)";
-
-constexpr char kTail[] = R"(
-## Not tried here
-
-| pair | why |
-|---|---|
-| `replicas 1` with all but the above | needs a cluster: `test_service_replicas`, with guards too |
-| ports `dpdk:` and `rdma:` | need devices; `test_service_memif`, `tests/vm` train over them |
-| parts that move | needs a cluster; `test_service_moves`, `test_service_sync_moves` move parts |
-| `on_worker_lost abort` with a rank that rejoins | the job ends at the loss |
-
-* `PBOX_PORT=dpdk:...` without another port behind it refuses a job in several parts.
-* Which jobs may move is in [consistency.md](consistency.md#what-goes-together).
-)";
 
 // Pairs by the words that refuse them: {feature, words} -> the features that it does not go with.
 using Refusals = std::map<std::pair<size_t, std::string>, std::vector<size_t>>;

@@ -114,7 +114,8 @@ TEST_CASE("a worker that does not know the NIC's hash misdirects packets") {
   SteeringNic nic({.box = daemon.control(), .affinity = nic::QueueAffinity::kUdpPort});
   WorkerProcess process([&](Line& line) {
     for (int attempt = 0; attempt < 20 && nic.counts().pushes_misdirected == 0; ++attempt) {
-      AbiWorker worker({.box = nic.control()});
+      // A job of its own: the box may hear of the end of the last one after this one's JOIN.
+      AbiWorker worker({.box = nic.control(), .job = "job" + std::to_string(attempt)});
       std::vector<float> values(100'000, 1.0f);
       worker.tensor("t", values.size());
       worker.join();

@@ -41,6 +41,7 @@ Box::Box(Rack& rack, HostId host)
 void Box::open_keys(ConnectionId id) {
   session_keys_[id] =
       rack_.keys.of(id, crypto::End::kBox, [this, id](const auto& name, const auto& spec) {
+        if (checker_ == nullptr) return;
         checker_->sealed(spec.spi, rack_.keys.mirror(id, crypto::End::kBox, name, spec),
                          rack_.keys.mirror(id, crypto::End::kWorker, name, spec));
       });
@@ -88,7 +89,7 @@ void Box::start() {
     return;
   }
   epochs_.emplace(std::move(*stored));
-  checker_ = std::make_unique<BoxChecker>(rack_, rack_.options.pipelines);
+  if (rack_.checks) checker_ = std::make_unique<BoxChecker>(rack_, rack_.options.pipelines);
   for (uint32_t index = 0; index < pipelines_.size(); ++index) {
     Pipeline& pipeline = pipelines_[index];
     pipeline.ring = &rack_.network.open(
@@ -97,9 +98,11 @@ void Box::start() {
                          .on_arrival = [thread = pipeline.thread.get()] { thread->wake_soon(); }});
     pipeline.port =
         std::make_unique<SimPort>(rack_.network, pipeline.local, *pipeline.ring, rack_.options);
-    pipeline.port->set_watch([this, index](const nic::TxPacket& packet) {
-      checker_->sent(index, *pipelines_[index].port, packet);
-    });
+    if (rack_.checks) {
+      pipeline.port->set_watch([this, index](const nic::TxPacket& packet) {
+        checker_->sent(index, *pipelines_[index].port, packet);
+      });
+    }
     pipeline.engine = std::make_unique<pipeline::Engine>(
         pipeline::EngineOptions{.pipeline_index = index,
                                 .tag = {.payload_crc = rack_.options.payload_crc},
@@ -180,9 +183,9 @@ bool Box::turn(uint32_t index, bool carries_out_command) {
   // A damaged packet gets a burst of its own, so that any change of state is its doing.
   const bool alone = next != nullptr && next->damaged && !carries_out_command;
   pipeline.port->set_burst_packets(alone ? 1 : rack_.options.burst_packets);
-  checker_->before_turn(index, *pipeline.engine, alone);
+  if (checker_) checker_->before_turn(index, *pipeline.engine, alone);
   const bool worked = pipeline.loop->turn(pipeline.thread->now_ns());
-  checker_->after_turn(index, *pipeline.engine, *pipeline.port, carries_out_command);
+  if (checker_) checker_->after_turn(index, *pipeline.engine, *pipeline.port, carries_out_command);
   for (auto& relay : relays_) relay->wake();
   return worked;
 }
@@ -194,66 +197,14 @@ void Box::execute(uint32_t index, pipeline::Command command) {
   // The control thread waits while the pipeline takes its turns.
   while (pipeline.mailbox->completed_ticket.load() < command.ticket) turn(index, true);
   pipeline.thread->wake_soon();
-  if (command.kind == pipeline::CommandKind::kRemove) checker_->removed(index, *command.shard);
+  if (command.kind == pipeline::CommandKind::kRemove && checker_) {
+    checker_->removed(index, *command.shard);
+  }
 }
 
 Status Box::install(uint32_t index, pipeline::JobShard& shard) {
-  checker_->installed(index, shard);
-  checker_->check_memory(registry_->memory_taken_bytes());
-  require(registry_->memory_taken_bytes() <= rack_.options.memory_of(host_),
-          "room: jobs hold more than the quota");
-  require(checker_->bytes_on(index) <= rack_.options.arena_of(host_),
-          "room: jobs hold more than a pipeline's share of the memory");
-  check_slots(nullptr);
-  const bool is_copy = std::none_of(rack_.jobs.begin(), rack_.jobs.end(),
-                                    [&shard](const auto& job) { return job->name == shard.name; });
-  if (!is_copy) check_place(shard.name, shard.part);
+  if (checker_) check_installed(index, shard);
   return PipelineHost::install(index, shard);
-}
-
-void Box::check_slots(const JobModel* refused) const {
-  const proto::BoxReport report = registry_->report();
-  const auto& jobs = report.jobs();
-  const uint32_t slots = rack_.options.job_slots, taken = static_cast<uint32_t>(jobs.size());
-  require(taken <= slots, "room: a box serves more jobs than it has slots");
-  require(report.jobs_free() == slots - taken, [&] {
-    return "room: of " + std::to_string(slots) + " job slots " + std::to_string(taken) +
-           " are taken, but the box reports " + std::to_string(report.jobs_free()) + " free";
-  });
-  if (refused == nullptr) return;
-  const bool is_here = std::find(jobs.begin(), jobs.end(), refused->name) != jobs.end();
-  require(taken == slots && !is_here, [&] {
-    return "room: " + refused->title + " is refused a job slot although " +
-           (is_here ? "its job has one" : "one is free");
-  });
-}
-
-void Box::check_handed_back(const JobModel& job) const {
-  if (!cluster_) return;
-  const auto& maps = cluster_->maps();
-  const auto map = maps.maps().find(job.name);
-  const bool is_its = map != maps.maps().end() &&
-                      box_at(map->second.boxes.at(job.options.part)) == host_ &&
-                      maps.has_other_boxes(job.name);
-  require(!is_its || cluster_->found_no_room(job), [&] {
-    return "room: " + job.title + " is refused although no other box was asked for room";
-  });
-}
-
-void Box::check_place(const std::string& job, uint32_t part) const {
-  if (!cluster_) return;
-  const auto map = cluster_->maps().maps().find(job);
-  if (map == cluster_->maps().maps().end()) return;
-  const std::string& owner = map->second.boxes.at(part);
-  if (box_at(owner) == host_) return;
-  // The part stays here while the box that it is to go to is not registered.
-  const auto boxes = cluster_->boxes().boxes();
-  const bool is_known =
-      std::any_of(boxes.begin(), boxes.end(), [&](const auto& box) { return box.name == owner; });
-  require(!is_known, [&] {
-    return "parts: box " + std::to_string(host_) + " runs part " + std::to_string(part) + " of " +
-           job + ", which its part map gives to " + owner;
-  });
 }
 
 void Box::remove(uint32_t index, std::unique_ptr<pipeline::JobShard> shard) {
@@ -264,7 +215,9 @@ void Box::turn_control() {
   if (!up()) return;
   registry_->on_tick(control_thread_.now_ns());
   flush();
-  for (const auto& part : registry_->progress()) check_place(part.job, part.part);
+  if (checker_) {
+    for (const auto& part : registry_->progress()) check_place(part.job, part.part);
+  }
   control_thread_.wake_at(control_thread_.now_ns() + kTickNs);
 }
 
@@ -360,7 +313,7 @@ void Box::carry_out(const control::Action& action) {
       job_of(action.connection).reads.exclude(rank);
     }
   }
-  if (action.message.has_report()) {
+  if (action.message.has_report() && checker_) {
     check_slots(nullptr);
     rack_.cluster.note_room(host_, action.message.report().largest_part_bytes());
   }
@@ -418,7 +371,7 @@ void Box::note_epoch(uint32_t epoch, uint32_t job) {
 void Box::learn_session(ConnectionId id, const proto::Session& session) {
   JobModel& job = job_of(id);
   note_epoch(session.epoch(), job.index);
-  for (int index = 0; index < session.pipelines_size(); ++index) {
+  for (int index = 0; checker_ && index < session.pipelines_size(); ++index) {
     checker_->named(static_cast<uint32_t>(index), session.pipelines(index).spi(), job);
   }
   for (const uint32_t rank : session.absent_ranks()) job.forget(rank);

@@ -138,6 +138,7 @@ class Box final : public ControlEnd,
   static constexpr uint32_t kOfCopies = UINT32_MAX;
   // A part was refused. The job need not survive that if the rack is short of room.
   void note_refusal(const std::string& text);
+  void check_installed(uint32_t pipeline, pipeline::JobShard& shard);
   // The parts of a job take one slot together. `refused`: the job that was refused a slot, or null.
   void check_slots(const JobModel* refused) const;
   // A part without room here is handed back, unless no other box has room either.
@@ -153,7 +154,7 @@ class Box final : public ControlEnd,
   Client client_;
   std::vector<Pipeline> pipelines_;
   Thread control_thread_;
-  std::unique_ptr<BoxChecker> checker_;
+  std::unique_ptr<BoxChecker> checker_;  // null while the box is down, and in a run without checks
   SimDisk disk_;
   std::optional<storage::EpochStore> epochs_;
   std::optional<BoxEpochs> box_epochs_;

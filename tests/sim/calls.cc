@@ -102,6 +102,7 @@ void Calls::check(uint32_t number) const {
   const Call& call = calls_[number];
   require(call.input == call.expected_input,
           [&] { return where(number) + ": the input was written to, or has not the result"; });
+  if (call.output == call.expected_output) return;
   for (size_t byte = 0; byte < call.output.size(); ++byte) {
     require(call.output[byte] == call.expected_output[byte], [&] {
       return where(number) + ": the result differs from the oracle's in byte " +
@@ -118,13 +119,13 @@ void Calls::completed(uint32_t slot, uint64_t now_ns) {
   require(call.is_pending, [&] { return where(number) + " completed twice"; });
   require(job_.collectives->is_agreed(rank_, number),
           [&] { return where(number) + " has a result, although the ranks disagree about it"; });
-  check(number);
+  if (is_checked()) check(number);
   call.is_pending = false;
   call.is_over = true;
   --pending_;
   ++rounds_completed_;
   ready_ns_ = std::max(ready_ns_, now_ns + think_ns(job_.options, rank_, number, rng_));
-  if (!done()) return;
+  if (!done() || !is_checked()) return;
   for (uint32_t other = 0; other < calls_.size(); ++other) check(other);
 }
 

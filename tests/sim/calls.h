@@ -37,6 +37,8 @@ class Calls final : public Application {
   };
 
   void start(uint32_t number, uint64_t rack_now_ns);
+  // A rogue member may push anything.
+  bool is_checked() const { return job_.checks && !job_.options.rogue; }
   void check(uint32_t number) const;
   std::string where(uint32_t number) const;
 

@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/sim/options.h"
@@ -35,6 +37,12 @@ class CollectiveOracle {
   std::optional<Piece> agreed_piece(uint32_t slot, uint64_t round) const;
   // Whether all ranks make the rank's call alike, and give its pieces the same rounds.
   bool is_agreed(uint32_t rank, uint32_t call) const;
+  // Guard reject: the round to which a rank pushes the one unsound value. Nothing if the job's
+  // guard is another.
+  struct Rejected {
+    uint32_t rank = 0, slot = 0, round = 0;
+  };
+  const std::optional<Rejected>& rejected() const { return rejected_; }
   // Number of rounds of the slot that the rank with the most calls makes.
   uint64_t rounds(uint32_t slot) const;
 
@@ -42,7 +50,7 @@ class CollectiveOracle {
   // Returns what the rank must get of a call that all ranks make alike; empty if it gets nothing.
   std::vector<std::byte> output(uint32_t rank, uint32_t call) const;
   // Returns a round's result as it is on the wire.
-  std::vector<std::byte> result(const Piece& piece) const;
+  const std::vector<std::byte>& result(const Piece& piece) const;
   // Whether the rank is sent the round's result.
   bool is_sent_to(const Piece& piece, uint32_t rank) const;
   // Returns the memory of a slot's bytes from `first_byte` on, as on the wire, once the ranks of
@@ -53,12 +61,28 @@ class CollectiveOracle {
  private:
   uint32_t pieces_of(const CallOptions& call) const;
   uint32_t elements_per_piece(const CallOptions& call) const;
-  int value(uint32_t rank, uint32_t call, uint64_t index) const;
-  double combine(const Piece& piece, uint32_t ranks, uint32_t element) const;
+  void draw_rejected();
+  // Returns the first `elements` values of a rank's call, and perhaps more. 255: an unsound value,
+  // which counts as 0.
+  const uint8_t* values(uint32_t rank, uint32_t call, uint64_t elements) const;
+  std::vector<double> combine(const Piece& piece, uint32_t ranks, uint32_t first,
+                              uint32_t elements) const;
 
   uint64_t stream_;
   const JobOptions& options_;
   std::vector<std::vector<Piece>> pieces_;  // by rank: all pieces in the order of the calls
+  std::optional<Rejected> rejected_;
+  uint32_t rejected_call_ = 0;
+  uint64_t rejected_element_ = 0;  // index into the input
+  std::vector<bool> is_agreed_;    // by place: all ranks have the same piece there
+  // What was computed so far, because boxes and ranks compare with it time and again: values by
+  // rank and call, results by call and piece.
+  struct Result {
+    std::optional<Piece> piece = {};
+    std::vector<std::byte> bytes = {};
+  };
+  mutable std::map<std::pair<uint32_t, uint32_t>, std::vector<uint8_t>> values_;
+  mutable std::map<std::pair<uint32_t, uint32_t>, Result> results_;
 };
 
 }  // namespace pbox::sim

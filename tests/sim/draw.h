@@ -37,6 +37,8 @@ class Draw {
 void draw_tensors(Draw& draw, uint32_t chunks_left, JobOptions& job);
 // A job with an optimizer must not lose ranks: the oracle cannot know how many were in each step.
 void draw_optimizer(Draw& draw, JobOptions& job);
+// Draws the calls of a job of collectives, the same for all ranks.
+void draw_calls(Draw& draw, JobOptions& job);
 // Returns the approximate duration of the jobs without faults.
 uint64_t work_ns(const Options& options);
 // Draws a begin that is mostly while jobs run, after the time that they need to join.

@@ -3,6 +3,7 @@
 // seed alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <queue>
@@ -20,7 +21,14 @@ class EventQueue {
 
   // A time in the past means now.
   void at(uint64_t due_ns, std::function<void()> happens) {
-    heap_.push({due_ns < now_ns_ ? now_ns_ : due_ns, next_sequence_++, std::move(happens)});
+    if (free_.empty()) {
+      free_.push_back(static_cast<uint32_t>(happens_.size()));
+      happens_.emplace_back();
+    }
+    const uint32_t place = free_.back();
+    free_.pop_back();
+    happens_[place] = std::move(happens);
+    heap_.push({std::max(due_ns, now_ns_), next_sequence_++, place});
   }
   void after(uint64_t wait_ns, std::function<void()> happens) {
     at(now_ns_ + wait_ns, std::move(happens));
@@ -29,12 +37,12 @@ class EventQueue {
   // Runs the next event. Returns false if there is none.
   bool step() {
     if (heap_.empty()) return false;
-    // The heap exposes its first entry as a constant only, but the entry is removed right
-    // afterwards.
-    auto happens = std::move(const_cast<Event&>(heap_.top()).happens);
-    now_ns_ = heap_.top().due_ns;
+    const Event event = heap_.top();
     heap_.pop();
+    now_ns_ = event.due_ns;
     ++count_;
+    const auto happens = std::exchange(happens_[event.place], nullptr);
+    free_.push_back(event.place);
     happens();
     return true;
   }
@@ -45,7 +53,7 @@ class EventQueue {
   struct Event {
     uint64_t due_ns;
     uint64_t sequence;
-    std::function<void()> happens;
+    uint32_t place;  // in happens_
     // the heap's "less" means that the event happens later
     bool operator<(const Event& other) const {
       if (due_ns != other.due_ns) return due_ns > other.due_ns;
@@ -54,6 +62,8 @@ class EventQueue {
   };
 
   std::priority_queue<Event> heap_;
+  std::vector<std::function<void()>> happens_;  // outside of the heap, which moves its entries
+  std::vector<uint32_t> free_;                  // free places in happens_
   uint64_t now_ns_ = kBeginNs;
   uint64_t next_sequence_ = 0;
   uint64_t count_ = 0;

@@ -12,6 +12,7 @@ namespace pbox::sim {
 Gradients::Gradients(uint64_t seed, uint32_t job, const JobOptions& options)
     : stream_(seed * 64 + job), options_(options) {
   if (!options.pushes_unsound || options.guard.policy != wire::Guard::kReject) return;
+  if (options.is_collective) return;  // CollectiveOracle
   Rng rng(stream_ ^ 0x2545f4914f6cdd1dull);
   Rejected rejected;
   rejected.rank = static_cast<uint32_t>(rng.below(options.workers));
@@ -21,17 +22,46 @@ Gradients::Gradients(uint64_t seed, uint32_t job, const JobOptions& options)
   rejected_ = rejected;
 }
 
-// Round 0 of a job in mode optimize is weights, which have no unsound values.
-Gradients::Digits::Digits(const Gradients& gradients, uint32_t rank, uint32_t process,
-                          uint32_t tensor, uint32_t round)
-    : stream_(((((gradients.stream_ * 8 + rank) * 64 + tensor) * 4096 + round) * 64 + process) *
-              0xd1342543de82ef95ull),
-      has_unsound_(gradients.options_.pushes_unsound &&
-                   gradients.options_.guard.policy == wire::Guard::kZero &&
-                   (gradients.options_.mode == pipeline::Mode::kAggregate || round > 0)) {}
+std::span<const uint8_t> Gradients::digits(uint32_t rank, uint32_t process, uint32_t tensor,
+                                           uint32_t round) const {
+  constexpr size_t kDrawnBytesMax = 64u << 20;
+  const uint64_t stream = (((stream_ * 8 + rank) * 64 + tensor) * 4096 + round) * 64 + process;
+  const auto known = drawn_.find(stream);
+  if (known != drawn_.end()) return known->second;
+  if (drawn_bytes_ > kDrawnBytesMax) {
+    drawn_.clear();
+    drawn_bytes_ = 0;
+  }
+  drawn_bytes_ += options_.tensors[tensor].elements;
+  return drawn_[stream] = draw_digits(stream * 0xd1342543de82ef95ull, tensor, round);
+}
 
-float Gradients::unsound_value(uint64_t element) const {
-  const float beyond = 2 * options_.guard.max_abs;
+// One draw of 64 bits gives the digits of 16 elements, four bits each. The first element of a
+// fragment is never unsound, so a fragment with a contribution shows it. Round 0 of a job in mode
+// optimize is weights, which have no unsound values.
+std::vector<uint8_t> Gradients::draw_digits(uint64_t stream, uint32_t tensor,
+                                            uint32_t round) const {
+  constexpr uint32_t kUnsound = 15;
+  constexpr size_t kOfDraw = 16;
+  const bool has_unsound = options_.pushes_unsound && options_.guard.policy == wire::Guard::kZero &&
+                           (options_.mode == pipeline::Mode::kAggregate || round > 0);
+  const size_t elements = options_.tensors[tensor].elements;
+  const size_t draws = (elements + kOfDraw - 1) / kOfDraw;
+  std::vector<uint8_t> digits(draws * kOfDraw);
+  for (size_t draw = 0; draw < draws; ++draw) {
+    uint64_t bits = Rng(stream + draw).next();
+    for (size_t index = 0; index < kOfDraw; ++index, bits >>= 4) {
+      const auto drawn = static_cast<uint32_t>(bits & 15);
+      const bool is_unsound = has_unsound && index > 0 && drawn == kUnsound;
+      digits[draw * kOfDraw + index] = static_cast<uint8_t>(is_unsound ? 0 : 1 + drawn % 3);
+    }
+  }
+  digits.resize(elements);
+  return digits;
+}
+
+float unsound_value(const wire::GuardSpec& guard, uint64_t element) {
+  const float beyond = 2 * guard.max_abs;
   switch (element % 3) {
     case 0: return std::numeric_limits<float>::quiet_NaN();
     case 1: return -std::numeric_limits<float>::infinity();
@@ -39,24 +69,21 @@ float Gradients::unsound_value(uint64_t element) const {
   }
 }
 
-// One draw of 64 bits gives the digits of 16 elements.
-void Gradients::Digits::draw(uint64_t block) {
-  block_ = block;
-  bits_ = Rng(stream_ + block).next();
-}
-
 void Gradients::fill(uint32_t rank, uint32_t process, uint32_t tensor, uint32_t round,
                      std::vector<std::byte>& bytes) const {
   const uint32_t elements = options_.tensors[tensor].elements;
   std::vector<float> values(elements);
-  Digits digits(*this, rank, process, tensor, round);
+  const auto own = digits(rank, process, tensor, round);
+  const uint32_t shift = 3 * (rank % kRanksToldApart);
   for (uint32_t element = 0; element < elements; ++element) {
-    values[element] = static_cast<float>(digits.at(element) << (3 * (rank % kRanksToldApart)));
-    if (digits.is_unsound(element)) values[element] = unsound_value(element);
+    values[element] = static_cast<float>(uint32_t{own[element]} << shift);
+  }
+  for (uint32_t element = 0; element < elements; ++element) {
+    if (own[element] == 0) values[element] = unsound_value(options_.guard, element);
   }
   if (rejected_ && rejected_->rank == rank && rejected_->tensor == tensor &&
       rejected_->round == round) {
-    values[rejected_->element] = unsound_value(rejected_->element);
+    values[rejected_->element] = unsound_value(options_.guard, rejected_->element);
   }
   bytes.resize(size_t{elements} * wire::dtype_bytes(options_.dtype));
   reduce::reference::narrow(options_.dtype, bytes.data(), values.data(), elements);
@@ -67,9 +94,9 @@ void Gradients::sum(uint32_t ranks, uint32_t tensor, uint32_t round, uint64_t fi
   std::fill(sums.begin(), sums.end(), 0.0f);
   for (uint32_t rank = 0; rank < options_.workers; ++rank) {
     if ((ranks >> rank & 1) == 0) continue;
-    Digits digits(*this, rank, 0, tensor, round);
+    const auto own = digits(rank, 0, tensor, round).subspan(first, sums.size());
     for (size_t index = 0; index < sums.size(); ++index) {
-      sums[index] += static_cast<float>(digits.at(first + index) << (3 * rank));
+      sums[index] += static_cast<float>(uint32_t{own[index]} << (3 * rank));
     }
   }
 }
@@ -84,7 +111,7 @@ std::string Gradients::explain(double sum, uint32_t ranks, uint32_t tensor, uint
   for (uint32_t rank = 0; rank < options_.workers; ++rank) {
     const uint32_t found = whole >> (3 * rank) & 7;
     const uint32_t expected =
-        (ranks >> rank & 1) != 0 ? Digits(*this, rank, 0, tensor, round).at(element) : 0;
+        (ranks >> rank & 1) != 0 ? digits(rank, 0, tensor, round)[element] : 0u;
     if (found == expected) continue;
     text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank);
     if (found == 0) {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tests/sim/options.h"
@@ -21,34 +22,17 @@ namespace pbox::sim {
 // In jobs with more ranks, digits share bits, and sums are not checked.
 inline constexpr uint32_t kRanksToldApart = 8;
 
+// A value that the guard calls unsound: no number, or beyond its bound.
+float unsound_value(const wire::GuardSpec& guard, uint64_t element);
+
 class Gradients {
  public:
   Gradients(uint64_t seed, uint32_t job, const JobOptions& options);
 
-  // A rank's part of a sum, computed for consecutive elements of a tensor's round. `process` counts
-  // the rank's processes, from 0.
-  class Digits {
-   public:
-    Digits(const Gradients& gradients, uint32_t rank, uint32_t process, uint32_t tensor,
-           uint32_t round);
-    uint32_t at(uint64_t element) { return is_unsound(element) ? 0 : 1 + drawn_at(element) % 3; }
-    // The first element of a fragment never is, so a fragment with a contribution shows it.
-    bool is_unsound(uint64_t element) {
-      return has_unsound_ && element % 16 != 0 && drawn_at(element) == kUnsound;
-    }
-
-   private:
-    static constexpr uint32_t kUnsound = 15;
-    uint32_t drawn_at(uint64_t element) {
-      if (element / 16 != block_) draw(element / 16);
-      return static_cast<uint32_t>((bits_ >> (4 * (element % 16))) & 15);
-    }
-    void draw(uint64_t block);
-    uint64_t stream_;
-    bool has_unsound_;
-    uint64_t block_ = UINT64_MAX;
-    uint64_t bits_ = 0;
-  };
+  // Returns a rank's part of the sum, by element of the tensor. 0: the rank pushes an unsound
+  // value. `process` counts the rank's processes, from 0. Valid until the next call.
+  std::span<const uint8_t> digits(uint32_t rank, uint32_t process, uint32_t tensor,
+                                  uint32_t round) const;
   // Fills in the tensor that the rank pushes, in wire format. Round 0 of a job in optimize mode is
   // its initial weights.
   void fill(uint32_t rank, uint32_t process, uint32_t tensor, uint32_t round,
@@ -72,11 +56,14 @@ class Gradients {
   const JobOptions& options() const { return options_; }
 
  private:
-  float unsound_value(uint64_t element) const;
+  std::vector<uint8_t> draw_digits(uint64_t stream, uint32_t tensor, uint32_t round) const;
 
   uint64_t stream_;
   const JobOptions& options_;
   std::optional<Rejected> rejected_;
+  // Digits drawn so far, because boxes and ranks compare with them time and again.
+  mutable std::unordered_map<uint64_t, std::vector<uint8_t>> drawn_;
+  mutable size_t drawn_bytes_ = 0;
 };
 
 }  // namespace pbox::sim

@@ -11,8 +11,10 @@
 
 namespace pbox::sim {
 
-JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, HostId first_host)
+JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, HostId first_host,
+                   bool checks)
     : index(index),
+      checks(checks),
       options(options),
       first_host(first_host),
       name(options.name()),
@@ -30,11 +32,24 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
     }
   }
   consumed_.resize(chunks.size());
+  right_.resize(chunks.size());
   if (options.is_collective) collectives.emplace(seed, index, options);
-  may_fail = options.rogue || gradients.rejected();
+  may_fail = options.rogue || rejected();
+}
+
+std::optional<JobModel::Push> JobModel::rejected() const {
+  if (collectives && collectives->rejected()) {
+    return Push{collectives->rejected()->rank, collectives->rejected()->round};
+  }
+  const auto& rejected = gradients.rejected();
+  return rejected ? std::optional(Push{rejected->rank, rejected->round}) : std::nullopt;
 }
 
 bool JobModel::is_rejected(uint32_t id, uint32_t round) const {
+  if (collectives) {
+    const auto& piece = collectives->rejected();
+    return piece && piece->slot == id && piece->round == round;
+  }
   const auto& rejected = gradients.rejected();
   if (!rejected || rejected->tensor != chunks[id].tensor || rejected->round != round) return false;
   const uint32_t first = chunks[id].first_element;
@@ -53,7 +68,7 @@ bool JobModel::has_replacements() const {
 }
 
 void JobModel::give_back(std::span<const uint32_t> give, std::span<const uint32_t> open_rounds) {
-  if (options.mode == pipeline::Mode::kAggregate || !has_known_sums()) return;
+  if (!checks || options.mode == pipeline::Mode::kAggregate || !has_known_sums()) return;
   // A job that may end with its box may also continue from the workers' weights.
   require(may_lose_state || may_fail || give.empty(),
           [&] { return title + ": the optimizer restarts although no box was lost"; });
@@ -76,13 +91,25 @@ std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t
     return "the result differs from the oracle's";
   }
   if (!may_lack_ranks()) ranks = all_ranks();
+  const size_t size = size_t{chunk.elements} * element_bytes();
+  Right& right = right_[id][round & 1];
+  // Further processes of ranks make more results right, not fewer.
+  if (right.round == round && (right.ranks & ranks) == ranks && right.bytes.size() == size &&
+      std::memcmp(right.bytes.data(), bytes, size) == 0) {
+    return std::nullopt;
+  }
+  uint32_t in_all = ~0u;
   const uint32_t fragment_elements = fragment_bytes_ / element_bytes();
   for (uint32_t first = 0; first < chunk.elements; first += fragment_elements) {
     const uint32_t count = std::min(fragment_elements, chunk.elements - first);
-    if (is_right_part(chunk, round, ranks, bytes, first, count)) continue;
-    return "elements from " + std::to_string(first) +
-           " on are not a sum that contains all ranks of mask " + std::to_string(ranks);
+    const auto found = ranks_in(chunk, round, ranks, bytes, first, count);
+    if (!found) {
+      return "elements from " + std::to_string(first) +
+             " on are not a sum that contains all ranks of mask " + std::to_string(ranks);
+    }
+    in_all &= *found;
   }
+  right = {.round = round, .ranks = in_all, .bytes = {bytes, bytes + size}};
   return std::nullopt;
 }
 
@@ -102,19 +129,21 @@ std::optional<uint32_t> JobModel::contributors(const Chunk& chunk, uint32_t roun
   const bool in_range =
       std::all_of(sums.begin(), sums.end(), [end](double sum) { return sum >= 0 && sum < end; });
   if (!in_range) return std::nullopt;
+  const std::vector<uint32_t> whole(sums.begin(), sums.end());
+  std::vector<uint8_t> own(whole.size());
   const uint64_t begin = chunk.first_element + uint64_t{first};
   uint32_t found = 0;
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
-    const auto digit_of = [&](double sum) { return static_cast<uint32_t>(sum) >> (3 * rank) & 7; };
+    for (size_t index = 0; index < whole.size(); ++index) {
+      own[index] = static_cast<uint8_t>(whole[index] >> (3 * rank) & 7);
+    }
     bool fits = false;
     for (uint32_t process = 0; process < processes_[rank] && !fits; ++process) {
-      Gradients::Digits digits(gradients, rank, process, chunk.tensor, round);
-      size_t index = 0;
-      while (index < sums.size() && digit_of(sums[index]) == digits.at(begin + index)) ++index;
-      fits = index == sums.size();
+      const auto digits = gradients.digits(rank, process, chunk.tensor, round);
+      fits = std::memcmp(own.data(), digits.data() + begin, own.size()) == 0;
     }
     const bool is_absent =
-        std::all_of(sums.begin(), sums.end(), [&](double sum) { return digit_of(sum) == 0; });
+        std::all_of(own.begin(), own.end(), [](uint8_t digit) { return digit == 0; });
     if (!fits && !is_absent) return std::nullopt;
     if (fits) found |= 1u << rank;
   }
@@ -122,9 +151,11 @@ std::optional<uint32_t> JobModel::contributors(const Chunk& chunk, uint32_t roun
 }
 
 // A fragment contains whole contributions only: there must be one set of ranks, with one process
-// per rank, that explains the sums of all its elements.
-bool JobModel::is_right_part(const Chunk& chunk, uint32_t round, uint32_t ranks,
-                             const std::byte* bytes, uint32_t first, uint32_t count) const {
+// per rank, that explains the sums of all its elements. Returns that set. For a mean, only sets
+// that include `ranks` are looked for.
+std::optional<uint32_t> JobModel::ranks_in(const Chunk& chunk, uint32_t round, uint32_t ranks,
+                                           const std::byte* bytes, uint32_t first,
+                                           uint32_t count) const {
   const bool is_mean = options.reduction == pipeline::Reduction::kMean;
   std::vector<double> sums(count);
   for (uint32_t divisor = options.workers; divisor > 0; --divisor) {
@@ -137,11 +168,11 @@ bool JobModel::is_right_part(const Chunk& chunk, uint32_t round, uint32_t ranks,
     const auto found = fits ? contributors(chunk, round, first, sums) : std::nullopt;
     if (found && *found != 0 && (*found & ranks) == ranks &&
         (!is_mean || static_cast<uint32_t>(std::popcount(*found)) == divisor)) {
-      return true;
+      return found;
     }
-    if (!is_mean) return false;
+    if (!is_mean) return std::nullopt;
   }
-  return false;
+  return std::nullopt;
 }
 
 std::optional<std::string> JobModel::wrong_sums(uint32_t id, uint32_t round, uint32_t ranks,
@@ -156,6 +187,7 @@ std::optional<std::string> JobModel::wrong_sums(uint32_t id, uint32_t round, uin
   }
   std::vector<float> expected(sums.size());
   gradients.sum(ranks, chunk.tensor, round, chunk.first_element + uint64_t{first}, expected);
+  if (std::memcmp(sums.data(), expected.data(), sums.size_bytes()) == 0) return std::nullopt;
   for (size_t index = 0; index < sums.size(); ++index) {
     if (sums[index] == expected[index]) continue;
     const uint64_t of_tensor = chunk.first_element + uint64_t{first} + index;

@@ -2,6 +2,7 @@
 // members. A job of several parts has a model for each part.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <set>
 #include <span>
@@ -22,7 +23,8 @@ struct JobModel {
     uint32_t elements = 0;
   };
 
-  JobModel(uint64_t seed, uint32_t index, const JobOptions& options, HostId first_host);
+  JobModel(uint64_t seed, uint32_t index, const JobOptions& options, HostId first_host,
+           bool checks);
   JobModel(const JobModel&) = delete;  // not movable, because its parts refer to each other
   JobModel& operator=(const JobModel&) = delete;
 
@@ -50,6 +52,11 @@ struct JobModel {
   std::optional<std::string> wrong_sums(uint32_t chunk, uint32_t round, uint32_t ranks,
                                         uint32_t first, std::span<const float> sums) const;
 
+  // Guard reject: the push with an unsound value. Nothing if the job's guard is another.
+  struct Push {
+    uint32_t rank = 0, round = 0;
+  };
+  std::optional<Push> rejected() const;
   // The chunk's round has no result, because the job's guard rejects a push to it.
   bool is_rejected(uint32_t chunk, uint32_t round) const;
 
@@ -68,6 +75,7 @@ struct JobModel {
   bool may_lack_ranks() const { return options.on_worker_lost == control::LostPolicy::kPartial; }
 
   uint32_t index;  // in Rack::jobs
+  bool checks;     // as Rack::checks
   const JobOptions& options;
   HostId first_host;  // host of rank 0; rank r is on first_host + r
   std::string name;   // as the product knows it: the same for all parts of a job
@@ -88,8 +96,8 @@ struct JobModel {
   std::set<uint32_t> done;  // ranks that may leave, or have failed for good
 
  private:
-  bool is_right_part(const Chunk& chunk, uint32_t round, uint32_t ranks, const std::byte* bytes,
-                     uint32_t first, uint32_t count) const;
+  std::optional<uint32_t> ranks_in(const Chunk& chunk, uint32_t round, uint32_t ranks,
+                                   const std::byte* bytes, uint32_t first, uint32_t count) const;
   // Returns the ranks that sums from element `first` on contain; nothing if they are not sums of
   // whole contributions.
   std::optional<uint32_t> contributors(const Chunk& chunk, uint32_t round, uint32_t first,
@@ -106,6 +114,14 @@ struct JobModel {
   // By chunk and round, for jobs in mode aggregate only. The optimizers' results are checked by the
   // oracle.
   std::vector<std::map<uint32_t, Consumed>> consumed_;
+  // The last results that were right though no oracle knows them, by chunk and round & 1. Boxes and
+  // ranks compare the same bytes time and again.
+  struct Right {
+    uint32_t round = 0;
+    uint32_t ranks = 0;  // in each of its fragments
+    std::vector<std::byte> bytes = {};
+  };
+  std::vector<std::array<Right, 2>> right_;
 };
 
 }  // namespace pbox::sim

@@ -9,13 +9,13 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <unordered_set>
 #include <vector>
 
 #include "base/rng.h"
 #include "nic/port.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/faults.h"
+#include "tests/sim/number_set.h"
 #include "tests/sim/options.h"
 
 namespace pbox::sim {
@@ -45,7 +45,8 @@ struct ReceiveRing {
 
 class Network {
  public:
-  Network(EventQueue& queue, const Options& options, FaultCounts& counts);
+  // `checks`: whether packet numbers are checked.
+  Network(EventQueue& queue, const Options& options, FaultCounts& counts, bool checks);
 
   // The address must be free. The reference stays valid until close().
   ReceiveRing& open(const nic::Endpoint& local, ReceiveRing ring);
@@ -56,10 +57,13 @@ class Network {
   // Sends bytes that no port has made; they count as sent.
   void inject(const nic::Endpoint& from, const nic::Endpoint& to, std::vector<std::byte> bytes,
               bool is_forged = false);
-  // A packet that some port has sent lately, as somebody on the way could have copied it.
+  // A packet that some port has sent lately, as somebody on the way could have copied it. Empty in
+  // a rack without outsiders.
   const Packet& overheard(uint64_t draw) const { return overheard_[draw % overheard_.size()]; }
   // Takes one packet from a ring for the port that polls it.
   Packet take(ReceiveRing& ring);
+  // The port needs the packet no more; its memory serves another one.
+  void give_back(Packet& packet) { spare_.push_back(std::move(packet.bytes)); }
   // `tap` sees each packet that a port takes.
   void set_tap(std::function<void(const Packet&)> tap) { tap_ = std::move(tap); }
 
@@ -120,8 +124,11 @@ class Network {
   std::optional<Fragment> dropped_;
   std::vector<Packet> slots_;  // packets in flight
   std::vector<uint32_t> free_slots_;
-  std::unordered_set<uint64_t> used_numbers_;
-  std::unordered_set<uint64_t> arrived_;  // with keys: packets that have arrived whole at a port
+  std::vector<std::vector<std::byte>> spare_;  // memory for packets
+  bool checks_;
+  bool has_listener_;
+  NumberSet used_numbers_;
+  NumberSet arrived_;  // with keys: packets that have arrived whole at a port
   std::vector<Packet> overheard_ = std::vector<Packet>(32);
   std::function<void(const Packet&)> tap_;
   uint64_t trace_hash_ = 0;

@@ -274,10 +274,14 @@ void draw_guards(uint64_t seed, Options& options) {
     const uint32_t chosen = draw.below(5);
     const bool has_bound = draw.chance(0.5);
     if (job.is_relaxed() || job.rogue || job.workers > kRanksToldApart) continue;
-    if (job.is_collective) continue;
-    const auto largest = static_cast<float>(3u << (3 * (job.workers - 1)));
+    const bool is_collective = job.is_collective;
+    if (is_collective && std::none_of(job.calls.begin(), job.calls.end(), is_guarded)) continue;
+    constexpr uint32_t kLargestOfCalls = 12;
+    const auto largest =
+        static_cast<float>(is_collective ? kLargestOfCalls : 3u << (3 * (job.workers - 1)));
     const bool may_end = job.mode == pipeline::Mode::kAggregate && job.parts == 1 &&
-                         !job.may_move && !options.has_cluster && !options.is_tight;
+                         !job.may_move && !options.has_cluster && !options.is_tight &&
+                         !job.disagreement;
     if (chosen == 0) {
       job.guard = {wire::Guard::kFlag, 1};
     } else if (chosen == 1 && may_end) {

@@ -38,6 +38,9 @@ struct CallOptions {
   bool operator==(const CallOptions&) const = default;
 };
 
+// Whether the box looks at the values of a call: sums and means of the types of gradients.
+bool is_guarded(const CallOptions& call);
+
 // A rank whose calls are not those of the others.
 struct Disagreement {
   uint32_t rank = 0;

@@ -100,14 +100,19 @@ void draw_parts(uint64_t seed, Options& options) {
   if (!options.has_cluster) return;
   const size_t jobs = options.jobs.size();
   for (size_t index = 0; index < jobs; ++index) {
-    if (!draw.chance(0.5) || options.jobs[index].is_collective) continue;
+    if (!draw.chance(0.5)) continue;
     options.jobs[index].parts = draw.between(2, 3);
     const bool has_large_chunks = options.jobs[index].chunk_bytes > 64 * 96;
     for (uint32_t part = 1; part < options.jobs[index].parts; ++part) {
       JobOptions job = options.jobs[index];
       job.part = part;
-      job.tensors.clear();
-      draw_tensors(draw, has_large_chunks ? 1 : 4, job);
+      if (job.is_collective) {  // the same slots, and calls of their own
+        job.disagreement.reset();
+        draw_calls(draw, job);
+      } else {
+        job.tensors.clear();
+        draw_tensors(draw, has_large_chunks ? 1 : 4, job);
+      }
       options.jobs.push_back(std::move(job));
     }
   }

@@ -1,6 +1,7 @@
 // The draws of jobs of collectives, and of ranks whose calls differ.
 #include <algorithm>
 
+#include "base/clock.h"
 #include "tests/sim/draw.h"
 #include "tests/sim/gradients.h"
 
@@ -41,6 +42,33 @@ CallOptions draw_call(Draw& draw, const JobOptions& job) {
   return call;
 }
 
+// Makes that a packet of the slot's first round, which all ranks push, is lost for a long time.
+// Later rounds of other slots go on meanwhile.
+void delay_slot(Draw& draw, const JobOptions& job, uint32_t first_worker, uint32_t slot,
+                Options& options) {
+  uint32_t workers = 0;
+  for (const JobOptions& other : options.jobs) workers += other.workers;
+  const uint64_t chosen = uint64_t{slot} << 32 | uint64_t{1} << 56;  // fragment 0 of a PUSH
+  const uint64_t number = chosen + (draw.number() >> 33);
+  Episode episode{.kind = EpisodeKind::kDropFragment, .begin_ns = 0};
+  episode.length_ns = draw.scaled(2 * kNanosPerMilli, 4 * work_ns(options));
+  episode.draw = number / workers * workers + first_worker + draw.below(job.workers);
+  options.faults_end_ns = std::max(options.faults_end_ns, episode.length_ns);
+  options.episodes.push_back(episode);
+}
+
+// The job's box is lost and comes back while ranks call, so that results are given back. In a
+// cluster another box may take the job instead.
+void draw_restores(Draw& draw, const JobOptions& job, Options& options) {
+  for (uint32_t left = draw.between(1, 3); left > 0; --left) {
+    Episode episode{.kind = EpisodeKind::kCrashBox, .begin_ns = draw_begin(draw, options)};
+    episode.length_ns = draw.scaled(kNanosPerMilli, 100 * kNanosPerMilli);
+    episode.draw = draw.number() / options.boxes * options.boxes + job.box;
+    options.faults_end_ns = std::max(options.faults_end_ns, episode.begin_ns + episode.length_ns);
+    options.episodes.push_back(episode);
+  }
+}
+
 // Returns the call with one of its arguments changed.
 CallOptions draw_other(Draw& draw, const JobOptions& job, CallOptions call) {
   switch (draw.below(5)) {
@@ -60,15 +88,19 @@ CallOptions draw_other(Draw& draw, const JobOptions& job, CallOptions call) {
   return call;
 }
 
-// One rank skips a call, makes one more, makes another one, or makes two of one.
-void draw_disagreement(Draw& draw, JobOptions& job) {
+// One rank skips a call, makes one more, makes another one, or makes two of one. Two of one have
+// the pieces of the one: later calls have the same slots on all ranks, but not the same numbers.
+void draw_disagreement(Draw& draw, JobOptions& job, uint32_t first_worker, Options& options) {
   Disagreement other{.rank = draw.below(job.workers), .calls = job.calls};
-  const uint32_t at = draw.below(static_cast<uint32_t>(job.calls.size()) - 1);
+  const uint32_t kind = draw.below(6);
+  const bool is_first = kind == 5 && job.tensors.size() > 3 && options.faults_end_ns > 0;
+  const uint32_t at = is_first ? 0 : draw.below(static_cast<uint32_t>(job.calls.size()) - 1);
   const auto place = other.calls.begin() + at;
-  switch (draw.below(5)) {
+  switch (kind) {
     case 0: other.calls.erase(place); break;
     case 1: other.calls.insert(place, draw_call(draw, job)); break;
-    case 2: {
+    case 2:
+    case 5: {
       const CallOptions half{.verb = Verb::kAllReduce,
                              .combine = Combine::kSum,
                              .dtype = Dtype::kI32,
@@ -78,6 +110,7 @@ void draw_disagreement(Draw& draw, JobOptions& job) {
       *place = half;
       other.calls.insert(place, half);
       job.calls[at] = whole;
+      if (is_first) delay_slot(draw, job, first_worker, draw.below(2), options);
       break;
     }
     default: *place = draw_other(draw, job, *place);
@@ -91,7 +124,7 @@ void draw_disagreement(Draw& draw, JobOptions& job) {
 }
 
 // Draws what the mode permits (appliance/control/collective_spec.h).
-void make_collective(Draw& draw, JobOptions& job) {
+void make_collective(Draw& draw, JobOptions& job, uint32_t first_worker, Options& options) {
   using control::LostPolicy;
   job.is_collective = true;
   job.dtype = Dtype::kU8;
@@ -104,21 +137,38 @@ void make_collective(Draw& draw, JobOptions& job) {
   job.recovery = draw.chance(0.7) ? control::Recovery::kCopy : control::Recovery::kNone;
   const uint32_t slots = draw.between(1, job.chunk_bytes > 64 * 96 ? 2 : 8);
   job.tensors.assign(slots, {.elements = job.chunk_bytes, .priority = 0});
-  for (uint32_t left = draw.between(4, 16); left > 0; --left) {
-    job.calls.push_back(draw_call(draw, job));
+  draw_calls(draw, job);
+  if (job.workers > 1 && !job.rogue && draw.chance(0.2)) {
+    draw_disagreement(draw, job, first_worker, options);
+  } else if (job.recovery == control::Recovery::kCopy && options.faults_end_ns > 0 &&
+             draw.chance(0.3)) {
+    draw_restores(draw, job, options);
   }
-  if (job.workers > 1 && draw.chance(0.2)) draw_disagreement(draw, job);
-  job.rounds = static_cast<uint32_t>(job.calls.size());
 }
 
 }  // namespace
 
+bool is_guarded(const CallOptions& call) {
+  return (call.verb == Verb::kAllReduce || call.verb == Verb::kReduceScatter) &&
+         (call.combine == Combine::kSum || call.combine == Combine::kMean) &&
+         static_cast<uint32_t>(call.dtype) < wire::kDtypeCount && call.count > 0;
+}
+
+void draw_calls(Draw& draw, JobOptions& job) {
+  job.calls.clear();
+  for (uint32_t left = draw.between(4, 16); left > 0; --left) {
+    job.calls.push_back(draw_call(draw, job));
+  }
+  job.rounds = static_cast<uint32_t>(job.calls.size());
+}
+
 void draw_collectives(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x1f83d9abfb41bd6bull);
+  uint32_t first_worker = 0;  // among those that are no rogues
   for (JobOptions& job : options.jobs) {
-    const bool is_eligible =
-        !job.is_relaxed() && !job.rogue && job.mode == pipeline::Mode::kAggregate;
-    if (draw.chance(0.25) && is_eligible) make_collective(draw, job);
+    const bool is_eligible = !job.is_relaxed() && job.mode == pipeline::Mode::kAggregate;
+    if (draw.chance(0.25) && is_eligible) make_collective(draw, job, first_worker, options);
+    first_worker += job.workers - (job.rogue ? 1 : 0);
   }
 }
 

@@ -23,6 +23,7 @@ struct Rack {
   SimCluster& cluster;
   SimKeys& keys;
   std::ostream* trace;  // null: no trace
+  bool checks;          // false: a run that only leaves a trace hash
 
   // `text` is a function that returns a description of the event.
   template <typename Text>

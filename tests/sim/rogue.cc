@@ -105,7 +105,21 @@ wire::Header Rogue::header(const Place& place, wire::PacketType type) {
   header.payload_bytes = type == wire::PacketType::kPull
                              ? uint16_t{sizeof(wire::PullPayload)}
                              : static_cast<uint16_t>(fragment_bytes(place.chunk, place.fragment));
+  if (job_.collectives && type == wire::PacketType::kPush) {
+    if (rng_.below(4) == 0) draw_shape();
+    shape_.fragment_count = static_cast<uint16_t>(fragments(place.chunk));
+    wire::write_shape(shape_, rng_.below(16) == 0, header);
+  }
   return header;
+}
+
+// Slots: the shape of its next pushes, which is no operation of the other ranks.
+void Rogue::draw_shape() {
+  shape_.digest = static_cast<uint32_t>(rng_.next());
+  shape_.dtype = static_cast<wire::Dtype>(rng_.below(wire::kCollectiveDtypeCount));
+  shape_.combine = static_cast<wire::Combine>(rng_.below(wire::kCombineCount));
+  shape_.audience = static_cast<wire::Audience>(rng_.below(4));
+  shape_.owner = static_cast<uint16_t>(rng_.below(job_.options.workers + 1));
 }
 
 void Rogue::send(const Place& place, wire::Header header, bool no_numbers) {

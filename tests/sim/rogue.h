@@ -40,6 +40,7 @@ class Rogue final : public ControlEnd {
   void push_round();
   void flood();
   Place choose_place();
+  void draw_shape();
   wire::Header header(const Place& place, wire::PacketType type);
   // Sends a packet with the header's payload_bytes of payload; `no_numbers`: the payload is NaNs.
   void send(const Place& place, wire::Header header, bool no_numbers);
@@ -54,7 +55,8 @@ class Rogue final : public ControlEnd {
   ConnectionId connection_ = 0;
   std::unique_ptr<seal::SessionKeys> keys_;  // null in a rack without keys
   std::optional<worker::SessionSpec> session_;
-  uint32_t round_ = 0;  // the next round that it pushes correctly
+  wire::RoundShape shape_;  // the shape of its pushes to slots
+  uint32_t round_ = 0;      // the next round that it pushes correctly
   bool stopped_ = false;
 };
 

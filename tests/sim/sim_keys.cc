@@ -65,7 +65,7 @@ class SimKeys::Witness final : public seal::KeyChain {
 
   void note(const wire::Header& header) {
     const uint64_t key = mixed(secret_, generation_);
-    require(keys_.used_.insert(mixed(key, header.packet_number)).second, [&] {
+    require(keys_.used_.insert(mixed(key, header.packet_number)), [&] {
       return "nonce: packet number " + std::to_string(header.packet_number) +
              " was used twice with one key, for spi " + std::to_string(header.spi);
     });
@@ -120,7 +120,7 @@ seal::SessionSeal SimKeys::make(ConnectionId connection, End end, const seal::Se
   const bool is_box = end == End::kBox;
   auto [sending, secret] =
       chain(is_box ? Direction::kToWorker : Direction::kToBox, crypto::Side::kSeals);
-  if (seals) sending = std::make_unique<Witness>(std::move(sending), secret, *this);
+  if (seals && checks_) sending = std::make_unique<Witness>(std::move(sending), secret, *this);
   auto receiving =
       chain(is_box ? Direction::kToBox : Direction::kToWorker, crypto::Side::kOpens).first;
   return {std::move(sending), std::move(receiving), name.suite == seal::Suite::kGcm256,

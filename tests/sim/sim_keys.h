@@ -7,11 +7,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <unordered_set>
 #include <utility>
 
 #include "nic/crypto/session_keys.h"
 #include "tests/sim/control_link.h"
+#include "tests/sim/number_set.h"
 
 namespace pbox::sim {
 
@@ -39,13 +39,14 @@ class SimKeys {
   // Told of each session before its seals are made.
   using Watch = std::function<void(const seal::SessionName& name, const seal::SealSpec& spec)>;
 
-  explicit SimKeys(uint64_t seed) : seed_(seed) {}
+  // `checks`: whether the numbers that seal packets are noted.
+  SimKeys(uint64_t seed, bool checks) : seed_(seed), checks_(checks) {}
   SimKeys(const SimKeys&) = delete;
   SimKeys& operator=(const SimKeys&) = delete;
 
   // The keys of a connection, at one of its ends.
   std::unique_ptr<seal::SessionKeys> of(ConnectionId connection, crypto::End end, Watch watch = {});
-  // Updates of sending keys so far, of all sessions.
+  // Updates of sending keys so far, of all sessions; not counted without checks.
   uint64_t updates() const { return updates_; }
   SealMirror mirror(ConnectionId connection, crypto::End end, const seal::SessionName& name,
                     const seal::SealSpec& spec);
@@ -58,8 +59,9 @@ class SimKeys {
                          const seal::SealSpec& spec, bool seals);
 
   uint64_t seed_;
+  bool checks_;
   std::shared_ptr<crypto::SecretPages> pages_ = std::make_shared<crypto::SecretPages>();
-  std::unordered_set<uint64_t> used_;  // keys with numbers that have sealed a packet
+  NumberSet used_;  // keys with numbers that have sealed a packet
   uint64_t updates_ = 0;
 };
 

@@ -13,6 +13,7 @@ void check_slot_sum(const JobModel& job, const pipeline::JobShard& shard,
   const bool is_copied = chunk.copy_rank != pipeline::kNoRank;
   const auto piece = job.collectives->agreed_piece(chunk.id, chunk.rounds_finished);
   if (is_copied || !piece || (chunk.claimed_any & bit) == 0) return;
+  if (job.is_rejected(chunk.id, chunk.open_round())) return;  // the job is about to end
   uint32_t ranks = 0;
   for (uint32_t rank = 0; rank < job.options.workers; ++rank) {
     if ((chunk.claimed[rank] & bit) != 0) ranks |= 1u << rank;
@@ -41,7 +42,11 @@ void check_slot_result(const JobModel& job, const pipeline::Chunk& chunk) {
   require(piece.has_value(), [&] {
     return place(job, chunk, round) + ": finished although the ranks disagree about it";
   });
-  const auto expected = job.collectives->result(*piece);
+  require(!job.is_rejected(chunk.id, static_cast<uint32_t>(round)), [&] {
+    return place(job, chunk, round) +
+           ": there is a result, although the guard rejects a push to it";
+  });
+  const auto& expected = job.collectives->result(*piece);
   const uint32_t bytes = pipeline::finished_shape(chunk).result_bytes;
   require(bytes == expected.size(), [&] {
     return place(job, chunk, round) + ", at the box: the result has " + std::to_string(bytes) +

@@ -1,6 +1,7 @@
 #include "tests/sim/training.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -28,15 +29,26 @@ Training::Training(JobModel& job, uint32_t rank, uint64_t seed)
 
 // Between operations the buffers belong to the application. It writes a pattern into them, which
 // shows whether a late packet has spoiled them.
+Training::Pattern Training::pattern(uint32_t round) {
+  Pattern pattern;
+  for (size_t index = 0; index < pattern.size(); ++index) {
+    pattern[index] = static_cast<std::byte>(0xa5 + 31 * round + 7 * index);
+  }
+  return pattern;
+}
+
 void Training::scribble(std::vector<std::byte>& buffer, uint32_t round) {
-  for (size_t index = 0; index < buffer.size(); ++index) {
-    buffer[index] = static_cast<std::byte>(0xa5 + 31 * round + 7 * index);
+  const Pattern pattern = Training::pattern(round);
+  for (size_t at = 0; at < buffer.size(); at += pattern.size()) {
+    std::memcpy(buffer.data() + at, pattern.data(), std::min(pattern.size(), buffer.size() - at));
   }
 }
 
 bool Training::is_scribble(const std::vector<std::byte>& buffer, uint32_t round) {
-  for (size_t index = 0; index < buffer.size(); ++index) {
-    if (buffer[index] != static_cast<std::byte>(0xa5 + 31 * round + 7 * index)) return false;
+  const Pattern pattern = Training::pattern(round);
+  for (size_t at = 0; at < buffer.size(); at += pattern.size()) {
+    const size_t bytes = std::min(pattern.size(), buffer.size() - at);
+    if (std::memcmp(buffer.data() + at, pattern.data(), bytes) != 0) return false;
   }
   return true;
 }
@@ -89,7 +101,9 @@ uint64_t Training::start_due(worker::Membership& membership, uint64_t now_ns,
 
 void Training::start(worker::Membership& membership, uint32_t index, uint64_t rack_now_ns) {
   Tensor& tensor = tensors_[index];
-  require(is_scribble(tensor.input, tensor.round) && is_scribble(tensor.output, tensor.round), [&] {
+  const bool is_untouched = !job_.checks || (is_scribble(tensor.input, tensor.round) &&
+                                             is_scribble(tensor.output, tensor.round));
+  require(is_untouched, [&] {
     return job_.title + " rank " + std::to_string(rank_) + ": a buffer of tensor " +
            std::to_string(index) + " changed while it belonged to the application";
   });
@@ -155,7 +169,7 @@ void Training::completed(uint32_t index, uint64_t now_ns) {
     return job_.title + " rank " + std::to_string(rank_) + ": tensor " + std::to_string(index) +
            " completed twice";
   });
-  check_result(index);
+  if (job_.checks) check_result(index);
   tensor.busy = false;
   if (!std::exchange(tensor.fetches, false)) ++tensor.round;
   ++rounds_completed_;

@@ -2,6 +2,7 @@
 // its own. It checks every result, and that nobody touches its buffers between operations.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -40,6 +41,9 @@ class Training final : public Application {
   void fill(uint32_t index, std::vector<std::byte>& input);
   void start(worker::Membership& membership, uint32_t index, uint64_t rack_now_ns);
   void check_result(uint32_t index);
+  // Repeats, as its bytes do with the index modulo 256.
+  using Pattern = std::array<std::byte, 256>;
+  static Pattern pattern(uint32_t round);
   static void scribble(std::vector<std::byte>& buffer, uint32_t round);
   static bool is_scribble(const std::vector<std::byte>& buffer, uint32_t round);
 

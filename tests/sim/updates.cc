@@ -1,7 +1,6 @@
 #include "tests/sim/updates.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "pipeline/reduce/reference.h"
 #include "tests/sim/oracle.h"
@@ -47,31 +46,43 @@ void Updates::fill(uint32_t rank, uint32_t round, std::vector<std::byte>& bytes)
   const bool is_mean = options_.reduction == pipeline::Reduction::kMean;
   const float share = is_mean ? static_cast<float>(options_.workers) : 1.0f;
   const float factor = round == 0 ? 1.0f : -share / optimizer_of(options_).learning_rate;
+  // Digits depend on whether the element's number is even.
+  const float of_even = factor * static_cast<float>(digit(rank, round, 0) << (bits_ * rank));
+  const float of_odd = factor * static_cast<float>(digit(rank, round, 1) << (bits_ * rank));
   for (size_t element = 0; element < elements && round < options_.rounds; ++element) {
-    values[element] = factor * static_cast<float>(digit(rank, round, element) << (bits_ * rank));
+    values[element] = (element & 1) == 0 ? of_even : of_odd;
   }
   reduce::reference::narrow(options_.dtype, bytes.data(), values.data(), elements);
 }
 
-uint32_t Updates::digit_of(float weight, uint32_t rank) const {
-  return static_cast<uint32_t>(weight) >> (bits_ * rank) & ((1u << bits_) - 1);
-}
-
-std::optional<uint32_t> Updates::count(uint32_t rank, const std::byte* weights, uint64_t first,
-                                       uint32_t count) const {
+std::optional<std::vector<uint32_t>> Updates::whole(const std::byte* weights,
+                                                    uint32_t count) const {
   const auto end = static_cast<float>(uint64_t{1} << (bits_ * options_.workers));
-  std::optional<uint32_t> rounds;
+  std::vector<uint32_t> numbers(count);
   for (uint32_t index = 0; index < count; ++index) {
     const float weight = reduce::reference::load_element(options_.dtype, weights, index);
-    if (!(weight >= 0 && weight < end) || std::rint(weight) != weight) return std::nullopt;
-    const uint32_t found = digit_of(weight, rank);
-    if (!rounds) {
-      rounds = first_[rank > 0];
-      while (*rounds < options_.rounds && sum_below(rank, *rounds, first) < found) ++*rounds;
-    }
-    if (sum_below(rank, *rounds, first + index) != found) return std::nullopt;
+    if (!(weight >= 0 && weight < end)) return std::nullopt;
+    numbers[index] = static_cast<uint32_t>(weight);
+    if (static_cast<float>(numbers[index]) != weight) return std::nullopt;
   }
-  return rounds;
+  return numbers;
+}
+
+std::optional<uint32_t> Updates::count(uint32_t rank, std::span<const uint32_t> weights,
+                                       uint64_t first) const {
+  const auto digit_of = [&](uint32_t weight) {
+    return weight >> (bits_ * rank) & ((1u << bits_) - 1);
+  };
+  uint32_t rounds = first_[rank > 0];
+  while (rounds < options_.rounds && sum_below(rank, rounds, first) < digit_of(weights.front())) {
+    ++rounds;
+  }
+  const uint32_t expected[2] = {sum_below(rank, rounds, first), sum_below(rank, rounds, first + 1)};
+  uint32_t differences = 0;
+  for (size_t index = 0; index < weights.size(); ++index) {
+    differences |= digit_of(weights[index]) ^ expected[index & 1];
+  }
+  return differences == 0 ? std::optional(rounds) : std::nullopt;
 }
 
 }  // namespace pbox::sim

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "tests/sim/options.h"
@@ -23,14 +24,15 @@ class Updates {
   // it is 0.
   void fill(uint32_t rank, uint32_t round, std::vector<std::byte>& bytes) const;
 
-  // Returns how many of the rank's updates all of `count` weights from element `first` of a tensor
-  // contain; nothing if there is no such number. These are the rounds below that number, counted
-  // from 0. In a job that drops rounds they may be any rounds.
-  std::optional<uint32_t> count(uint32_t rank, const std::byte* weights, uint64_t first,
-                                uint32_t count) const;
+  // Returns `count` weights as whole numbers; nothing if updates cannot make some of them.
+  std::optional<std::vector<uint32_t>> whole(const std::byte* weights, uint32_t count) const;
+  // Returns how many of the rank's updates all of these weights contain, which begin at element
+  // `first` of a tensor; nothing if there is no such number. These are the rounds below that
+  // number, counted from 0. In a job that drops rounds they may be any rounds.
+  std::optional<uint32_t> count(uint32_t rank, std::span<const uint32_t> weights,
+                                uint64_t first) const;
 
  private:
-  uint32_t digit_of(float weight, uint32_t rank) const;
   uint32_t digit(uint32_t rank, uint32_t round, uint64_t element) const;
   uint32_t sum_below(uint32_t rank, uint32_t round, uint64_t element) const;
   static uint32_t bits(const JobOptions& options);

@@ -18,13 +18,13 @@ constexpr uint64_t kStateAsksForNs = 1'500 * kNanosPerMilli;
 
 }  // namespace
 
-World::World(const Options& options, std::ostream* trace)
+World::World(const Options& options, std::ostream* trace, bool checks)
     : options_(options),
-      network_(queue_, options_, counts_),
+      network_(queue_, options_, counts_, checks),
       control_(queue_, network_, options_.latency_ns),
       cluster_(queue_, options_),
-      keys_(options.seed),
-      rack_{queue_, network_, control_, options_, counts_, jobs_, cluster_, keys_, trace},
+      keys_(options.seed, checks),
+      rack_{queue_, network_, control_, options_, counts_, jobs_, cluster_, keys_, trace, checks},
       rng_(options.seed ^ 0x776f726c64ull),
       forger_(options.seed) {
   if (options_.attack_bursts > 0) {
@@ -32,7 +32,8 @@ World::World(const Options& options, std::ostream* trace)
   }
   HostId host = options_.boxes;
   for (uint32_t index = 0; index < options_.jobs.size(); ++index) {
-    jobs_.push_back(std::make_unique<JobModel>(options_.seed, index, options_.jobs[index], host));
+    jobs_.push_back(
+        std::make_unique<JobModel>(options_.seed, index, options_.jobs[index], host, checks));
     host += options_.jobs[index].workers;
     for (const TensorOptions& tensor : options_.jobs[index].tensors) {
       events_per_full_check_ += tensor.elements;
@@ -54,6 +55,7 @@ World::World(const Options& options, std::ostream* trace)
 }
 
 Outcome World::run() {
+  const bool checks = rack_.checks;
   Outcome outcome;
   try {
     for (auto& box : boxes_) box->start();
@@ -67,10 +69,10 @@ Outcome World::run() {
     watch();
     while (!over() && queue_.step()) {
       require(queue_.count() < kEventsMax, "the run did not end after 20 million events");
-      if (queue_.count() % events_per_full_check_ == 0) check_everything();
+      if (checks && queue_.count() % events_per_full_check_ == 0) check_everything();
       if (options_.attack_bursts > 0 && queue_.count() % kEventsPerAttack == 0) attack();
     }
-    check_end();
+    if (checks) check_end();
   } catch (const Violation& violation) {
     outcome.violation = violation.what();
   }

@@ -35,7 +35,9 @@ uint64_t World::limit_ns(const JobModel& job) const {
   }
   if (options_.has_cluster) limit_ns += kMovesWithinNs;
   if (job.options.has_copy) limit_ns += kReconnectsWithinNs;  // possible backup boxes are asked
-  if (job.may_fail || !job.lost.empty()) {
+  // A rank that was away when its job ended joins it anew, and waits there for the others.
+  const bool may_be_alone = job.options.disagreement && job.disturbed;
+  if (job.may_fail || may_be_alone || !job.lost.empty()) {
     limit_ns += kJoinsWithinNs +
                 (job.options.lost_timeout_ms() + job.options.recover_timeout_ms()) * kNanosPerMilli;
   }
@@ -136,7 +138,7 @@ void World::check_refusal(const Worker& worker) const {
 
 // A job that its guard ends names the rank that pushed the unsound value, and no other.
 void World::check_rejection(const Worker& worker) const {
-  const auto& rejected = worker.job().gradients.rejected();
+  const auto rejected = worker.job().rejected();
   if (!rejected || !worker.failure()) return;
   const std::string& why = worker.failure()->message;
   if (why.find("the job's guard rejects") == std::string::npos) return;
@@ -150,6 +152,7 @@ void World::check_rejection(const Worker& worker) const {
 // jobs never end so.
 void World::check_disagreement(const Worker& worker) {
   const JobModel& job = worker.job();
+  if (job.options.rogue) return;
   const auto& disagreement = job.options.disagreement;
   const bool is_found =
       worker.failure() && worker.failure()->code == ErrorCode::kMismatch &&

@@ -148,7 +148,10 @@ pbox_status pbox_create(const pbox_options* caller_options, pbox_context** conte
     chosen.recovery = static_cast<pbox::worker::Recovery>(options->recovery);
     if (options->recover_timeout_ms > 0) chosen.recover_timeout_ms = options->recover_timeout_ms;
     chosen.on_worker_lost = static_cast<pbox::worker::LostPolicy>(options->on_worker_lost);
-    chosen.rejoin = options->rejoin == 1;
+    const bool is_elastic =
+        options->min_world_size > 0 && options->min_world_size < options->world_size;
+    if (is_elastic) chosen.min_world_size = options->min_world_size;
+    chosen.rejoin = options->rejoin == 1 || is_elastic;
     chosen.priority_policy = static_cast<pbox::wire::PriorityPolicy>(options->priority_policy);
     chosen.delivery = static_cast<pbox::wire::Delivery>(options->delivery);
     chosen.numerics = static_cast<pbox::wire::Numerics>(options->numerics);

@@ -29,6 +29,11 @@ Status check_choices(const pbox_options& options) {
     return invalid("rank " + std::to_string(options.rank) + " must be below world_size " +
                    std::to_string(options.world_size));
   }
+  if (options.min_world_size > options.world_size) {
+    return invalid("min_world_size " + std::to_string(options.min_world_size) +
+                   " must be at most world_size " + std::to_string(options.world_size) +
+                   " (0: the job begins with all ranks)");
+  }
   if (options.mode < PBOX_MODE_AGGREGATE || options.mode > PBOX_MODE_COLLECTIVE) {
     return invalid("mode " + std::to_string(options.mode) +
                    " is unknown: set PBOX_MODE_AGGREGATE, PBOX_MODE_OPTIMIZE or "

@@ -2,16 +2,27 @@
 #pragma once
 
 #include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
 #include "pbox/pbox.h"
 #include "worker/abi/thread_error.h"
 #include "worker/client.h"
+#include "worker/cuda/staging.h"
 
 struct pbox_context {
-  explicit pbox_context(pbox::worker::ClientOptions options) : client(std::move(options)) {}
+  explicit pbox_context(const pbox::worker::ClientOptions& options)
+      : rank(options.rank), world_size(options.world_size), client(options) {}
+  // The stagings end after the client has left its job, and before the client.
+  ~pbox_context() { static_cast<void>(client.leave()); }
+  const uint32_t rank;
+  const uint32_t world_size;
   pbox::worker::Client client;
+  std::mutex stagings_mutex;
+  std::map<int, std::unique_ptr<pbox::worker::cuda::Staging>> stagings;  // by CUDA device
 };
 
 namespace pbox::worker {

@@ -101,6 +101,7 @@ void read_environment(Environment& from, pbox_options* options) {
   from.read_number("PBOX_RANK", &options->rank);
   from.read_number("WORLD_SIZE", &options->world_size);
   from.read_number("PBOX_WORLD_SIZE", &options->world_size);
+  from.read_number("PBOX_MIN_WORLD_SIZE", &options->min_world_size);
   from.read_number("PBOX_WINDOW_BYTES", &options->window_bytes);
   from.read_number("PBOX_CHUNK_BYTES", &options->chunk_bytes);
   from.read_number("PBOX_JOIN_TIMEOUT_MS", &options->join_timeout_ms);

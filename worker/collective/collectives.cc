@@ -18,6 +18,9 @@ using wire::Verb;
 
 // A job needs slots for what is on its way and for what waits for the slowest rank.
 constexpr uint64_t kSlotsMin = 16;
+// Host memory of a slice: large enough that a copy reaches the bus's rate, small enough that copies
+// and the network overlap within one bucket of gradients.
+constexpr uint64_t kSliceBytes = 4u << 20;
 
 Error invalid(const std::string& message) {
   return {ErrorCode::kInvalidArgument, message};
@@ -30,6 +33,10 @@ wire::Dtype wire_dtype(const CollectiveCall& call) {
 
 uint64_t bytes_of(const CollectiveCall& call) {
   return call.verb == Verb::kBarrier ? 0 : call.count * wire::dtype_bytes(call.dtype);
+}
+
+bool has_segments(Verb verb) {
+  return verb == Verb::kAllGather || verb == Verb::kReduceScatter;
 }
 
 uint32_t digest_of(const CollectiveCall& call, uint64_t piece) {
@@ -63,8 +70,7 @@ std::vector<TensorSpec> Collectives::slots(uint64_t bytes, uint32_t chunk_bytes)
   return slots;
 }
 
-Status Collectives::check(const CollectiveRequest& request) const {
-  const CollectiveCall& call = request.call;
+Status Collectives::check(const CollectiveCall& call) const {
   const std::string what = wire::kVerbNames[static_cast<size_t>(call.verb)];
   if (call.verb == Verb::kBarrier) return ok_status();
   if (reduces(call.verb) && call.combine == Combine::kMean &&
@@ -80,7 +86,13 @@ Status Collectives::check(const CollectiveRequest& request) const {
   if (call.count > kBytesMax / wire::dtype_bytes(call.dtype) / options_.world_size) {
     return invalid(what + ": count " + std::to_string(call.count) + " is too large");
   }
-  if (call.count == 0) return ok_status();
+  return ok_status();
+}
+
+Status Collectives::check_buffers(const CollectiveRequest& request) const {
+  const CollectiveCall& call = request.call;
+  if (call.verb == Verb::kBarrier || call.count == 0) return ok_status();
+  const std::string what = wire::kVerbNames[static_cast<size_t>(call.verb)];
   const bool reads = call.verb != Verb::kBroadcast || call.root == options_.rank;
   const bool writes = call.verb != Verb::kBroadcast || call.root != options_.rank;
   if (reads && request.input == nullptr) return invalid(what + ": in must not be NULL");
@@ -98,8 +110,19 @@ uint64_t Collectives::pieces_of(const CollectiveCall& call) const {
   const uint64_t bytes = bytes_of(call);
   if (bytes == 0) return 1;
   const uint64_t pieces = (bytes + piece_bytes(call) - 1) / piece_bytes(call);
-  const bool has_segments = call.verb == Verb::kAllGather || call.verb == Verb::kReduceScatter;
-  return has_segments ? pieces * options_.world_size : pieces;
+  return has_segments(call.verb) ? pieces * options_.world_size : pieces;
+}
+
+uint64_t Collectives::pieces_per_slice(const CollectiveCall& call) const {
+  const uint64_t ranks = has_segments(call.verb) ? options_.world_size : 1;
+  return std::max<uint64_t>(kSliceBytes / piece_bytes(call) / ranks, 1) * ranks;
+}
+
+SliceShape Collectives::slices(const CollectiveCall& call) const {
+  const uint64_t ranks = has_segments(call.verb) ? options_.world_size : 1;
+  const uint64_t pieces = pieces_per_slice(call);
+  return {.bytes = pieces / ranks * piece_bytes(call),
+          .count = (pieces_of(call) + pieces - 1) / pieces};
 }
 
 // Where each rank has a segment of the buffer, the ranks take turns, so that all of them send and
@@ -107,12 +130,12 @@ uint64_t Collectives::pieces_of(const CollectiveCall& call) const {
 Collectives::Place Collectives::place_of(const CollectiveCall& call, uint64_t piece) const {
   const uint64_t bytes = bytes_of(call);
   if (bytes == 0) return {};
-  const bool has_segments = call.verb == Verb::kAllGather || call.verb == Verb::kReduceScatter;
-  const uint64_t ranks = has_segments ? options_.world_size : 1;
+  const bool is_segmented = has_segments(call.verb);
+  const uint64_t ranks = is_segmented ? options_.world_size : 1;
   Place place;
-  place.owner = has_segments ? static_cast<uint32_t>(piece % ranks) : call.root;
+  place.owner = is_segmented ? static_cast<uint32_t>(piece % ranks) : call.root;
   const uint64_t offset = piece / ranks * piece_bytes(call);
-  const uint64_t in_segment = has_segments ? place.owner * bytes + offset : offset;
+  const uint64_t in_segment = is_segmented ? place.owner * bytes + offset : offset;
   place.input = call.verb == Verb::kAllGather ? offset : in_segment;
   place.output = call.verb == Verb::kReduceScatter ? offset : in_segment;
   place.bytes = static_cast<uint32_t>(std::min(piece_bytes(call), bytes - offset));
@@ -158,7 +181,8 @@ Operation Collectives::operation_of(const Pending& pending, uint64_t piece, uint
 }
 
 Result<uint64_t> Collectives::start(const CollectiveRequest& request) {
-  if (const Status sound = check(request); !sound) return sound.error();
+  if (const Status sound = check(request.call); !sound) return sound.error();
+  if (const Status sound = check_buffers(request); !sound) return sound.error();
   auto pending = std::make_shared<Pending>();
   pending->request = request;
   CollectiveCall call = request.call;
@@ -171,6 +195,13 @@ Result<uint64_t> Collectives::start(const CollectiveRequest& request) {
     call.dtype = wire::Dtype::kU8;
   }
   pending->pieces = pending->left = pieces_of(call);
+  pending->ready = request.input_follows ? 0 : pending->pieces;
+  if (request.slice_callback != nullptr) {
+    const uint64_t most = pieces_per_slice(call);
+    for (uint64_t first = 0; first < pending->pieces; first += most) {
+      pending->left_in_slice.push_back(std::min(most, pending->pieces - first));
+    }
+  }
   pending->call = std::make_shared<const CollectiveCall>(call);
   pending_.emplace(call.number, pending);
   waiting_.push_back(std::move(pending));
@@ -180,23 +211,39 @@ Result<uint64_t> Collectives::start(const CollectiveRequest& request) {
 void Collectives::take_ready(std::vector<Operation>& ready) {
   while (has_ready()) {
     Pending& pending = *waiting_.front();
-    PBOX_CHECK(pending.started < pending.pieces);
+    PBOX_CHECK(pending.started < pending.ready && pending.ready <= pending.pieces);
     ready.push_back(operation_of(pending, pending.started, next_slot_));
-    slots_[next_slot_] = waiting_.front();
+    slots_[next_slot_] = {waiting_.front(), pending.started};
     next_slot_ = (next_slot_ + 1) % static_cast<uint32_t>(slots_.size());
     if (++pending.started == pending.pieces) waiting_.pop_front();
   }
 }
 
-std::optional<Collectives::Ended> Collectives::complete(uint32_t slot) {
+void Collectives::set_ready(uint64_t operation, uint64_t slices) {
+  const auto found = pending_.find(operation);
+  if (found == pending_.end()) return;  // it has failed
+  Pending& pending = *found->second;
+  PBOX_CHECK(pending.request.input_follows && slices > 0);
+  const uint64_t pieces = std::min(slices * pieces_per_slice(*pending.call), pending.pieces);
+  pending.ready = std::max(pending.ready, pieces);
+}
+
+std::optional<Collectives::Ended> Collectives::complete(uint32_t slot,
+                                                        std::vector<SliceEnded>* slices) {
   PBOX_CHECK(slot < slots_.size());
-  const auto pending = std::exchange(slots_[slot], nullptr);
+  const auto [pending, piece] = std::exchange(slots_[slot], {});
   if (pending == nullptr) return {};  // it has failed
   PBOX_CHECK(pending->left > 0);
+  const CollectiveRequest& request = pending->request;
+  if (!pending->left_in_slice.empty()) {
+    const uint64_t slice = piece / pieces_per_slice(*pending->call);
+    if (--pending->left_in_slice[slice] == 0 && slices != nullptr) {
+      slices->push_back({request.slice_callback, request.user, slice});
+    }
+  }
   if (--pending->left > 0) return {};
   pending_.erase(pending->call->number);
-  return Ended{pending->call->number, ErrorCode::kOk, pending->request.callback,
-               pending->request.user};
+  return Ended{pending->call->number, ErrorCode::kOk, request.callback, request.user};
 }
 
 std::vector<Collectives::Ended> Collectives::fail(ErrorCode status) {
@@ -207,8 +254,12 @@ std::vector<Collectives::Ended> Collectives::fail(ErrorCode status) {
   }
   pending_.clear();
   waiting_.clear();
-  std::fill(slots_.begin(), slots_.end(), nullptr);
+  std::fill(slots_.begin(), slots_.end(), Slot{});
   return ended;
+}
+
+void Collectives::run_callbacks(const std::vector<SliceEnded>& slices) {
+  for (const SliceEnded& one : slices) one.callback(one.user, one.slice);
 }
 
 void Collectives::run_callbacks(const std::vector<Ended>& ended) {
@@ -226,7 +277,7 @@ std::string Collectives::text(uint64_t operation) const {
 
 std::optional<uint32_t> Collectives::slot_of(uint64_t operation) const {
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
-    if (slots_[slot] != nullptr && slots_[slot]->call->number == operation) return slot;
+    if (is_busy(slot) && slots_[slot].pending->call->number == operation) return slot;
   }
   return {};
 }

@@ -23,8 +23,18 @@ namespace pbox::worker {
 // More than the bandwidth of most networks times the delay of the slowest rank.
 inline constexpr uint64_t kSlotBytesDefault = 32u << 20;
 
+// The part of an operation that another device copies at once (worker/cuda). Slice s covers the
+// bytes [s * bytes, (s + 1) * bytes) of each rank's segment, or of the whole buffer if the verb has
+// no segments.
+struct SliceShape {
+  uint64_t bytes = 0;
+  uint64_t count = 1;
+};
+
 // As pbox_collective_callback.
 using CollectiveCallback = void (*)(void* user, uint64_t operation, int status);
+// The I/O thread calls this when all pieces of a slice are complete. It runs before the callback.
+using SliceCallback = void (*)(void* user, uint64_t slice);
 
 struct CollectiveRequest {
   CollectiveCall call;  // its number is not used
@@ -33,6 +43,9 @@ struct CollectiveRequest {
   int32_t priority = 0;
   CollectiveCallback callback = nullptr;
   void* user = nullptr;
+  // The operation takes its turn now, but a piece is sent after set_ready() of its slice.
+  bool input_follows = false;
+  SliceCallback slice_callback = nullptr;
 };
 
 class Collectives {
@@ -53,6 +66,12 @@ class Collectives {
     void* user = nullptr;
   };
 
+  struct SliceEnded {
+    SliceCallback callback = nullptr;
+    void* user = nullptr;
+    uint64_t slice = 0;
+  };
+
   explicit Collectives(const Options& options);
 
   // Returns the tensors to join with: slots of `bytes` together.
@@ -60,14 +79,29 @@ class Collectives {
 
   // Returns an error that names the argument, or the operation's number.
   Result<uint64_t> start(const CollectiveRequest& request);
-  bool has_ready() const { return !waiting_.empty() && !is_busy(next_slot_); }
+  bool has_ready() const {
+    return !waiting_.empty() && !is_busy(next_slot_) &&
+           waiting_.front()->started < waiting_.front()->ready;
+  }
+  // Returns an error that names the argument.
+  Status check(const CollectiveCall& call) const;
+  // Returns how an operation with `input_follows` is divided. The call must be sound.
+  SliceShape slices(const CollectiveCall& call) const;
+  // The input of the first `slices` slices is there. An operation that has ended is ignored.
+  void set_ready(uint64_t operation, uint64_t slices);
+  // Whether the oldest operation that has pieces to send waits for set_ready().
+  bool awaits_input() const {
+    return !waiting_.empty() && waiting_.front()->started == waiting_.front()->ready;
+  }
   // Appends operations on slots that can start now.
   void take_ready(std::vector<Operation>& ready);
   // The slot's operation is complete. Returns the collective that ended with it, if one did.
-  std::optional<Ended> complete(uint32_t slot);
+  // Appends the slice that ended with it, if its collective has a slice_callback.
+  std::optional<Ended> complete(uint32_t slot, std::vector<SliceEnded>* slices = nullptr);
   // Ends everything in flight.
   std::vector<Ended> fail(ErrorCode status);
-  // Call it without the lock: callbacks may start operations.
+  // Call them without the lock: callbacks may start operations.
+  static void run_callbacks(const std::vector<SliceEnded>& slices);
   static void run_callbacks(const std::vector<Ended>& ended);
 
   bool is_pending(uint64_t operation) const { return pending_.contains(operation); }
@@ -86,8 +120,15 @@ class Collectives {
     std::shared_ptr<const CollectiveCall> call;
     CollectiveRequest request;
     uint64_t pieces = 0;   // in all
+    uint64_t ready = 0;    // pieces whose input is there
     uint64_t started = 0;  // pieces that have a slot
     uint64_t left = 0;     // pieces that are not complete
+    // Pieces of each slice that are not complete; empty without a slice_callback.
+    std::vector<uint64_t> left_in_slice;
+  };
+  struct Slot {
+    std::shared_ptr<Pending> pending;  // null: free
+    uint64_t piece = 0;
   };
   // A piece's place in the operation's buffers.
   struct Place {
@@ -96,10 +137,11 @@ class Collectives {
     uint32_t owner = 0;
   };
 
-  bool is_busy(uint32_t slot) const { return slots_[slot] != nullptr; }
-  Status check(const CollectiveRequest& request) const;
+  bool is_busy(uint32_t slot) const { return slots_[slot].pending != nullptr; }
+  Status check_buffers(const CollectiveRequest& request) const;
   uint64_t piece_bytes(const CollectiveCall& call) const;
   uint64_t pieces_of(const CollectiveCall& call) const;
+  uint64_t pieces_per_slice(const CollectiveCall& call) const;
   Place place_of(const CollectiveCall& call, uint64_t piece) const;
   Operation operation_of(const Pending& pending, uint64_t piece, uint32_t slot) const;
 
@@ -107,7 +149,7 @@ class Collectives {
   uint64_t next_number_ = 0;
   std::map<uint64_t, std::shared_ptr<Pending>> pending_;  // by number
   std::deque<std::shared_ptr<Pending>> waiting_;          // those that have pieces without a slot
-  std::vector<std::shared_ptr<Pending>> slots_;           // null: free
+  std::vector<Slot> slots_;
   uint32_t next_slot_ = 0;
   std::set<uint64_t> failed_;
 };

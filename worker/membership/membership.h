@@ -69,7 +69,9 @@ struct MembershipOptions {
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
   wire::GuardSpec guard = {};
-  bool rejoin = false;       // takes the place of a rank that the job has lost
+  bool rejoin = false;  // takes the place of a rank that the job has lost, or comes late
+  // Ranks with which an elastic job begins; each of its ranks has `rejoin`. 0: not elastic.
+  uint32_t min_world_size = 0;
   std::string restore = {};  // snapshot to begin with: "latest" or a number; empty: none
   wire::SyncSpec sync;
   // number of other boxes that keep a replica of weights and optimizer state

@@ -35,6 +35,7 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
   join.set_parts(options.parts);
   join.set_rank(options.rank);
   join.set_world_size(options.world_size);
+  join.set_min_world_size(options.min_world_size);
   join.set_mode(options.optimize ? 1 : 0);
   join.set_reduction(options.mean ? 1 : 0);
   join.set_collective(options.collective);

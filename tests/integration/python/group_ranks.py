@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import os
 import threading
+import time
 
 import torch
 import torch.distributed as dist
@@ -277,6 +278,33 @@ def works_and_futures(options, store):
     return returned
 
 
+def late_continuations(options, store):
+    """Registers continuations that call a collective. On rank 0 the futures have ended by then."""
+    start(options, store, timeout_s=10)
+    ones = torch.ones(3)
+
+    def tenfold(tensor):
+        again = dist.all_reduce(tensor * 10, async_op=True)
+        return again.get_future().wait()[0]
+
+    def pause():
+        if options["rank"] == 0:
+            time.sleep(0.3)
+
+    sums = []
+    for _ in range(5):
+        future = dist.all_reduce(ones.clone(), async_op=True).get_future()
+        pause()
+        chained = future.then(lambda ended: tenfold(ended.value()[0]))
+        pause()
+        sums.append(chained.then(lambda ended: tenfold(ended.value())))
+        dist.all_reduce(ones.clone())  # while continuations run
+
+    returned = [future.wait()[0].item() for future in sums]
+    dist.destroy_process_group()
+    return returned
+
+
 def several_groups(options, store):
     """Uses groups of some ranks, from a thread for each, at the same time."""
     start(options, store)
@@ -326,6 +354,17 @@ def connections(options, store):
     with_gloo = _connections(options["box"])
     dist.destroy_process_group()
     return ours, with_gloo
+
+
+def many(options, store):
+    """Returns a sum over many ranks, and how many TCP connections to others than the box there
+    are."""
+    start(options, store)
+    tensor = torch.full((1000,), options["rank"] + 1.0)
+    dist.all_reduce(tensor)
+    others = _connections(options["box"])
+    dist.destroy_process_group()
+    return tensor[999].item(), others
 
 
 def _fails(call):

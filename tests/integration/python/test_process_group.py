@@ -43,10 +43,19 @@ class ProcessGroupTest(BoxTestCase):
         self.assertEqual(second[:4], first[:4])
         self.assertEqual((first[4], second[4]), ([0, 0], [1, 1]))
 
+    def test_continuations_of_futures_that_have_ended_keep_the_order_of_the_other_ranks(self):
+        # 2 ranks: 1 + 1, times 10 on both ranks, twice.
+        for sums in self.run_ranks(group_ranks.late_continuations, 2, self.store()):
+            self.assertEqual(sums, [800.0] * 5)
+
     def test_ranks_connect_to_the_box_and_to_no_other_rank(self):
         for ours, with_gloo in self.run_ranks(group_ranks.connections, 3, self.store()):
             self.assertEqual(ours, 0)
             self.assertEqual(with_gloo, 2)
+
+    def test_sixteen_ranks_start_without_a_mesh_of_connections(self):
+        results = self.run_ranks(group_ranks.many, 16, self.store())
+        self.assertEqual(results, [(16 * 17 / 2, 0)] * 16)
 
     def test_several_groups_work_at_the_same_time(self):
         pairs = ((0, 1), (1, 2), (0, 2))

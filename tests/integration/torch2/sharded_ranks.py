@@ -12,13 +12,18 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+import networks
 import pbox.torch
 
 STEPS = 3
 
 
 def start(options, store, backend):
-    """Makes the default group with the backend. Creates the file `store`."""
+    """Makes the default group with the backend. Creates the file `store`, unless the ranks are in
+    networks of their own."""
+    if "networks" in options:
+        networks.start_group(options, backend, timeout_s=120)
+        return
     os.environ["PBOX_BOX"] = options["box"]
     os.environ["PBOX_JOB"] = options["job"]
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"

@@ -4,11 +4,12 @@ import unittest
 
 import numpy
 
+import networks
 import sharded_ranks
 from support import BoxTestCase
 
 
-class ShardedTest(BoxTestCase):
+class _Compared(BoxTestCase):
     def both(self, function, world_size, *arguments):
         """Yields (ours, gloo's) of what each rank returns."""
         results = [
@@ -23,9 +24,9 @@ class ShardedTest(BoxTestCase):
             for mine, other in zip(arrays, gloos[name], strict=True):
                 numpy.testing.assert_array_equal(mine, other, err_msg=name)
 
-    def test_ddp_fsdp_dtensor_checkpoints_and_functional_collectives(self):
-        for rank, (ours, gloos) in enumerate(self.both(
-                sharded_ranks.two_ranks, 2, self.temporary_path("checkpoint"))):
+    def compare_two_ranks(self, results):
+        """Checks what sharded_ranks.two_ranks() returns, as (ours, gloo's) for each rank."""
+        for rank, (ours, gloos) in enumerate(results):
             for saved, loaded in (ours[0].pop("checkpoint"), gloos[0].pop("checkpoint")):
                 for before, after in zip(saved, loaded, strict=True):
                     numpy.testing.assert_array_equal(before, after)
@@ -36,9 +37,26 @@ class ShardedTest(BoxTestCase):
             self.assertEqual(objects, [{"rank": 0}, {"rank": 1}])
             self.assertEqual(scattered, [str(rank)])
 
+
+class ShardedTest(_Compared):
+    def test_ddp_fsdp_dtensor_checkpoints_and_functional_collectives(self):
+        self.compare_two_ranks(self.both(sharded_ranks.two_ranks, 2,
+                                         self.temporary_path("checkpoint")))
+
     def test_hybrid_sharding_over_a_mesh_and_by_attach_hsdp(self):
         for ours, gloos in self.both(sharded_ranks.four_ranks, 4):
             self.compare(ours, gloos)
+
+
+class NetworksTest(networks.NetworksTestCase, _Compared):
+    """The ranks reach the box, and not one another."""
+
+    def test_ddp_fsdp_dtensor_checkpoints_and_functional_collectives(self):
+        folder = self.temporary_path("checkpoint")
+        ours = self.run_apart(sharded_ranks.two_ranks, None, folder, "pbox")
+        gloos = self.run_ranks(sharded_ranks.two_ranks, 2, self.temporary_path("store"), folder,
+                               "gloo")
+        self.compare_two_ranks(zip(ours, gloos))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "perf/rack/job.h"
 #include "perf/rack/spans.h"
 #include "perf/rack/trace.h"
 
@@ -30,6 +31,15 @@ TEST_CASE("no tensor vanishes, however small the scale makes it") {
   std::vector<uint64_t> elements;
   played_layers(sockeye_layers(), 1'000'000, elements);
   for (const uint64_t count : elements) CHECK(count >= 1);
+}
+
+TEST_CASE("an iteration that is under way counts in part, and none counts after the last") {
+  CHECK(iterations_within({10, 20, 30}, 0) == 0);
+  CHECK(iterations_within({10, 20, 30}, 5) == 0.5);
+  CHECK(iterations_within({10, 20, 30}, 25) == 1.75);
+  CHECK(iterations_within({10, 20, 30}, 60) == 3);
+  CHECK(iterations_within({10, 20, 30}, 1000) == 3);
+  CHECK(total_ms({10, 20, 30}) == 60);
 }
 
 TEST_CASE("spans cross a pipe unchanged and become events that a viewer pairs") {

@@ -29,6 +29,7 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   spec.replicated = options.replicated;
   spec.gated = options.gated;
   spec.partial = options.partial;
+  spec.is_collective = options.is_collective;
   spec.job_chunk_count = options.chunks + 1;
   for (uint32_t id = 0; id < options.chunks; ++id) {
     spec.chunks.push_back(

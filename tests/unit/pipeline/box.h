@@ -38,6 +38,7 @@ struct JobOptions {
   bool replicated = false;
   bool gated = false;
   bool partial = false;
+  bool is_collective = false;
   wire::GuardSpec guard = {};
 };
 

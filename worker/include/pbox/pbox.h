@@ -216,14 +216,13 @@ typedef struct pbox_options {
   uint32_t quorum; /* DROP: number of ranks, in [1, world_size] */
   /* PBOX_MODE_OPTIMIZE: start with the weights and optimizer state of a snapshot of this job
    * (`pboxctl snapshot`). A snapshot's number, or "latest", which starts with rank 0's weights if
-   * there is no snapshot yet. NULL or "": start without one. Equal on every rank.
-   * pbox_statistics.restored_snapshot says which snapshot was used. */
+   * there is none yet. NULL or "": start without one. Equal on every rank. The snapshot that was
+   * used is in pbox_statistics. */
   const char* restore;
   pbox_numerics numerics;
   /* 1: another box keeps a replica of the weights and the optimizer's state. The replica has each
    * round before its result is published, so no optimizer state is lost with a box. Needs
-   * PBOX_MODE_OPTIMIZE, PBOX_SYNC_BSP and at least two boxes. 0: no replica. Equal on every rank.
-   */
+   * PBOX_MODE_OPTIMIZE, PBOX_SYNC_BSP and two boxes. 0: no replica. Equal on every rank. */
   uint32_t replicas;
   /* For boxes only. 1: this job is such a replica. It has one rank, PBOX_MODE_AGGREGATE,
    * PBOX_RECOVERY_NONE and PBOX_DELIVERY_PULL. It stays on the box that `box` names, which keeps
@@ -232,14 +231,17 @@ typedef struct pbox_options {
   uint32_t backup;
   /* Folder of keys (`pboxctl keys job`) or token (`pboxctl keys token`), for boxes with keys:
    * control connections are then TLS, both sides prove who they are, and packets are authenticated.
-   * Needs the library libpbox_tls.so.1, which is searched as those of ports. NULL or "": no keys.
-   */
+   * Needs the library libpbox_tls.so.1, which is searched as those of ports. NULL or "": none. */
   const char* keys;
   pbox_guard guard;
   float guard_max_abs; /* finite and >= 0; 0 (default): every finite value is sound */
   /* PBOX_MODE_COLLECTIVE: bytes that can be in flight, of all operations; 0: 32 MiB. The box keeps
    * twice as many for the job. Larger operations take turns. Equal on every rank. */
   uint32_t collective_bytes;
+  /* Elastic jobs: the job begins once so many ranks are there and none has joined for 3 s
+   * (PBOX_MODE_OPTIMIZE: rank 0 among them). Others join while it runs. Implies `rejoin`; needs
+   * PBOX_LOST_PARTIAL and PBOX_SYNC_BSP. 0: it begins with all ranks. Equal on every rank. */
+  uint32_t min_world_size;
 } pbox_options;
 
 /* Sets every field to its default. */
@@ -254,10 +256,9 @@ PBOX_API void pbox_options_init_sized(pbox_options* options, size_t struct_size)
  * (bsp, asp, ssp, essp, pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE
  * (soft, lazy), PBOX_READS (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast,
  * ordered), PBOX_REPLICAS (0, 1), PBOX_KEYS, PBOX_GUARD (flag, reject, zero), PBOX_GUARD_MAX_ABS,
- * PBOX_COLLECTIVE_BYTES.
- * PBOX_RANK wins over RANK, PBOX_WORLD_SIZE over WORLD_SIZE. Strings point into the environment.
- * Returns PBOX_INVALID_ARGUMENT if a variable has a value that is not listed or not a number;
- * pbox_last_error(NULL) then names variable, value and remedy. */
+ * PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE. PBOX_RANK wins over RANK, PBOX_WORLD_SIZE over
+ * WORLD_SIZE. Strings point into the environment. Returns PBOX_INVALID_ARGUMENT if a variable has
+ * a value that is not listed or not a number; pbox_last_error(NULL) then says more. */
 PBOX_API pbox_status pbox_options_from_environment_sized(pbox_options* options, size_t struct_size);
 #define pbox_options_from_environment(options) \
   pbox_options_from_environment_sized((options), sizeof(pbox_options))

@@ -23,14 +23,15 @@ def dtype_code(dtype, what="dtype", known=None):
     return known[name]
 
 
-def describe(buffer, what="buffer", writable=False, known=None):
-    """Returns (address, element count, pbox_dtype) of a contiguous buffer in host memory.
-    `known`: as in dtype_code."""
+def describe(buffer, what="buffer", writable=False, known=None, on_device=False):
+    """Returns (address, element count, pbox_dtype) of a contiguous buffer in host memory, or with
+    `on_device` on a device. `known`: as in dtype_code."""
     code = dtype_code(buffer.dtype, what, known)
     if hasattr(buffer, "data_ptr"):
-        if buffer.device.type != "cpu":
+        if buffer.device.type != "cpu" and not on_device:
             raise InvalidArgument(
-                f"{what} is on {buffer.device}: PBox exchanges tensors in host memory only")
+                f"{what} is on {buffer.device}: pbox.Client exchanges tensors in host memory; "
+                "pbox.torch takes tensors on CUDA devices too")
         if not buffer.is_contiguous():
             raise InvalidArgument(f"{what} is not contiguous: pass {what}.contiguous()")
         return buffer.data_ptr(), buffer.numel(), code

@@ -1,4 +1,4 @@
-"""Finds, loads and checks libpbox.so, and declares the functions of pbox.h and collective.h."""
+"""Finds, loads and checks libpbox.so, and declares the functions of its headers."""
 
 import ctypes
 import functools
@@ -31,7 +31,7 @@ class Options(Structure):
         ("sync_probability", c_float), ("release", c_int32), ("reads", c_int32),
         ("quorum", c_uint32), ("restore", c_char_p), ("numerics", c_int32),
         ("replicas", c_uint32), ("backup", c_uint32), ("keys", c_char_p), ("guard", c_int32),
-        ("guard_max_abs", c_float), ("collective_bytes", c_uint32)]
+        ("guard_max_abs", c_float), ("collective_bytes", c_uint32), ("min_world_size", c_uint32)]
 
 
 class OptimizerOptions(Structure):
@@ -110,6 +110,12 @@ _PROTOTYPES = {
         (c_int, [_CONTEXT, c_int32, c_void_p, c_void_p, c_uint64, c_int, c_int32, c_uint32,
                  c_int32, COLLECTIVE_CALLBACK, c_void_p, POINTER(c_uint64)]),
     "pbox_wait_collective": (c_int, [_CONTEXT, c_uint64, c_uint32]),
+    "pbox_cuda_attach": (c_int, [_CONTEXT, c_int32, c_void_p, c_void_p]),
+    "pbox_cuda_collective":
+        (c_int, [_CONTEXT, c_int32, c_void_p, c_int32, c_void_p, c_void_p, c_uint64, c_int, c_int32,
+                 c_uint32, c_int32, POINTER(c_uint64)]),
+    "pbox_cuda_push": (c_int, [_CONTEXT, c_int32, c_void_p, c_uint32, c_void_p, c_uint32]),
+    "pbox_cuda_pull": (c_int, [_CONTEXT, c_int32, c_void_p, c_uint32, c_void_p]),
     "pbox_leave": (c_int, [_CONTEXT]),
     "pbox_destroy": (None, [_CONTEXT]),
     "pbox_last_error": (c_char_p, [_CONTEXT]),

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 from . import _buffer, _library, _options
+from ._collective import collective_arguments
+from ._cuda_calls import CudaCalls
 from .errors import (Closed, Forked, InvalidArgument, PboxError, SystemFailure, VersionMismatch,
                      error_for)
 
-VERBS = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2, "broadcast": 3, "barrier": 4}
-OPERATORS = {"sum": 0, "mean": 1, "min": 2, "max": 3}
 # A contiguous torch tensor in host memory, or a numpy array: the package imports neither.
 Buffer = Any
 OPTIMIZERS = {"sgd": 1, "momentum": 2, "nesterov": 3, "adam": 4, "adamw": 5}
@@ -51,15 +51,15 @@ class Tensor:
         self.dtype = dtype
 
 
-class Client:
+class Client(CudaCalls):
     """One rank of a job. Options that are not given come from the environment: PBOX_BOX, PBOX_JOB,
     PBOX_PORT, PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_CHUNK_BYTES,
     PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
     PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY,
     PBOX_DELIVERY, PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS,
     PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS, PBOX_REPLICAS, PBOX_KEYS, PBOX_GUARD,
-    PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES. pbox.h and docs/pytorch.md explain all options. In
-    short:
+    PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE. pbox.h and docs/pytorch.md
+    explain all options. In short:
 
     `port`: what carries packets. "socket", or "KIND:ARGUMENTS" of the library libpbox_KIND.so.1,
     for example "dpdk:DEVICE".
@@ -69,6 +69,8 @@ class Client:
     `on_worker_lost`: the other ranks "wait" lost_timeout_ms for a lost rank, then fail; or then
     continue without it ("partial"); or fail at once ("abort").
     `rejoin`: take the place of a rank that a running job has lost.
+    `min_world_size`: the job begins with so many ranks, and the others may join while it runs.
+    Needs on_worker_lost "partial".
     `priority_policy`: tensors are sent by their registered priority ("explicit"); in the order that
     rank 0 learns in the first round of gradients ("forward-order": the tensor started last is
     needed first); or in the order of the calls ("fifo").
@@ -140,7 +142,7 @@ class Client:
         self.rank = filled.rank
         self.world_size = filled.world_size
         self.wait_timeout_ms = filled.wait_timeout_ms
-        self.rejoin = filled.rejoin != 0
+        self.rejoin = filled.rejoin != 0 or 0 < filled.min_world_size < filled.world_size
         self.guard = next(name for name, value in _options.GUARDS.items() if value == filled.guard)
         _open_clients.add(self)
 
@@ -148,7 +150,7 @@ class Client:
         """Declares a tensor with the size and dtype of the buffer `like`. Call it before join, in
         the same order on every rank. A tensor with a larger `priority` is sent earlier. Returns the
         Tensor that the other methods take."""
-        _, element_count, dtype = _buffer.describe(like, name)
+        _, element_count, dtype = _buffer.describe(like, name, on_device=True)
         tensor_id = ctypes.c_uint32()
         self._call(self._library.pbox_register_tensor, name.encode(), element_count, dtype,
                    priority, ctypes.byref(tensor_id))
@@ -290,23 +292,13 @@ class Client:
 
         `callback(operation, error)` is called once on the I/O thread, as that of push_pull."""
         output = input if output is None else output
-        source, given, dtype = self._collective_buffer(input, "input", writable=False)
-        target, taken, output_dtype = self._collective_buffer(output, "output", writable=True)
-        count, wide = (taken, given) if verb == "reduce_scatter" else (given, taken)
-        times = self.world_size if verb in ("reduce_scatter", "all_gather") else 1
-        if wide != times * count or dtype != output_dtype:
-            raise InvalidArgument(
-                f"{verb} of {self.world_size} ranks: input has {given} elements of "
-                f"{_buffer.NAMES[dtype]}, output {taken} of {_buffer.NAMES[output_dtype]}; "
-                + ("they must be alike" if times == 1 else
-                   f"one must have {times} times the elements of the other, of the same dtype"))
+        call = collective_arguments(verb, input, output, op, root, priority, self.world_size)
         number = ctypes.c_uint64()
         token = next(self._tokens)
         self._operations[token] = (input, output), callback
         try:
-            self._call(self._library.pbox_collective, _options.choice("verb", verb, VERBS), source,
-                       target, count, dtype, _options.choice("op", op, OPERATORS), root, priority,
-                       self._collective_trampoline, token, ctypes.byref(number))
+            self._call(self._library.pbox_collective, *call, self._collective_trampoline, token,
+                       ctypes.byref(number))
         except PboxError:
             del self._operations[token]
             raise
@@ -416,19 +408,17 @@ class Client:
         return self._context
 
     def _address(self, tensor, buffer, writable):
-        address, element_count, dtype = _buffer.describe(buffer, tensor.name, writable)
+        return self._checked_address(tensor, _buffer.describe(buffer, tensor.name, writable))
+
+    @staticmethod
+    def _checked_address(tensor, described):
+        address, element_count, dtype = described
         if element_count != tensor.element_count or dtype != tensor.dtype:
             raise InvalidArgument(
                 f"{tensor.name} was registered as {tensor.element_count} elements of "
                 f"{_buffer.NAMES[tensor.dtype]}, but this buffer holds {element_count} of "
                 f"{_buffer.NAMES[dtype]}")
         return address
-
-    @staticmethod
-    def _collective_buffer(buffer, what, writable):
-        if buffer is None:
-            return None, 0, _buffer.DTYPES["float32"]
-        return _buffer.describe(buffer, what, writable, _buffer.COLLECTIVE_DTYPES)
 
     def _start(self, tensor, buffers, callback, function, *arguments):
         if callback is None:

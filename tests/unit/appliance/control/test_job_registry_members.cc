@@ -307,4 +307,41 @@ TEST_CASE("a barrier that waits for one who leaves instead goes on") {
   CHECK(messages[1].barrier_released().sequence() == 1);
 }
 
+TEST_CASE("an elastic job begins once enough ranks are there and nobody has come for a while") {
+  Desk desk;
+  const auto join_elastic = [](uint32_t rank) {
+    auto message = join_with(rank, 4, LostPolicy::kPartial);
+    message.mutable_join()->set_min_world_size(2);
+    message.mutable_join()->set_rejoins(true);
+    return message;
+  };
+  const ConnectionId first = desk.join(join_elastic(0));
+  desk.pass(5 * kSecond, {first});
+  CHECK(desk.take(first).empty());  // too few
+  const ConnectionId second = desk.join(join_elastic(2));
+  desk.pass(2 * kSecond, {first, second});
+  const ConnectionId third = desk.join(join_elastic(3));
+  desk.pass(2 * kSecond, {first, second, third});
+  CHECK(desk.take(first).empty());  // the third has just come
+  desk.pass(2 * kSecond, {first, second, third});
+  for (const ConnectionId id : {first, second, third}) {
+    const auto told = desk.take(id);
+    REQUIRE_FALSE(told.empty());
+    REQUIRE(told[0].has_session());
+    CHECK(std::vector<uint32_t>(told[0].session().absent_ranks().begin(),
+                                told[0].session().absent_ranks().end()) ==
+          std::vector<uint32_t>{1});
+  }
+  CHECK(desk.registry().totals().workers_excluded == 0);
+  const ConnectionId late = desk.join(join_elastic(1));
+  // As an excluded rank that comes back: the new membership goes to all ranks first.
+  auto told_late = desk.take(late);
+  told_late.erase(told_late.begin());
+  returned(told_late);
+  const auto told = desk.take(first);
+  REQUIRE(told.size() == 1);
+  REQUIRE(told[0].has_membership());
+  CHECK(told[0].membership().absent_ranks().empty());
+}
+
 }  // namespace pbox::control

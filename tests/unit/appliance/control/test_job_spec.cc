@@ -269,6 +269,27 @@ TEST_CASE("a guard is checked, and in mode optimize `reject` asks for verdicts")
   }
 }
 
+TEST_CASE("an elastic job has a bound, goes on without lost ranks, and has rounds to come at") {
+  proto::Join join = good_join();
+  join.set_world_size(4);
+  CHECK_FALSE(parse_join(join, {})->is_elastic());
+  join.set_min_world_size(4);
+  CHECK_FALSE(parse_join(join, {})->is_elastic());
+  join.set_min_world_size(5);
+  CHECK_THAT(parse_join(join, {}).error().message,
+             Contains("min_world_size 5 is above world_size 4"));
+  join.set_min_world_size(2);
+  join.set_rejoins(true);
+  CHECK_THAT(parse_join(join, {}).error().message, Contains("needs on_worker_lost partial"));
+  join.set_on_worker_lost(1);
+  CHECK(parse_join(join, {})->is_elastic());
+  CHECK(parse_join(join, {})->min_world_size == 2);
+  join.set_recovery(1);
+  join.mutable_sync()->set_model(static_cast<uint32_t>(wire::SyncModel::kAsp));
+  CHECK_THAT(parse_join(join, {}).error().message,
+             Contains("min_world_size 2 needs sync model bsp"));
+}
+
 TEST_CASE("guard reject needs sync model bsp, the other guards do not") {
   proto::Join join = good_join();
   join.set_recovery(1);

@@ -34,6 +34,7 @@ std::vector<Case> cases() {
   using optimizer::OptimizerKind;
   return {
       {[](auto& spec) { spec.world_size = 5; }, {"world_size: 5", "has 4"}},
+      {[](auto& spec) { spec.min_world_size = 1; }, {"min_world_size: 1", "has 0"}},
       {[](auto& spec) { spec.mode = pipeline::Mode::kAggregate; }, {"mode: 0", "has 1"}},
       {[](auto& spec) { spec.collective = true; }, {"collective: 1", "has 0"}},
       {[](auto& spec) { spec.reduction = pipeline::Reduction::kMean; }, {"reduction: 1", "has 0"}},

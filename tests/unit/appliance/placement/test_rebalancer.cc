@@ -1,14 +1,13 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "tests/unit/appliance/placement/world.h"
 
 namespace pbox::placement {
 namespace {
 
-constexpr RebalancerOptions kExploitOnly = {.seed = 5, .explore_probability = 0};
+constexpr RebalancerOptions kExploitOnly = {.seed = 5, .explore_share = 0};
 
 size_t count_of(const std::vector<Proposal>& proposals, DecisionKind kind) {
   return static_cast<size_t>(
@@ -30,41 +29,66 @@ TEST_CASE("a box at a quarter of its speed ends with a quarter of the others' sh
   }
 }
 
-TEST_CASE("equal boxes with noise are left alone, and rarely moved to if the noise is great") {
-  size_t moves = 0;
-  for (uint64_t seed = 1; seed <= 25; ++seed) {
+TEST_CASE("equal boxes with noise are left alone") {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
     for (const double noise : {0.0, 0.02, 0.1, 0.3}) {
       INFO("noise " << noise << ", seed " << seed);
       World world(8, 800, kExploitOnly, noise);
       world.rng = Rng(seed);
-      const std::vector<Proposal> proposals = world.run(2000);
-      if (noise < 0.3) CHECK(proposals.empty());
-      moves += count_of(proposals, DecisionKind::kExploit);
+      CHECK(world.run(2000).empty());
     }
   }
-  CHECK(moves < 62);  // 2 % of the 3125 windows of 16 observations
 }
 
-TEST_CASE("explorations of equal boxes are all undone, and become rarer") {
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
+TEST_CASE("a large difference is decided after a few observations, a small one after many") {
+  std::vector<size_t> needed;
+  for (const double slowdown : {4.0, 1.5, 1.15}) {
+    World world(4, 4000, kExploitOnly, 0.1);
+    world.speeds[2] /= slowdown;
+    size_t observations = 1;
+    while (!world.rebalancer.observe(world.observation())) REQUIRE(++observations < 200);
+    needed.push_back(observations);
+  }
+  CHECK(needed[0] <= 6);
+  CHECK(needed[1] > needed[0]);
+  CHECK(needed[2] > needed[1]);
+
+  World exact(4, 4000, kExploitOnly, 0);
+  exact.speeds[2] /= 4;
+  CHECK(exact.run(2).empty());
+  CHECK(exact.run(1).size() == 1);
+}
+
+TEST_CASE("explorations of equal boxes are all undone, and cost no more than their share") {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
     INFO("seed " << seed);
-    World world(4, 4000, {.seed = seed, .explore_probability = 1});
+    World world(4, 4000, {.seed = seed, .explore_share = 0.05});
     const std::vector<double> before = world.bytes();
-    const std::vector<Proposal> proposals = world.run(4000);
-    const size_t reverts = count_of(proposals, DecisionKind::kRevert);
-    CHECK(reverts >= 1);
-    CHECK(proposals.size() == 2 * reverts);
-    CHECK(count_of(proposals, DecisionKind::kExploit) == 0);
+    double seconds = 0;
+    double stalls = 0;
+    size_t explorations = 0;
+    for (int i = 0; i < 4000 || world.rebalancer.is_judging(); ++i) {
+      const Observation seen = world.observation();
+      seconds += seen.iteration_seconds;
+      const auto proposal = world.rebalancer.observe(seen);
+      if (!proposal) continue;
+      explorations += proposal->kind != DecisionKind::kRevert;
+      stalls += proposal->stall_seconds;
+      world.rebalancer.carried_out(proposal->stall_seconds);
+    }
+    CHECK(explorations >= 3);
+    CHECK(world.rebalancer.decision_count(DecisionKind::kRevert) == explorations);
+    CHECK(world.rebalancer.decision_count(DecisionKind::kExploit) == 0);
     CHECK(world.bytes() == before);
-    // 4000 observations have room for 200 decisions.
-    CHECK(reverts < 30);
+    // An iteration without explorations takes 1 s, and up to 3 % more by the noise.
+    CHECK(seconds + stalls < 4000 * 1.03 * 1.06);
   }
 }
 
 TEST_CASE("an exploration that changes nothing is undone") {
-  World world(4, 400, {.seed = 6, .explore_probability = 1});
+  World world(4, 400, {.seed = 6, .explore_share = 0.5});
   const std::vector<BoxIndex> before = world.rebalancer.box_of_chunk();
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 500 || world.rebalancer.is_judging(); ++i) {
     Observation seen = world.observation();
     seen.iteration_seconds = 1;  // the ranks compute for this long, whatever the boxes do
     if (world.rebalancer.observe(seen)) world.rebalancer.carried_out(0);
@@ -76,7 +100,7 @@ TEST_CASE("an exploration that changes nothing is undone") {
 
 TEST_CASE(
     "a bad exploration ends as soon as it is clearly slower, by reversing exactly its moves") {
-  World world(4, 4000, {.seed = 2, .explore_probability = 1});
+  World world(4, 4000, {.seed = 2, .explore_share = 0.5});
   std::optional<Proposal> exploration;
   while (!(exploration = world.rebalancer.observe(world.observation()))) {
   }
@@ -89,36 +113,51 @@ TEST_CASE(
     back = world.rebalancer.observe(world.observation());
     ++trial;
   }
-  CHECK(trial < kSamplesPerJudgement);
+  CHECK(trial < kTrialMax);
   CHECK(back->kind == DecisionKind::kRevert);
   CHECK(back->moves.size() == exploration->moves.size());
   world.rebalancer.carried_out(0);
   CHECK(world.rebalancer.box_of_chunk() == before);
 }
 
-TEST_CASE("an exploit that slowed the job down is undone, and repeated after ever longer pauses") {
+TEST_CASE("an exploit that slowed the job down is undone, and the next one needs more evidence") {
   World world(2, 2000, kExploitOnly, 0.01);
   const std::vector<BoxIndex> before = world.rebalancer.box_of_chunk();
-  std::vector<int> exploits_at;
-  int i = 0;
-  for (; exploits_at.size() < 6 || world.rebalancer.box_of_chunk() != before; ++i) {
+  std::vector<int> samples;  // by exploit
+  int since = 0;             // observations since the map last changed
+  for (int i = 0; samples.size() < 5 || world.rebalancer.box_of_chunk() != before; ++i) {
     REQUIRE(i < 2000);
     // Box 0 is the busiest, yet the job slows down as the chunks become more unevenly distributed.
     Observation seen = world.observation();
     const double spread = std::abs(seen.boxes[0].bytes - seen.boxes[1].bytes);
     seen.iteration_seconds = 3 + spread * 1e-6 + seen.boxes[1].busy_seconds * 1e-3;
     seen.boxes[0].busy_seconds *= 2;
+    ++since;
     const auto proposal = world.rebalancer.observe(seen);
     if (!proposal) continue;
-    if (proposal->kind == DecisionKind::kExploit) exploits_at.push_back(i);
+    if (proposal->kind == DecisionKind::kExploit) samples.push_back(since);
+    world.rebalancer.carried_out(0.01);
+    since = 0;
+  }
+  CHECK(samples[0] < 6);
+  CHECK(samples[1] >= 6);
+  CHECK(samples[2] >= 12);
+  CHECK(samples[4] >= static_cast<int>(kSamplesMin * kPatienceMax));
+  CHECK(world.rebalancer.decision_count(DecisionKind::kRevert) == samples.size());
+}
+
+TEST_CASE("a box that is slow for a few observations again and again is no longer followed") {
+  World world(3, 300, kExploitOnly);
+  std::vector<int> exploits_at;
+  for (int i = 0; i < 1200; ++i) {
+    world.speeds[1] = i % 40 < 5 ? 2.5e5 : 1e6;
+    const auto proposal = world.rebalancer.observe(world.observation());
+    if (!proposal) continue;
+    exploits_at.push_back(i);
     world.rebalancer.carried_out(0.01);
   }
-  for (size_t next = 2; next < exploits_at.size(); ++next) {
-    const int pause = exploits_at[next] - exploits_at[next - 1];
-    const int pause_before = exploits_at[next - 1] - exploits_at[next - 2];
-    CHECK((pause > pause_before || pause >= static_cast<int>(kCoolDownMax)));
-  }
-  CHECK(world.rebalancer.decision_count(DecisionKind::kRevert) == exploits_at.size());
+  REQUIRE_FALSE(exploits_at.empty());
+  CHECK(exploits_at.back() < 300);
 }
 
 TEST_CASE("the cost of a migration is weighed against its gain") {
@@ -139,7 +178,7 @@ TEST_CASE("the cost of a migration is weighed against its gain") {
 }
 
 TEST_CASE("explorations that would cost more than they can gain are not made") {
-  World world(4, 4000, {.seed = 1, .explore_probability = 1});
+  World world(4, 4000, {.seed = 1, .explore_share = 0.5});
   std::optional<Proposal> first;
   while (!(first = world.rebalancer.observe(world.observation()))) {
   }
@@ -176,7 +215,7 @@ TEST_CASE("boxes that the job does not wait for keep their chunks") {
 
 TEST_CASE("equal seeds give equal proposals, different seeds different ones") {
   const auto plans_of = [](uint64_t seed) {
-    World world(5, 1000, {.seed = seed, .explore_probability = 1});
+    World world(5, 1000, {.seed = seed, .explore_share = 0.5});
     std::vector<std::string> reasons;
     for (const Proposal& proposal : world.run(800)) reasons.push_back(proposal.reason);
     return reasons;
@@ -196,6 +235,7 @@ TEST_CASE("impossible observations are counted and change nothing") {
   };
   refused([](Observation& seen) { seen.boxes.pop_back(); });
   refused([](Observation& seen) { seen.iteration_seconds = -1; });
+  refused([](Observation& seen) { seen.rounds = -1; });
   refused([](Observation& seen) { seen.boxes[1].bytes = -1; });
   refused([](Observation& seen) {
     seen.boxes[0].busy_seconds = std::numeric_limits<double>::infinity();
@@ -204,7 +244,7 @@ TEST_CASE("impossible observations are counted and change nothing") {
 }
 
 TEST_CASE("every decision is counted and has its reason") {
-  World world(4, 400, {.seed = 3, .explore_probability = 0.5});
+  World world(4, 400, {.seed = 3, .explore_share = 0.2});
   world.speeds[1] /= 2;
   world.run(1000);
   uint64_t counted = 0;

@@ -7,7 +7,7 @@
 namespace pbox::placement {
 namespace {
 
-constexpr RebalancerOptions kExploitOnly = {.seed = 5, .explore_probability = 0};
+constexpr RebalancerOptions kExploitOnly = {.seed = 5, .explore_share = 0};
 
 }  // namespace
 
@@ -29,7 +29,7 @@ TEST_CASE("a box that drains loses all its chunks at once, to boxes that stay") 
 TEST_CASE("no proposal ever moves a chunk to a box that takes none") {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     INFO("seed " << seed);
-    World world(5, 500, {.seed = seed, .explore_probability = 1});
+    World world(5, 500, {.seed = seed, .explore_share = 0.5});
     Rng rng(seed);
     for (int i = 0; i < 600; ++i) {
       if (rng.below(20) == 0) {
@@ -39,6 +39,7 @@ TEST_CASE("no proposal ever moves a chunk to a box that takes none") {
       if (rng.below(50) == 0) world.speeds[rng.below(5)] = 1e5 + 1e6 * rng.unit();
       const auto proposal = world.rebalancer.observe(world.observation());
       if (!proposal) continue;
+      INFO(proposal->reason);
       for (const Move& move : proposal->moves) {
         BoxState state = world.rebalancer.boxes()[move.to].state;
         const auto& change = proposal->change;
@@ -93,7 +94,7 @@ TEST_CASE("the last active box keeps its chunks, and the reason says what to do"
   CHECK(world.rebalancer.decisions().back().reason ==
         "no box is active to take the chunks of b0, b1: activate one");
   world.rebalancer.set_state(1, BoxState::kActive);
-  world.run(static_cast<int>(kSamplesPerJudgement) + 1);
+  world.run(static_cast<int>(kTrialMax) + 1);
   CHECK(world.bytes()[0] == 0);
 }
 
@@ -103,7 +104,7 @@ TEST_CASE("a standby box that helps is found by exploring, and stays") {
   world.run(1);
   // The same boxes and map, but exploring.
   world.rebalancer = Rebalancer(world.chunk_bytes, world.rebalancer.box_of_chunk(),
-                                world.rebalancer.boxes(), {.seed = 1, .explore_probability = 1});
+                                world.rebalancer.boxes(), {.seed = 1, .explore_share = 0.5});
   world.run(1500);
   CHECK(world.rebalancer.boxes()[2].state == BoxState::kActive);
   for (const double bytes : world.bytes()) CHECK(bytes == Approx(1e6).epsilon(0.05));
@@ -111,7 +112,7 @@ TEST_CASE("a standby box that helps is found by exploring, and stays") {
 
 TEST_CASE(
     "a box that drains while its chunks are on their way is not made active by their arrival") {
-  World world(2, 2000, {.seed = 1, .explore_probability = 1});
+  World world(2, 2000, {.seed = 1, .explore_share = 0.5});
   world.rebalancer.set_state(1, BoxState::kStandby);
   world.run(1);
   std::optional<Proposal> proposal;
@@ -129,7 +130,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a box that leaves for good while its standby is on trial gets nothing back") {
-  World world(3, 3000, {.seed = 1, .explore_probability = 1});
+  World world(3, 3000, {.seed = 1, .explore_share = 0.5});
   std::optional<Proposal> proposal;
   while (!proposal || proposal->kind != DecisionKind::kScaleIn) {
     proposal = world.rebalancer.observe(world.observation());
@@ -152,7 +153,7 @@ TEST_CASE("a drain that was not carried out is proposed again after a pause") {
   CHECK(world.rebalancer.decisions().back().reason ==
         "drain was not carried out: b0 did not answer");
   CHECK(world.bytes()[0] > 0);
-  CHECK(world.run(kSamplesPerJudgement).empty());
+  CHECK(world.run(kTrialMax).empty());
   CHECK(world.run(1).size() == 1);
   CHECK(world.bytes()[0] == 0);
 }

@@ -11,28 +11,32 @@ import torch
 
 from ..client import Client
 from ..errors import Closed, InvalidArgument, PboxError, Timeout
+from . import _depth
+from ._device import classes, common_device
 
-_thread = threading.local()  # depth: see Channel; in_callback: True on libpbox's I/O threads
-
-
-def _depth():
-    return getattr(_thread, "depth", 0)
+_thread = threading.local()  # in_callback: True on libpbox's I/O threads
 
 
 class Operation:
     """Collectives that were started together and end together.
 
     `value` is what the future returns. `finish`, if any, runs on the I/O thread when the last
-    collective has ended, before anybody is told."""
+    collective has ended, before anybody is told.
+
+    An operation on a device is done when its results are in host memory. The copy back and `finish`
+    are queued on a stream from the start, in front of `event`, so nobody's thread waits for them.
+    """
 
     def __init__(self, channel, part_count, finish, value, timeout_s):
         self.error = None
         self.value = value
+        self.device = None  # one of _device.classes
+        self.event = None
         self.parts = []  # (client, number) of each collective that was started
         self.timeout_s = timeout_s
         self.deadline = time.monotonic() + timeout_s
         self.done = threading.Event()
-        self.depth = _depth()
+        self.depth = _depth.current()
         self._channel = channel
         self._missing = part_count
         self._finish = finish
@@ -41,7 +45,9 @@ class Operation:
         self._waited = False
 
     def part_ended(self, _, error):
-        """Called once for each collective, on the I/O thread."""
+        """Called once for each collective, on the I/O thread. For a device the thread pbox-device
+        calls it: the I/O thread must not wait for Python's lock, which its holder keeps during a
+        call of CUDA that waits for the streams, and they wait for the I/O thread."""
         _thread.in_callback = True
         if error is not None:
             self.end(self._channel.fail(error))
@@ -73,15 +79,34 @@ class Operation:
             self.done.set()
         self._channel.ended(self)
 
+    def take_results_behind(self, finish):
+        """For a device: has `finish` run behind the copies back, and marks the end of both."""
+        if finish is not None:
+            with torch.inference_mode():
+                self.device.run_behind(finish)
+        self.event = self.device.mark()
+
+    def is_done(self):
+        """Returns whether the operation has ended, and the device has passed it."""
+        return self.done.is_set() and (self.event is None or self.event.query())
+
     def wait(self, timeout_s=None):
         """Waits for the end. Raises the error that has ended the operation. Raises Timeout after
-        timeout_s; the operation then goes on."""
+        timeout_s; the operation then goes on.
+
+        For a device the current stream waits, and the thread only if it is given a timeout. A
+        failure that comes later is raised by the next operation."""
+        if self.event is not None:
+            self.device.wait(self.event)
+            if timeout_s is None and not self.done.is_set():
+                return
         if not self.done.wait(timeout_s):
             error = self._channel.late(self, timeout_s)
             if error is not None:
                 raise error
             self.done.wait()
-        self._waited = True
+        # Whether a device's operation has ended differs between ranks if no thread has waited.
+        self._waited = self.event is None or timeout_s is not None
         if self.error is not None:
             raise self.error
 
@@ -92,7 +117,7 @@ class Operation:
         with self._lock:
             if self._future is not None:
                 return self._future[1]
-            ended = torch.futures.Future()
+            ended = torch.futures.Future() if self.device is None else self.device.make_future()
             # An error that a continuation raises keeps its text on its way through DDP. One passed
             # to set_exception would arrive as a failed cast to a tensor.
             self._future = ended, ended.then(self._result)
@@ -109,19 +134,22 @@ class Operation:
     def _result(self, _):
         if self.error is not None:
             raise self.error
+        if self.event is not None:
+            self.device.wait(self.event)
         return self.value
 
 
 class _Lane:
-    """A job of the channel's ranks, with an order of operations of its own."""
+    """A job of the channel's ranks, with an order of operations of its own, and with its own
+    streams of each device: one lane's results must not wait for another's."""
 
     def __init__(self, depth, options):
         if depth > 0:
             options = {**options, "job": f"{options['job']}.{depth}"}
         self.client = Client(mode="collective", **options)
-        self.close = self.client.close
         self.start_lock = threading.Lock()
         self._joined = False
+        self._devices = {}  # by torch.device
 
     def join(self):
         """Joins the job with the first operation."""
@@ -129,12 +157,34 @@ class _Lane:
             self.client.join()
             self._joined = True
 
-    def start(self, operation, calls):
+    def close(self):
+        """Leaves the job, and frees everything."""
+        if not self._devices:
+            self.client.close()
+            return
+        # Memory is freed when the device has passed everything. Operations of other jobs may delay
+        # that, and the caller, which is the watch, has to see their deadlines.
+        self.client.leave()
+        threading.Thread(target=self.client.close, name="pbox-close", daemon=True).start()
+
+    def _device(self, device):
+        if device is not None and device not in self._devices:
+            self._devices[device] = classes[device.type](self.client, device)
+        return self._devices.get(device)
+
+    def start(self, operation, plan):
         """Starts an operation's collectives. Needs `start_lock`."""
-        for verb, source, target, options in calls:
-            number = self.client.collective(verb, source, target, callback=operation.part_ended,
-                                            **options)
+        device = operation.device = self._device(common_device(plan.tensors))
+        for verb, source, target, options in plan.calls:
+            if device is not None and source is not None:
+                number = device.collective(verb, source, target, **options)
+            else:
+                number = self.client.collective(verb, source, target,
+                                                callback=operation.part_ended, **options)
             operation.parts.append((self.client, number))
+        if device is not None:
+            device.keep(plan.tensors)
+            operation.take_results_behind(plan.finish)
 
 
 class Channel:
@@ -148,9 +198,9 @@ class Channel:
     wait for other operations, as PowerSGD's do. A continuation that starts an operation races with
     the threads that started the first ones, and every rank has to start operations in the same
     order. So it uses another lane, that is another job of the same ranks: operations of depth 0 are
-    started by the application's threads, those of depth n + 1 by continuations of futures of depth
-    n. Futures of one depth end in the order in which they were asked for, so each lane has one
-    order.
+    started by the application's threads, those of depth n + 1 by continuations that were registered
+    at depth n (_depth.py). Futures of one depth end in the order in which they were asked for, so
+    each lane has one order.
     """
 
     def __init__(self, timeout_s, advice, **options):
@@ -161,10 +211,11 @@ class Channel:
         self._options = options
         self._failure_lock = threading.Lock()
         self._pending = {}  # operations in the order of their start; values are not used
-        self._deliveries = {}  # by depth, the queue of a thread
+        self._deliveries = {}  # by depth, the queue of a thread; "device": that of pbox-device
         self._closed = threading.Event()
         self._process = os.getpid()
         self._lanes = {}
+        _depth.follow_futures()
         try:
             self.timeout_s = timeout_s or self._lane(0).client.wait_timeout_ms / 1000
             self._lane(0).join()
@@ -185,11 +236,12 @@ class Channel:
                 self._lanes[depth] = _Lane(depth, self._options)
             return self._lanes[depth]
 
-    def start(self, calls, *, finish=None, value=None, timeout_s=None):
-        """Starts collectives, each the arguments of Client.collective() as (verb, input, output,
-        options), and returns their Operation. A failed channel returns one that has failed; only
-        an argument that is refused raises."""
-        operation = Operation(self, len(calls), finish, value, timeout_s or self.timeout_s)
+    def start(self, plan, *, value=None, timeout_s=None):
+        """Starts a Plan's collectives, and returns their Operation. A failed channel returns one
+        that has failed; only an argument that is refused raises."""
+        on_host = common_device(plan.tensors) is None
+        operation = Operation(self, len(plan.calls), plan.finish if on_host else None, value,
+                              timeout_s or self.timeout_s)
         lane = self._lane(operation.depth)
         with lane.start_lock:
             if self.error is None:
@@ -197,16 +249,24 @@ class Channel:
                 _watch.expect(operation.deadline)
                 try:
                     lane.join()
-                    lane.start(operation, calls)
+                    lane.start(operation, plan)
                 except InvalidArgument as error:
                     if not operation.parts:
                         del self._pending[operation]
                         raise
                     self.fail(error)
-                except PboxError as error:
+                except RuntimeError as error:  # a PboxError, or torch's, on a device
                     self.fail(error)
-        if self.error is not None or not calls:
+        if self.error is not None or not plan.calls:
             operation.end(self.error)
+        elif operation.device is not None:
+            self._deliver("device", operation, _end_device_operations)
+        return operation
+
+    def failed(self):
+        """Returns an Operation that has failed with the channel's error."""
+        operation = Operation(self, 0, None, None, self.timeout_s)
+        operation.end(self.error)
         return operation
 
     def ended(self, operation):
@@ -215,12 +275,16 @@ class Channel:
 
     def deliver(self, operation):
         """Has the operation's future ended by the thread of its depth, after earlier ones."""
+        self._deliver(operation.depth, operation, _end_futures, operation.depth + 1)
+
+    def _deliver(self, key, operation, run, *arguments):
+        """Gives the operation to the thread of that key."""
         with self._failure_lock:
-            waiting = self._deliveries.get(operation.depth)
+            waiting = self._deliveries.get(key)
             if waiting is None:
-                waiting = self._deliveries[operation.depth] = queue.SimpleQueue()
-                threading.Thread(target=_end_futures, args=(waiting, operation.depth + 1),
-                                 name="pbox-futures", daemon=True).start()
+                waiting = self._deliveries[key] = queue.SimpleQueue()
+                threading.Thread(target=run, args=(waiting, *arguments), daemon=True,
+                                 name="pbox-device" if key == "device" else "pbox-futures").start()
         waiting.put(operation)
 
     def fail(self, error):
@@ -233,6 +297,14 @@ class Channel:
                               else PboxError(f"{type(error).__name__}: {text}"))
                 self.failure = self.error
         _watch.close(self)
+        return self.error
+
+    def settled_error(self):
+        """Returns the channel's error. If a device has passed an operation, its failure is noted
+        before."""
+        for operation in tuple(self._pending):
+            if operation.event is not None and operation.event.query():
+                operation.done.wait(operation.timeout_s)
         return self.error
 
     def close(self, error=None):
@@ -289,11 +361,29 @@ class Channel:
 
 def _end_futures(waiting, depth):
     """Ends the futures of one depth of a channel, one after another."""
-    _thread.depth = depth
+    _depth.begin_thread(depth)
     for operation in iter(waiting.get, None):
         operation.done.wait()
         operation.complete_future()
         del operation  # its tensors may be large
+
+
+def _end_device_operations(waiting):
+    """Ends a channel's operations on devices, one after another."""
+    for operation in iter(waiting.get, None):
+        for client, number in operation.parts:
+            error = None
+            while not operation.done.is_set():
+                try:
+                    client.wait_collective(number)
+                    break
+                except Timeout:
+                    continue  # the watch knows the deadline
+                except PboxError as failure:
+                    error = failure
+                    break
+            operation.part_ended(number, error)
+        del operation
 
 
 class _Watch:

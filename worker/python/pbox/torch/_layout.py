@@ -39,5 +39,6 @@ def like(gradient, parameter):
     """Returns the gradient in the parameter's order of memory, as a copy if it has another."""
     if gradient.stride() == parameter.stride():
         return gradient
-    ordered = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
+    ordered = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype,
+                                  device=parameter.device)
     return ordered.copy_(gradient)

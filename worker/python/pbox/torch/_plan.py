@@ -1,5 +1,5 @@
 """Which collectives of libpbox carry out an operation of torch.distributed, and what this rank does
-before and after them."""
+before and after them. On a CUDA device, all of that is queued on streams."""
 
 import torch
 import torch.distributed as dist
@@ -35,11 +35,11 @@ def _operator(op):
 
 
 def _flat(tensor):
-    """Returns a tensor's elements in host memory, one after another: a view if they lie so."""
+    """Returns a tensor's elements, one after another: a view if they lie so."""
     if tensor.layout != torch.strided:
         raise InvalidArgument(f"a tensor of layout {tensor.layout} cannot be sent: pass "
                               "tensor.to_dense()")
-    return _view(tensor.detach().resolve_conj().resolve_neg().contiguous().cpu())
+    return _view(tensor.detach().resolve_conj().resolve_neg().contiguous())
 
 
 def _view(tensor):
@@ -55,10 +55,11 @@ def _wire(flat):
 
 class Plan:
     """Collects the `calls` of one or more operations, for Channel.start(), and what has to be done
-    when they have ended, `finish`."""
+    when they have ended, `finish`. `tensors` are those that both use."""
 
     def __init__(self, rank, world_size):
         self.calls = []
+        self.tensors = []
         self._rank = rank
         self._world_size = world_size
         self._finishers = []  # the last one runs first
@@ -77,15 +78,18 @@ class Plan:
 
     def _call(self, verb, source=None, target=None, **options):
         self.calls.append((verb, source, target, options))
+        self.tensors += [tensor for tensor in (source, target) if tensor is not None]
 
     def _target(self, tensor, load=False):
         """Returns the flat tensor that receives a result. It is a copy, which is written back at
         the end, if the elements lie elsewhere or with gaps. With `load` it has the values."""
         tensor = tensor.detach()
-        if tensor.device.type == "cpu" and tensor.layout == torch.strided and (
+        self.tensors.append(tensor)
+        if tensor.layout == torch.strided and (
                 tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()):
             return _view(tensor)
-        copy = _flat(tensor) if load else torch.empty(tensor.numel(), dtype=tensor.dtype)
+        copy = _flat(tensor) if load else torch.empty(tensor.numel(), dtype=tensor.dtype,
+                                                      device=tensor.device)
         self._finishers.append(lambda: _write_back(tensor, copy))
         return copy
 
@@ -143,7 +147,8 @@ class Plan:
         most = max(sizes)
         if flat.numel() < most:
             flat = torch.cat([flat, flat.new_zeros(most - flat.numel())])
-        everything = torch.empty(self._world_size * most, dtype=flat.dtype)
+        everything = flat.new_empty(self._world_size * most)
+        self.tensors += outputs
         rows = everything.view(self._world_size, most)
         self._finishers.append(lambda: [
             _write_back(output.detach(), row[:size])
@@ -163,7 +168,8 @@ class Plan:
         if self._rank == root:
             together = torch.cat([_flat(source) for source in sources])
         else:
-            together = torch.empty(self._world_size * output.numel(), dtype=output.dtype)
+            together = torch.empty(self._world_size * output.numel(), dtype=output.dtype,
+                                   device=output.device)
         mine = together.view(self._world_size, output.numel())[self._rank]
         target = self._target(output)
         self._finishers.append(lambda: target.copy_(mine))
@@ -184,6 +190,7 @@ class Plan:
                 first = sum(split[:self._rank])
                 _write_back(output.detach(), row[first:first + split[self._rank]])
 
+        self.tensors += outputs
         self._finishers.append(distribute)
         self._gather(padded, everything)
 
@@ -203,7 +210,7 @@ class Plan:
         if source.is_complex() and name in ("SUM", "AVG"):
             source, target = (torch.view_as_real(flat).reshape(-1) for flat in (source, target))
         if factor is not None:
-            factor = factor.cpu() if torch.is_tensor(factor) else factor
+            factor = factor.to(source.device) if torch.is_tensor(factor) else factor
             source = (source * factor).to(source.dtype)
         verb = "reduce_scatter" if scatter else "all_reduce"
         if source.dtype not in _SUMMED or name not in (*_BOX_OPERATORS, "AVG"):
@@ -239,5 +246,3 @@ class Plan:
 
 def _write_back(tensor, flat):
     tensor.copy_(flat.view(tensor.shape))
-    if tensor.is_cuda:  # the copy was queued on this thread's stream
-        torch.cuda.current_stream(tensor.device).synchronize()

@@ -27,7 +27,8 @@ class Work(dist.Work):
 
     def wait(self, timeout=datetime.timedelta(0)):
         """Waits for the end; raises the error that the operation has ended with. After `timeout`
-        it raises Timeout, which names the rank that is late; the operation goes on."""
+        it raises Timeout, which names the rank that is late; the operation goes on. On a CUDA
+        device and without `timeout` the current stream waits, and not the thread."""
         seconds = timeout.total_seconds()
         self._operation.wait(seconds if seconds > 0 else None)
         self._observed()
@@ -41,7 +42,7 @@ class Work(dist.Work):
 
     def is_completed(self):
         """Returns whether the operation has ended, also with an error."""
-        return self._operation.done.is_set()
+        return self._operation.is_done()
 
     def is_success(self):
         """Returns whether the operation has ended without an error."""

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from ..client import Client
 from ..errors import PboxError, ResourceExhausted, SystemFailure
 from ._channel import Channel
+from ._device import common_device
 from ._plan import Plan
 from ._ranks import with_process_group
 
@@ -64,15 +65,16 @@ class DDPCommHook:
             return self._start(bucket).future()
         except Exception as error:  # pylint: disable=broad-except; the Future has to carry it
             self._channel.fail(error)
-            return self._channel.start([]).future()  # has failed, with the same error
+            return self._channel.failed().future()
 
     def _start(self, bucket):
         buffer = bucket.buffer()
         plan = Plan(self.client.rank, self.client.world_size)
         plan.all_reduce(buffer, dist.ReduceOp.AVG, priority=bucket.index())
-        if self._channel.error is None and buffer.device.type == "cpu":
+        # On a device the memory that the port reads is libpbox's, which registers it.
+        if self._channel.error is None and common_device(plan.tensors) is None:
             self._memory.register(bucket)
-        return self._channel.start(plan.calls, finish=plan.finish, value=buffer)
+        return self._channel.start(plan, value=buffer)
 
     def close(self) -> None:
         """Leaves the job, after which gradients cannot be exchanged. May be called again."""

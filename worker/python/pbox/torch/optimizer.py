@@ -14,6 +14,7 @@ import torch
 from ..client import Client
 from ..errors import InvalidArgument
 from . import _layout
+from ._device import classes, common_device
 from ._sent import sent_gradient
 from .hyper_parameters import HyperParameters
 from ._ranks import with_process_group
@@ -22,7 +23,7 @@ from ._ranks import with_process_group
 class _Slot:
     """A parameter, its tensor in the job, and its progress in this step."""
 
-    __slots__ = ("parameter", "tensor", "weights", "sent", "pushed", "pending")
+    __slots__ = ("parameter", "tensor", "weights", "sent", "pushed", "pending", "device", "event")
 
     def __init__(self, parameter, tensor, weights):
         self.parameter = parameter
@@ -31,6 +32,8 @@ class _Slot:
         self.sent = sent_gradient(parameter)
         self.pushed = False  # in this step
         self.pending = False  # its new weights may not have arrived yet
+        self.device = None  # one of _device.classes; None: libpbox reads and writes in place
+        self.event = None  # on a device: behind the copy of the new weights, if that is queued
 
 
 class _Layer:
@@ -156,8 +159,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 slot.tensor, hyper.lr_scales[index], hyper.weight_decays[index])
 
     def _init_weights(self):
+        devices = {}  # by torch.device
         for slot in self._slots:
-            self.client.init_weights(slot.tensor, slot.weights)
+            device = common_device([slot.weights])
+            if device is None:
+                self.client.init_weights(slot.tensor, slot.weights)
+            else:
+                if device not in devices:
+                    devices[device] = classes[device.type](self.client, device)
+                slot.device = devices[device]
+                slot.device.push(slot.tensor, slot.weights, initial_weights=True)
             slot.pending = True
         self.synchronize()
 
@@ -212,8 +223,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._wait(slot)
         # Replaced, so that zero_grad() cannot overwrite what libpbox may still read.
         slot.parameter.grad = slot.sent
-        gradient = _layout.like(gradient, slot.parameter)
-        self.client.push_pull(slot.tensor, _layout.flat(gradient), slot.weights)
+        gradient = _layout.flat(_layout.like(gradient, slot.parameter))
+        if slot.device is None:
+            self.client.push_pull(slot.tensor, gradient, slot.weights)
+        else:
+            slot.device.push(slot.tensor, gradient)
+            slot.event = None
         slot.pushed = slot.pending = True
 
     def _open_step(self):
@@ -251,7 +266,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _wait(self, slot):
         if slot.pending:
             self.client.wait(slot.tensor)
+            if slot.device is not None:  # the device waits for the copy of the new weights
+                self._queue_copy(slot)
+                slot.device.wait(slot.event)
             slot.pending = False
+
+    @staticmethod
+    def _queue_copy(slot):
+        """On a device: has the new weights copied there when they come."""
+        if slot.device is not None and slot.event is None:
+            slot.event = slot.device.pull(slot.tensor, slot.weights)
 
     @property
     def skips_nonfinite(self) -> bool:
@@ -286,6 +310,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._verdict = self.client.last_step()
         return self._verdict
 
+    def contributors(self) -> int:
+        """Returns how many ranks were in the last step that has arrived, the minimum over all
+        parameters. Below the world size only with on_worker_lost="partial"."""
+        return min(self.client.contributors(slot.tensor) for slot in self._slots)
+
     def synchronize(self) -> None:
         """Waits until all new weights are in place."""
         self._wait_for(self._slots)
@@ -311,6 +340,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if not slot.pushed:
                 gradient = slot.parameter.grad
                 self._push(slot, torch.zeros_like(slot.parameter) if gradient is None else gradient)
+        # Copies are queued in the order of the next forward, in which the new weights come.
+        for slot in self._slots:
+            self._queue_copy(slot)
         if not self._root_called:
             self.synchronize()
         self._end_step()

@@ -63,7 +63,30 @@ class ProcessGroup(dist.ProcessGroup):
                                    inner)
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
+    def split_group(self, new_ranks, timeout=None, opts=None, group_name=None, group_desc=None,
+                    device_types=None):
+        """Makes a group of some of this group's ranks, for dist.split_group(). Returns None on the
+        others, which need not call it. It joins a job of its own, as any group does."""
+        del opts, device_types  # no options; every group serves all devices
+        ranks = sorted(new_ranks)
+        if self._rank not in ranks:
+            return None
+        name = group_name or "split " + "-".join(map(str, ranks))
+        group = ProcessGroup(dist.PrefixStore(f"{name}/", self._store), ranks.index(self._rank),
+                             len(ranks),
+                             timeout or datetime.timedelta(seconds=self._channel.timeout_s))
+        group._set_group_name(name)
+        group._set_group_desc(group_desc or "undefined")
+        return group
+
+    def get_group_store(self):
+        """Returns the store that the group was made with."""
+        return self._store
+
     # pylint: disable=invalid-name,missing-function-docstring; torch's names, torch's contracts
+    def _get_backend(self, device):
+        return _BackendView(super()._get_backend(device))
+
     def getBackendName(self):
         return "pbox"
 
@@ -74,8 +97,9 @@ class ProcessGroup(dist.ProcessGroup):
         return self._size
 
     def errored(self):
-        """Returns the error that has ended the job on this rank, or None."""
-        return self._channel.error
+        """Returns the error that has ended the job on this rank, or None. It knows of all
+        operations that the device has passed, and of those that a thread has waited for."""
+        return self._channel.settled_error()
 
     def statistics(self):
         """Returns the counters of this rank's exchange with the box, as Client.statistics()."""
@@ -104,7 +128,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _start(self, plan, value, options=None):
         """Starts a plan's collectives, and returns their Work. `value`: what its future returns."""
         timeout_s = options.timeout.total_seconds() if options is not None else 0
-        operation = self._channel.start(plan.calls, finish=plan.finish, value=value,
+        operation = self._channel.start(plan, value=value,
                                         timeout_s=timeout_s if timeout_s > 0 else None)
         work = Work(operation)
         if getattr(self._coalesced, "works", None) is not None:
@@ -147,7 +171,7 @@ class ProcessGroup(dist.ProcessGroup):
         plan = self._plan()
         plan.all_gather(everything, mine)
         timeout_s = opts.timeout.total_seconds()
-        self._channel.start(plan.calls, timeout_s=timeout_s if timeout_s > 0 else None).wait()
+        self._channel.start(plan, timeout_s=timeout_s if timeout_s > 0 else None).wait()
         return everything.tolist()
 
     def reduce(self, tensors, opts):
@@ -277,6 +301,29 @@ class ProcessGroup(dist.ProcessGroup):
             gloo, self._gloo = self._gloo, None
         if gloo is not None and hasattr(gloo, how):
             getattr(gloo, how)()
+
+
+class _BackendView:
+    """The inner backend as torch's Python code sees it. dist.split_group() and DeviceMesh ask
+    whether groups can be split, and give `options` back to ProcessGroup.split_group()."""
+
+    supports_splitting = True
+    options = None
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def name(self):
+        return "pbox"
+
+    def perform_nocolor_split(self, _):
+        """Ranks that are not in a new group take no part in it."""
+
+    def _set_sequence_number_for_group(self):
+        """The job numbers its operations."""
 
 
 _HAS_BACKENDS = hasattr(dist.ProcessGroup, "_register_backend")  # torch 2

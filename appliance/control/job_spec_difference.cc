@@ -1,0 +1,106 @@
+// In which field two descriptions of one job differ.
+#include <algorithm>
+
+#include "appliance/control/field_text.h"
+#include "appliance/control/job_spec.h"
+#include "appliance/control/sync_spec.h"
+
+namespace pbox::control {
+namespace {
+
+template <typename T>
+std::optional<std::string> differs(const std::string& what, const T& job, const T& worker) {
+  if (job == worker) return std::nullopt;
+  return what + ": " + number(worker) + ", but the job has " + number(job);
+}
+
+std::optional<std::string> tensor_difference(const TensorSpec& job, const TensorSpec& worker,
+                                             size_t index) {
+  const std::string where = "tensor " + std::to_string(index) + " (" + quoted(worker.name) + ")";
+  if (job.name != worker.name) {
+    return "tensor " + std::to_string(index) + ": named " + quoted(worker.name) +
+           ", but the job has " + quoted(job.name);
+  }
+  if (auto difference = differs(where + " elements", job.elements, worker.elements)) {
+    return difference;
+  }
+  if (job.dtype != worker.dtype) {
+    return where + " dtype: " + wire::to_string(worker.dtype) + ", but the job has " +
+           wire::to_string(job.dtype);
+  }
+  if (auto difference =
+          differs(where + " first_element", job.first_element, worker.first_element)) {
+    return difference;
+  }
+  if (auto difference = differs(where + " priority", job.priority, worker.priority)) {
+    return difference;
+  }
+  if (auto difference = differs(where + " lr_scale", job.lr_scale, worker.lr_scale)) {
+    return difference;
+  }
+  return differs(where + " weight_decay", job.weight_decay, worker.weight_decay);
+}
+
+}  // namespace
+
+std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& worker) {
+  if (auto found = differs("parts", job.parts, worker.parts)) return found;
+  if (auto found = differs("world_size", job.world_size, worker.world_size)) return found;
+  if (auto found = differs("min_world_size", job.min_world_size, worker.min_world_size)) {
+    return found;
+  }
+  if (auto found = differs("mode", int(job.mode), int(worker.mode))) return found;
+  if (auto found = differs("collective", int(job.collective), int(worker.collective))) {
+    return found;
+  }
+  if (auto found = differs("reduction", int(job.reduction), int(worker.reduction))) return found;
+  if (auto found = differs("on_worker_lost", int(job.on_worker_lost), int(worker.on_worker_lost))) {
+    return found;
+  }
+  if (auto found = differs("recovery", int(job.recovery), int(worker.recovery))) return found;
+  if (auto found = sync_difference(job.sync, worker.sync)) return found;
+  if (auto found =
+          differs("priority_policy", int(job.priority_policy), int(worker.priority_policy))) {
+    return found;
+  }
+  if (auto found = differs("delivery", int(job.delivery), int(worker.delivery))) return found;
+  if (auto found = differs("replicas", job.replicas, worker.replicas)) return found;
+  if (auto found = differs("is_backup", int(job.is_backup), int(worker.is_backup))) return found;
+  if (auto found = differs("numerics", int(job.numerics), int(worker.numerics))) return found;
+  if (auto found = differs("chunk_bytes", job.chunk_bytes, worker.chunk_bytes)) return found;
+  if (job.restore != worker.restore) {
+    return "restore: " + quoted(worker.restore) + ", but the job has " + quoted(job.restore);
+  }
+  const auto &a = job.optimizer, &b = worker.optimizer;
+  if (auto found = differs("optimizer.kind", int(a.kind), int(b.kind))) return found;
+  if (auto found = differs("optimizer.learning_rate", a.learning_rate, b.learning_rate)) {
+    return found;
+  }
+  if (auto found = differs("optimizer.momentum", a.momentum, b.momentum)) return found;
+  if (auto found = differs("optimizer.beta1", a.beta1, b.beta1)) return found;
+  if (auto found = differs("optimizer.beta2", a.beta2, b.beta2)) return found;
+  if (auto found = differs("optimizer.epsilon", a.epsilon, b.epsilon)) return found;
+  if (auto found = differs("optimizer.max_grad_norm", job.max_grad_norm, worker.max_grad_norm)) {
+    return found;
+  }
+  if (auto found = differs("optimizer.skip_nonfinite", int(job.skip_nonfinite),
+                           int(worker.skip_nonfinite))) {
+    return found;
+  }
+  if (auto found = differs("guard", int(job.guard.policy), int(worker.guard.policy))) return found;
+  if (auto found = differs("guard_max_abs", job.guard.max_abs, worker.guard.max_abs)) return found;
+  if (job.filled_parts != worker.filled_parts) return "filled_parts: another list of parts";
+  const size_t common = std::min(job.tensors.size(), worker.tensors.size());
+  for (size_t index = 0; index < common; ++index) {
+    if (auto found = tensor_difference(job.tensors[index], worker.tensors[index], index)) {
+      return found;
+    }
+  }
+  if (job.tensors.size() == worker.tensors.size()) return std::nullopt;
+  const bool worker_has_more = worker.tensors.size() > common;
+  const auto& longer = worker_has_more ? worker.tensors : job.tensors;
+  return "tensor " + std::to_string(common) + " (" + quoted(longer[common].name) + ") is " +
+         (worker_has_more ? "in this worker's list only" : "missing from this worker's list");
+}
+
+}  // namespace pbox::control
