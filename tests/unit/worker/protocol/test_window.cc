@@ -74,8 +74,8 @@ class Path {
   std::deque<Flying> flying_;
 };
 
-Window make_window() {
-  Window window(kSlackNs);
+Window make_window(uint64_t slack_ns = kSlackNs) {
+  Window window(slack_ns);
   window.fit(kChunk);
   return window;
 }
@@ -181,7 +181,7 @@ TEST_CASE("a chunk that was probed is not a sample") {
 }
 
 TEST_CASE("at least two chunks are in flight, however short the path") {
-  Window window(kChunk, 0);
+  Window window = make_window(0);
   Path path(1'250'000'000, 0);
   path.run(window, kSecond / 100);
   CHECK(window.bytes(path.now_ns) >= 2 * kChunk);
