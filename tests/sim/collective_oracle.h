@@ -75,8 +75,8 @@ class CollectiveOracle {
   uint32_t rejected_call_ = 0;
   uint64_t rejected_element_ = 0;  // index into the input
   std::vector<bool> is_agreed_;    // by place: all ranks have the same piece there
-  // What was computed so far, because boxes and ranks compare with it time and again: values by
-  // rank and call, results by call and piece.
+  // Values and results are computed once and kept, because boxes and ranks are compared with them
+  // again and again: values by rank and call, results by call and piece.
   struct Result {
     std::optional<Piece> piece = {};
     std::vector<std::byte> bytes = {};
