@@ -360,7 +360,7 @@ void PartMaps::commit(const std::string& job, const PartMap& map, std::vector<Co
         } else if (outcome) {
           read_back(job, map);
         } else {
-          answer_all(job, outcome.error());
+          answer_all(job, from_store(outcome.error()));
         }
       });
 }
@@ -371,7 +371,7 @@ void PartMaps::read_back(const std::string& job, const PartMap& wanted) {
   PBOX_CHECK(waiting_.contains(job));
   store_.get(kJobs + job, [this, alive = alive_, job, wanted](const Result<Snapshot>& snapshot) {
     if (!*alive) return;
-    if (!snapshot) return answer_all(job, snapshot.error());
+    if (!snapshot) return answer_all(job, from_store(snapshot.error()));
     for (const KeyValue& entry : snapshot->entries) {
       if (entry.key != kJobs + job) continue;
       const auto map = part_map_from_text(entry.value);

@@ -17,4 +17,12 @@ inline Error unavailable(const std::string& what) {
   return {ErrorCode::kUnavailable, what + "; the request will be repeated"};
 }
 
+// A worker repeats a request that is answered with kUnavailable, and its job ends with any other
+// error. A store that is late or has no space will answer again.
+inline Error from_store(const Error& error) {
+  const bool passes = error.code == ErrorCode::kTimeout || error.code == ErrorCode::kUnavailable ||
+                      error.code == ErrorCode::kResourceExhausted;
+  return passes ? unavailable("the cluster store did not answer: " + error.message) : error;
+}
+
 }  // namespace pbox::cluster
