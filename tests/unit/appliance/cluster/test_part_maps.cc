@@ -182,16 +182,13 @@ TEST_CASE("with keys, a box that does not answer loses its parts at the first re
 }
 
 TEST_CASE(
-    "the leader moves all parts off a box that drains, and it gets none until the drain ends") {
+    "the leader moves all parts off a box that drains or becomes a standby, and it gets none "
+    "until that ends") {
+  const Duty duty = GENERATE(Duty::kDrains, Duty::kStandby);
   Cluster cluster;
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
-  const auto drain = [&](bool draining) {
-    std::optional<Status> done;
-    cluster.box(1).maps.set_draining("b", draining, [&](const Status& set) { done.emplace(set); });
-    REQUIRE(cluster.desk.run_until([&] { return done.has_value(); }));
-    REQUIRE(done->ok());
-  };
-  drain(true);
+  CHECK(cluster.box(0).maps.duty_of("b") == Duty::kTakesParts);
+  cluster.set_duty("b", duty);
   REQUIRE(cluster.desk.run_until(
       [&] { return !cluster.owners_seen_by(0).empty() && cluster.parts_on("b") == 0; }));
   auto second = question(kBytes);
@@ -199,8 +196,8 @@ TEST_CASE(
   const auto map = cluster.ask(1, second);
   REQUIRE(map.ok());
   for (const std::string& box : boxes_of(*map)) CHECK(box == "a");
-  drain(false);
-  REQUIRE(cluster.desk.run_until([&] { return !cluster.box(0).maps.is_draining("b"); }));
+  CHECK(cluster.box(0).maps.duty_of("b") == duty);
+  cluster.set_duty("b", Duty::kTakesParts);
   second.set_job("bert");
   const auto later = cluster.ask(0, second);
   REQUIRE(later.ok());
