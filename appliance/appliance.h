@@ -20,6 +20,7 @@
 #include "appliance/cluster/box_directory.h"
 #include "appliance/cluster/epoch_pool.h"
 #include "appliance/cluster/part_maps.h"
+#include "appliance/cluster/scale_hook.h"
 #include "appliance/cluster/scaler.h"
 #include "appliance/control/exported_keys.h"
 #include "appliance/control/server.h"
@@ -27,7 +28,6 @@
 #include "appliance/pipelines/flight_recorder.h"
 #include "appliance/pipelines/pipeline_set.h"
 #include "appliance/relay/box_upstream.h"
-#include "appliance/scale_hook.h"
 #include "appliance/service_manager.h"
 #include "appliance/snapshot/disk_store.h"
 #include "config/parse.h"
@@ -141,7 +141,7 @@ class Appliance : public admin::AdminSource {
   control::SingleBoxDirectory single_box_directory_{0};  // with store = local
   std::optional<cluster::PartMaps> part_maps_;           // with store = etcd
   std::optional<cluster::Balancer> balancer_;            // with store = etcd and cluster.rebalance
-  std::optional<ScaleHook> scale_hook_;                  // with cluster.scale_hook
+  std::optional<cluster::ScaleHook> scale_hook_;         // with cluster.scale_hook
   std::optional<cluster::Scaler> scaler_;                // with store = etcd
   std::optional<snapshot::DiskSnapshotStore> snapshot_store_;  // with snapshots.directory
   std::optional<relay::BoxUpstream> upstream_;                 // with upstream.box

@@ -25,8 +25,8 @@ struct Use {
   }
 };
 
-// Returns the use of the boxes that take parts. What `without` has in use counts, but not its
-// capacity, as if the others had taken its parts over.
+// Returns the use of the boxes that take parts. Without the capacity of `without`, as if the others
+// had taken its parts over.
 Use use_of(const std::vector<ScaledBox>& boxes, const ScaledBox* without = nullptr) {
   Use use;
   for (const ScaledBox& box : boxes) {

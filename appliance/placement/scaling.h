@@ -27,7 +27,7 @@ struct ScaleRules {
   // Shares of the capacity of all boxes that take parts, in (0, 1]. `in_below` < `out_above`: the
   // distance keeps a box from being emptied and needed in turns.
   double out_above = 0.8;
-  double in_below = 0.5;   // what the boxes that remain would have to bear
+  double in_below = 0.5;   // counts the boxes that would remain
   uint32_t boxes_min = 1;  // fewest boxes that take parts
   double after_s = 60;     // how long a condition must hold, and least time between two decisions
 };

@@ -25,7 +25,7 @@ using boost::asio::ip::tcp;
 using std::chrono::milliseconds;
 
 inline constexpr uint64_t kBytes = 100u << 20;
-inline constexpr uint64_t kJobMemory = 1u << 30;  // of each box
+inline constexpr uint64_t kJobMemory = 1u << 30;  // each box has this
 inline constexpr char kJob[] = "resnet";
 
 inline proto::AskPartMap question(uint64_t bytes, const std::string& lost_box = {}) {

@@ -124,7 +124,7 @@ TEST_CASE("a box that the others can replace is emptied, the one with the fewest
   CHECK_THAT(made[0].decision.reason, Contains("30 %"));
 }
 
-TEST_CASE("what the others would bear counts, not what they bear now") {
+TEST_CASE("a box is emptied by the share that the others would use, not by what they use now") {
   ScalePolicy policy(kRules);
   // 40 % in use now, 60 % without one of them.
   CHECK(run(policy, {box("a", 40), box("b", 40), box("c", 40)}, 0, 100).empty());

@@ -8,7 +8,7 @@
 
 #include "base/result.h"
 
-namespace pbox::appliance {
+namespace pbox::cluster {
 
 class ScaleHook {
  public:
@@ -30,4 +30,4 @@ class ScaleHook {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::cluster

@@ -1,4 +1,4 @@
-#include "appliance/scale_hook.h"
+#include "appliance/cluster/scale_hook.h"
 
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 #include <system_error>
 #include <utility>
 
-namespace pbox::appliance {
+namespace pbox::cluster {
 
 namespace process = boost::process;
 
@@ -111,4 +111,4 @@ void ScaleHook::call(std::string line, std::function<void(Status)> done) {
   if (state_->calls.size() == 1) state_->start();
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::cluster

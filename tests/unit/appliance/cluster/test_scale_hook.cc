@@ -7,10 +7,10 @@
 #include <iterator>
 #include <optional>
 
-#include "appliance/scale_hook.h"
+#include "appliance/cluster/scale_hook.h"
 #include "tests/support/key_folder.h"
 
-namespace pbox::appliance {
+namespace pbox::cluster {
 namespace {
 
 using Catch::Contains;
@@ -97,4 +97,4 @@ TEST_CASE("a hook that still runs ends with the daemon") {
   CHECK_FALSE(has_ended);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::cluster
