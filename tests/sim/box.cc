@@ -280,6 +280,7 @@ void Box::Client::on_closed(ConnectionId id, const std::string& reason) {
 }
 
 void Box::flush() {
+  check_quota();
   for (const auto& event : registry_->take_events()) {
     rack_.say("box " + std::to_string(host_), [&] { return event.name + (": " + event.text); });
     if (event.name == std::string("join_refused")) note_refusal(event.text);
@@ -313,8 +314,8 @@ void Box::carry_out(const control::Action& action) {
       job_of(action.connection).reads.exclude(rank);
     }
   }
-  if (action.message.has_report() && checker_) {
-    check_slots(nullptr);
+  if (action.message.has_report()) {
+    if (checker_) check_slots(nullptr);
     rack_.cluster.note_room(host_, action.message.report().largest_part_bytes());
   }
   const auto framed = wire::frame(action.message);

@@ -141,6 +141,7 @@ class Box final : public ControlEnd,
   void note_refusal(const std::string& text);
   void check_installed(uint32_t pipeline, pipeline::JobShard& shard);
   // The parts of a job take one slot together. `refused`: the job that was refused a slot, or null.
+  void check_quota() const;
   void check_slots(const JobModel* refused) const;
   // A part without room here is handed back, unless no other box has room either.
   void check_handed_back(const JobModel& job) const;

@@ -10,6 +10,7 @@ namespace pbox::sim {
 namespace {
 
 constexpr char kJobs[] = "jobs/";
+constexpr char kDrains[] = "drains/";
 // A box decides by reports that are at most this old.
 constexpr uint64_t kReportsLastNs = 10 * kNanosPerSecond;
 
@@ -25,6 +26,10 @@ std::optional<HostId> SimCluster::owner(const JobOptions& job) const {
   const auto found = maps_.find(job.name());
   if (found == maps_.end()) return std::nullopt;
   return box_at(found->second.boxes.at(job.part));
+}
+
+void SimCluster::end_drain(HostId box) {
+  store_.commit({.conditions = {}, .puts = {}, .deletes = {kDrains + name_of_box(box)}}, 0);
 }
 
 void SimCluster::note_room(HostId box, uint64_t bytes) {

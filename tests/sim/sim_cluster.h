@@ -28,6 +28,8 @@ class SimCluster {
   // Whether the box has the part now, whatever the map says.
   using Has = std::function<bool(HostId box, const std::string& job, uint32_t part)>;
   void set_has(Has has) { has_ = std::move(has); }
+  // The box takes parts again, as an operator lets it.
+  void end_drain(HostId box);
   // Number of jobs that have a map.
   size_t map_count() const { return maps_.size(); }
 
