@@ -28,6 +28,8 @@ class Application {
 
   // True once this rank's rounds are done, and those of the ranks that need it to continue.
   virtual bool done() const = 0;
+  // The priority that the tensor's last operation was started with.
+  virtual int32_t priority(uint32_t tensor) const = 0;
   // Number of operations of which the box dropped some part; nothing once they are no longer
   // counted.
   virtual std::optional<uint64_t> operations_dropped() const = 0;

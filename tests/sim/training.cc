@@ -115,12 +115,12 @@ void Training::start(worker::Membership& membership, uint32_t index, uint64_t ra
   tensor.input_crc = wire::crc32c(0, input.data(), input.size());
   tensor.busy = true;
   tensor.started_ns = rack_now_ns;
-  int32_t priority = job_.options.tensors[index].priority;
-  if (!job_.options.same_order) priority = static_cast<int32_t>(rng_.below(4));
+  tensor.priority = job_.options.tensors[index].priority;
+  if (!job_.options.same_order) tensor.priority = static_cast<int32_t>(rng_.below(4));
   membership.start({.tensor = index,
                     .input = input.data(),
                     .output = tensor.output.data(),
-                    .priority = priority,
+                    .priority = tensor.priority,
                     .initial_weights = initial_weights});
 }
 

@@ -19,6 +19,7 @@ class Training final : public Application {
   void completed(uint32_t tensor, uint64_t now_ns) override;
   void resume(const worker::Exchange& exchange, uint64_t now_ns) override;
   bool done() const override;
+  int32_t priority(uint32_t tensor) const override { return tensors_[tensor].priority; }
   std::optional<uint64_t> operations_dropped() const override;
   uint64_t rounds_completed() const override { return rounds_completed_; }
   uint64_t oldest_start_ns() const override;
@@ -32,6 +33,7 @@ class Training final : public Application {
     uint64_t ready_ns = 0;
     uint64_t started_ns = 0;
     uint32_t input_crc = 0;
+    int32_t priority = 0;
     std::vector<std::byte> input, output;
   };
 
