@@ -22,7 +22,7 @@ class Application {
   // UINT64_MAX if none is due before an operation completes.
   virtual uint64_t start_due(worker::Membership& membership, uint64_t now_ns,
                              uint64_t rack_now_ns) = 0;
-  virtual void completed(uint32_t tensor, uint64_t now_ns) = 0;
+  virtual void completed(uint32_t tensor, const worker::Exchange& exchange, uint64_t now_ns) = 0;
   // For a new process in a job that has begun: sets the round in which each tensor continues.
   virtual void resume(const worker::Exchange& exchange, uint64_t now_ns) = 0;
 

@@ -384,9 +384,23 @@ void Box::note_epoch(uint32_t epoch, uint32_t job) {
           [&] { return "epoch " + std::to_string(epoch) + " was assigned before"; });
 }
 
+// An elastic job begins with enough ranks. Only a job that begins anew has no rounds.
+void Box::note_begin(JobModel& job, const proto::Session& session) {
+  if (!job.options.is_elastic() || session.epoch() == job.epoch) return;
+  job.epoch = session.epoch();
+  if (session.has_rounds()) return;
+  job.begin_run();
+  const uint32_t present = job.options.workers - static_cast<uint32_t>(session.absent_ranks_size());
+  require(present >= job.options.workers_min, [&] {
+    return "elastic: " + job.title + " begins with " + std::to_string(present) + " ranks, " +
+           std::to_string(job.options.workers_min) + " are needed";
+  });
+}
+
 void Box::learn_session(ConnectionId id, const proto::Session& session) {
   JobModel& job = job_of(id);
   note_epoch(session.epoch(), job.index);
+  note_begin(job, session);
   for (int index = 0; checker_ && index < session.pipelines_size(); ++index) {
     checker_->named(static_cast<uint32_t>(index), session.pipelines(index).spi(), job);
   }

@@ -146,6 +146,7 @@ class Box final : public ControlEnd,
   void check_handed_back(const JobModel& job) const;
   // The part map that this box knows gives it the part that it runs.
   void check_place(const std::string& job, uint32_t part) const;
+  static void note_begin(JobModel& job, const proto::Session& session);
   void learn_session(ConnectionId id, const proto::Session& session);
   control::RegistryOptions registry_options();
 

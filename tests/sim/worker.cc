@@ -55,6 +55,7 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   membership.boxes = place.boxes;
   membership.rank = rank;
   membership.world_size = options.workers;
+  membership.min_world_size = options.workers_min;
   membership.optimize = options.mode == pipeline::Mode::kOptimize;
   membership.collective = options.is_collective;
   membership.mean = options.reduction == pipeline::Reduction::kMean;
@@ -83,7 +84,7 @@ std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobM
                                                     bool rejoins, const JobPlace& place,
                                                     std::shared_ptr<worker::SendPaths> paths) {
   worker::MembershipOptions options = membership_options(rack, job, rank, incarnation, place);
-  options.rejoin = rejoins;
+  options.rejoin = rejoins || job.options.is_elastic();
   options.paths = std::move(paths);
   return std::make_unique<worker::Membership>(options, tensors_of(job.options),
                                               optimizer_message(job.options));
@@ -191,16 +192,18 @@ void Worker::lose_state() {
 }
 
 uint64_t Worker::waits_since_ns() const {
-  if (over_ || job_.done.contains(rank_)) return UINT64_MAX;
+  if (over_ || job_.done.contains(rank_) || starts_ == 0) return UINT64_MAX;
   if (!joined()) return started_ns_;
   return barrier_asked_ ? barrier_asked_ns_ : application_->oldest_start_ns();
 }
 
 uint64_t Worker::start_operations(uint64_t now_ns) {
-  if (!std::exchange(is_placed_, true) && has_been_in_) {
+  const bool may_come_late = has_been_in_ || job_.options.is_elastic();
+  if (!std::exchange(is_placed_, true) && may_come_late) {
     application_->resume(*membership_->exchange(), now_ns);
   }
   has_been_in_ = true;
+  job_.awaited.erase(rank_);
   began_ns_ = std::min(began_ns_, rack_.queue.now_ns());
   return application_->start_due(*membership_, now_ns, rack_.queue.now_ns());
 }
@@ -209,7 +212,7 @@ bool Worker::complete_operations(worker::Exchange& exchange, uint64_t now_ns) {
   const auto completed = exchange.take_completed();
   for (const uint32_t tensor : completed) {
     rack_.say(who(), [&] { return "has completed tensor " + std::to_string(tensor); });
-    application_->completed(tensor, now_ns);
+    application_->completed(tensor, exchange, now_ns);
   }
   if (rack_.checks && job_.options.is_relaxed() && !completed.empty()) check_statistics(exchange);
   if (application_->done()) leave_when_done();
@@ -245,6 +248,7 @@ void Worker::check_statistics(const worker::Exchange& exchange) const {
 // A rank that leaves takes along results that others may need for recovery, so careful applications
 // first wait for each other.
 void Worker::leave_when_done() {
+  if (!job_.awaited.empty()) return;  // looks again with the next heartbeat, as below
   if (job_.options.barrier_at_end) {
     if (!std::exchange(barrier_asked_, true)) {
       barrier_asked_ns_ = rack_.queue.now_ns();
@@ -294,6 +298,7 @@ void Worker::end_if_over() {
 
 void Worker::end() {
   job_.done.insert(rank_);
+  job_.awaited.erase(rank_);
   over_ = job_.is_ending = true;
   over_ns_ = rack_.queue.now_ns();
 }

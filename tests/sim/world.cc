@@ -71,7 +71,10 @@ Outcome World::run() {
     form_cluster();
     begin_ns_ = queue_.now_ns();
     for (auto& worker : workers_) {
-      queue_.after(rng_.below(2 * kNanosPerMilli), [&worker] { worker->start(); });
+      const auto& arrivals_ns = worker->job().options.arrivals_ns;
+      const uint64_t together_ns = rng_.below(2 * kNanosPerMilli);
+      queue_.after(arrivals_ns.empty() ? together_ns : arrivals_ns[worker->rank()],
+                   [&worker] { worker->start(); });
     }
     for (auto& rogue : rogues_) rogue->start();
     schedule_faults();
