@@ -98,6 +98,7 @@ Result<Job*> JobAdmission::make_job(const proto::Join& join, JobSpec spec) {
 
 Error JobAdmission::no_room(const JobSpec& spec, const std::string& wanted,
                             const std::string& figures) const {
+  ++context_.totals.refusals;
   const std::string needs = spec.title() + " needs " + wanted + "; ";
   if (context_.options.keys == nullptr) return {ErrorCode::kResourceExhausted, needs + figures};
   context_.note(RegistryEvent::Severity::kInfo, "no_room", needs + figures, spec.name);

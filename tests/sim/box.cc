@@ -326,6 +326,15 @@ void Box::carry_out(const control::Action& action) {
   rack_.control.send(action.connection, host_, framed->substr(wire::kControlLengthBytes));
 }
 
+bool Box::has_part(const std::string& job, uint32_t part) const {
+  if (!up()) return false;
+  const auto views = registry_->views(rack_.queue.now_ns());
+  return std::any_of(views.begin(), views.end(), [&](const control::JobView& view) {
+    const auto& parts = view.parts;
+    return view.name == job && std::find(parts.begin(), parts.end(), part) != parts.end();
+  });
+}
+
 bool Box::is_box(ConnectionId id) const {
   return peers_.at(id).host >= client_of(rack_.options, 0);
 }

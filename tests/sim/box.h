@@ -60,6 +60,7 @@ class Box final : public ControlEnd,
 
   HostId host() const { return host_; }
   const control::JobRegistry& registry() const { return *registry_; }
+  bool has_part(const std::string& job, uint32_t part) const;
   // These functions carry out episodes.
   void pause(uint64_t length_ns);
   void pause_pipeline(uint32_t pipeline, uint64_t length_ns);

@@ -45,6 +45,9 @@ World::World(const Options& options, std::ostream* trace, bool checks)
   cluster_.set_on_move([this](const auto& job, uint32_t part, HostId from, HostId to) {
     on_move(job, part, from, to);
   });
+  cluster_.set_has([this](HostId box, const std::string& job, uint32_t part) {
+    return boxes_[box]->has_part(job, part);
+  });
   for (auto& job : jobs_) {
     if (job->options.rogue) rogues_.push_back(std::make_unique<Rogue>(rack_, *job));
     for (uint32_t rank = job->options.rogue ? 1 : 0; rank < job->options.workers; ++rank) {
