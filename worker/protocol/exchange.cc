@@ -70,7 +70,8 @@ void Exchange::add_tensors(const std::vector<TensorSpec>& tensors, uint32_t shad
     }
     tensor.chunk_count = static_cast<uint32_t>(state_.chunks.size()) - tensor.first_chunk;
   }
-  state_.out_of_cache = job_bytes >= kOutOfCacheBytes;
+  // Results that the caller keeps are read at once, by another core.
+  state_.out_of_cache = job_bytes >= kOutOfCacheBytes && !state_.session.caller_keeps_results;
 }
 
 // Builds everything that depends on the current session.
@@ -104,6 +105,13 @@ void Exchange::start(const Operation& operation) {
   tensor.priority = operation.priority.value_or(tensor.own_priority);
   tensor.fetching = operation.fetch;
   tensor.slot = operation.slot;
+  if (state_.session.caller_keeps_results) {
+    PBOX_CHECK(operation.input != operation.output);  // a lost round is pushed again
+    std::byte*& shadow = tensor.shadow[tensor.round & 1];
+    PBOX_CHECK(shadow == nullptr || shadow == operation.output);
+    shadow = operation.output;
+    if (!state_.session.alternates_outputs) tensor.shadow[(tensor.round + 1) & 1] = shadow;
+  }
   begin(tensor);
 }
 
