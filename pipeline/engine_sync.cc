@@ -16,8 +16,6 @@
 
 namespace pbox::pipeline {
 
-using wire::SyncModel;
-
 bool Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   Chunk* chunk = find_chunk(shard, header);
@@ -140,7 +138,7 @@ void Engine::on_advance(JobShard& shard, Chunk& chunk) {
     shard.unpark(chunk, rank, context_.now_ns);
     shard.queue_reply(chunk, rank);
   }
-  if (shard.sync.model != SyncModel::kEssp) return;
+  if (!sync::sends_unasked(shard.sync)) return;
   for (const Session& session : shard.sessions()) {
     if (session.present) shard.queue_reply(chunk, session.rank);
   }

@@ -324,13 +324,13 @@ wire::SyncSpec draw_model(Draw& draw, uint32_t workers) {
   if (sync.model == SyncModel::kAsp) return sync;
   sync.staleness = draw.below(5);
   if (sync.model == SyncModel::kEssp) {
-    sync.reads = wire::Reads::kCached;
+    sync.reads = draw.chance(0.5) ? wire::Reads::kCached : wire::Reads::kAnswered;
     return sync;
   }
   if (sync.model != SyncModel::kSsp) {
     sync.probability = draw.one_of(kProbabilities);
   } else if (draw.chance(0.4)) {
-    sync.reads = wire::Reads::kCached;
+    sync.reads = draw.chance(0.7) ? wire::Reads::kCached : wire::Reads::kAnswered;
     return sync;
   }
   if (draw.chance(0.4)) sync.release = wire::Release::kLazy;

@@ -19,6 +19,7 @@ SyncReplay::SyncReplay(pipeline::JobShard& shard, const JobModel& job)
       job_(job),
       sync_(job.options.sync),
       cached_(sync_.reads == wire::Reads::kCached),
+      by_clock_(sync_.reads != wire::Reads::kFresh),
       generation_(shard.generation) {
   require(shard.sync == sync_, [&] { return job.title + ": the box runs another model"; });
   const uint32_t ranks = shard.worker_count();
@@ -193,7 +194,7 @@ void SyncReplay::advance(Chunk& chunk) {
     chunk.parked &= ~(1u << rank);
     chunk.due |= (1u << rank) & heard_;
   }
-  if (sync_.model == SyncModel::kEssp) chunk.due |= present_ & heard_;
+  if (sync_.model == SyncModel::kEssp && cached_) chunk.due |= present_ & heard_;
 }
 
 uint64_t SyncReplay::fastest(const Chunk& chunk) const {
@@ -204,12 +205,12 @@ uint64_t SyncReplay::fastest(const Chunk& chunk) const {
   return fastest - 1;
 }
 
-// Returns whether a rank that has pushed `round` must wait. A cached read waits until the data is
-// new enough. A fresh read waits depending on the rank's lead.
+// Returns whether a rank that has pushed `round` must wait. A cached or answered read waits until
+// the data is new enough. A fresh read waits depending on the rank's lead.
 bool SyncReplay::waits(const Chunk& chunk, uint32_t rank, uint64_t round) const {
   const auto staleness = static_cast<int64_t>(sync_.staleness);
   const auto lead = static_cast<int64_t>(round) - static_cast<int64_t>(chunk.clock);
-  if (cached_) return lead + 1 > staleness;
+  if (by_clock_) return lead + 1 > staleness;
   if (sync_.model == SyncModel::kAsp || lead < staleness) return false;
   if (sync_.model == SyncModel::kSsp) return true;
   if (round != fastest(chunk)) return false;
@@ -222,7 +223,7 @@ bool SyncReplay::waits(const Chunk& chunk, uint32_t rank, uint64_t round) const 
 
 // Returns whether a rank that waits to read `round` is released, now that the clock has advanced.
 bool SyncReplay::goes_on(const Chunk& chunk, uint64_t round) const {
-  if (cached_) return chunk.clock + sync_.staleness >= round + 1;
+  if (by_clock_) return chunk.clock + sync_.staleness >= round + 1;
   return sync_.release == wire::Release::kSoft || chunk.clock > round;
 }
 

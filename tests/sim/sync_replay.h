@@ -72,6 +72,7 @@ class SyncReplay {
   const JobModel& job_;
   const wire::SyncSpec& sync_;
   bool cached_;
+  bool by_clock_;  // reads wait for data of a clock
   uint16_t generation_;
   uint32_t present_ = 0;
   uint32_t heard_ = 0;  // ranks whose packets have arrived, as bits; only they have a known address

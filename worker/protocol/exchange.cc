@@ -58,7 +58,7 @@ void Exchange::add_tensors(const std::vector<TensorSpec>& tensors, uint32_t shad
     tensor.first_chunk = static_cast<uint32_t>(state_.chunks.size());
     const uint64_t bytes = bytes_of(spec);
     job_bytes += bytes;
-    if (shadow_.size() > 0 && !caches_reads(state_.session.sync)) {
+    if (shadow_.size() > 0 && !wire::keeps_copies(state_.session.sync)) {
       tensor.shadow[0] = shadow_.take(bytes);
       tensor.shadow[1] = shadow_count == 2 ? shadow_.take(bytes) : tensor.shadow[0];
     }

@@ -89,7 +89,8 @@ class Client(CudaCalls):
     `sync_probability` for the last two), or "drop" (with `quorum`).
     `release`: when a rank that had to wait continues ("soft", "lazy").
     `reads`: whether weights are fetched in each exchange ("fresh") or only when the copy of them is
-    too old ("cached").
+    too old ("cached"). Only with SGD without weight decay there is a copy; with other optimizers
+    "cached" means that a read waits for weights as new as the copy would have to be.
     `restore`: with mode "optimize", start with a snapshot of the job, "latest" or its number as a
     string. `statistics()["restored_steps"]` is the number of steps that its weights had taken; 0 if
     there was no snapshot.

@@ -82,9 +82,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     pbox.torch.GradScaler scales the loss.
 
     With another consistency model (pbox.Client), for example sync="ssp" and staleness=3, a rank
-    need not wait for the others in each step. This needs recovery="none". Models that keep a copy
-    of the weights ("essp", and "ssp" with reads="cached") need SGD without momentum and weight
-    decay.
+    need not wait for the others in each step. This needs recovery="none".
     """
 
     # torch's GradScaler then leaves it to step() to skip, and step() refuses it.
