@@ -80,7 +80,8 @@ bool repeats_steps(const proto::Optimizer& optimizer, const std::vector<TensorSp
   constexpr uint32_t kSgd = 1;
   return optimizer.kind() == kSgd &&
          std::all_of(tensors.begin(), tensors.end(), [&](const TensorSpec& tensor) {
-           return (tensor.weight_decay < 0 ? optimizer.weight_decay() : tensor.weight_decay) == 0;
+           return tensor.row_elements == 0 &&
+                  (tensor.weight_decay < 0 ? optimizer.weight_decay() : tensor.weight_decay) == 0;
          });
 }
 

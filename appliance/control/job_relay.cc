@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "appliance/control/job.h"
+#include "appliance/control/table_spec.h"
 #include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/state/state_codec.h"
@@ -43,6 +44,12 @@ Status check_relayed(const JobSpec& spec) {
     return refuse(
         "mode optimize cannot be used here; use mode aggregate, and let the ranks run the "
         "optimizer");
+  }
+  if (const TensorSpec* table = first_table(spec)) {
+    return refuse("tensor '" + table->name + "' has row_elements " +
+                  std::to_string(table->row_elements) +
+                  ", but sums are forwarded whole; leave row_elements out, or let all ranks join "
+                  "the upper box");
   }
   if (spec.collective) {
     return refuse(

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "appliance/control/field_text.h"
+#include "appliance/control/table_spec.h"
 #include "base/check.h"
 
 namespace pbox::control {
@@ -101,6 +102,11 @@ Status check_replay(const SyncSpec& sync, const JobSpec& spec) {
   if (spec.optimizer.kind != optimizer::OptimizerKind::kSgd) {
     return invalid(model_of(sync) + " with cached reads needs optimizer.kind 1 (SGD)" + why +
                    "; use it, or" + remedy);
+  }
+  if (const TensorSpec* table = first_table(spec)) {
+    return invalid(model_of(sync) + " with cached reads cannot have tables" + why + "; tensor '" +
+                   table->name + "' has row_elements " + std::to_string(table->row_elements) +
+                   ": use" + remedy);
   }
   const auto decays =
       std::find_if(spec.tensors.begin(), spec.tensors.end(),

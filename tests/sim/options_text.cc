@@ -77,8 +77,9 @@ void add_job(Line& line, const JobOptions& job) {
   add_model(line, job);
   line.add(" tensors=");
   for (const TensorOptions& tensor : job.tensors) {
-    line.add("%u^%d%s", tensor.elements, tensor.priority,
-             &tensor == &job.tensors.back() ? "" : ",");
+    line.add("%u^%d", tensor.elements, tensor.priority);
+    if (tensor.row_elements > 0) line.add("/%u", tensor.row_elements);
+    if (&tensor != &job.tensors.back()) line.add(",");
   }
   line.add("%s%s%s%s%s think=%.3fms", job.by_steps ? " steps" : " free",
            job.same_order ? "" : " any-order", job.in_place ? " in-place" : "",

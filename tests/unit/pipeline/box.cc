@@ -32,8 +32,11 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   spec.is_collective = options.is_collective;
   spec.job_chunk_count = options.chunks + 1;
   for (uint32_t id = 0; id < options.chunks; ++id) {
-    spec.chunks.push_back(
-        {.chunk = id, .elements = options.chunk_elements, .dtype = options.dtype});
+    spec.chunks.push_back({.chunk = id,
+                           .elements = options.chunk_elements,
+                           .dtype = options.dtype,
+                           .row_bytes = options.row_bytes,
+                           .row_skipped_bytes = options.row_skipped_bytes});
   }
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
     spec.sessions.push_back({spi_of(options.job, rank), options.credit_bytes});

@@ -119,9 +119,8 @@ TEST_CASE("ESSP sends a chunk to every rank when the minimum clock advances, and
 TEST_CASE("answered reads get the weights with each push, and wait for the clock of a copy") {
   for (const auto model : {SyncModel::kSsp, SyncModel::kEssp}) {
     SyncJob job({.model = model, .staleness = 1, .reads = Reads::kAnswered}, 2);
-    job.options.optimizer = {.kind = optimizer::OptimizerKind::kMomentum,
-                             .learning_rate = 1,
-                             .momentum = 1};
+    job.options.optimizer = {
+        .kind = optimizer::OptimizerKind::kMomentum, .learning_rate = 1, .momentum = 1};
     job.begin();
     const auto first = job.push(0, 1);
     CHECK(served(first) == std::vector<uint32_t>{0});

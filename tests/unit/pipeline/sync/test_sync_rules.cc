@@ -158,7 +158,7 @@ TEST_CASE("each model parks the reads that its rule names") {
       {cached, 4, 1, 4, true},                                // needs clock 2
       {cached, 4, 2, 4, false},    {essp, 4, 1, 4, true},    {essp, 4, 2, 9, false},
       {answered, 3, 1, 3, false},  // needs clock 1
-      {answered, 4, 1, 4, true},  // needs clock 2
+      {answered, 4, 1, 4, true},   // needs clock 2
       {answered, 4, 2, 4, false},
   };
   for (const Row& row : rows) {
