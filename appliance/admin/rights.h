@@ -37,7 +37,7 @@ enum class Page : uint8_t {
   kSetPriorities,
   kBeginTrace,
   kBeginSnapshot,
-  kSetDraining
+  kSetDuty
 };
 
 struct PathRights {

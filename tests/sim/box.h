@@ -60,6 +60,7 @@ class Box final : public ControlEnd,
 
   HostId host() const { return host_; }
   const control::JobRegistry& registry() const { return *registry_; }
+  bool has_part(const std::string& job, uint32_t part) const;
   // These functions carry out episodes.
   void pause(uint64_t length_ns);
   void pause_pipeline(uint32_t pipeline, uint64_t length_ns);
@@ -131,6 +132,7 @@ class Box final : public ControlEnd,
   void flush();
   void carry_out(const control::Action& action);
   bool is_box(ConnectionId id) const;  // the other end is a box, not a worker
+  void note_part(ConnectionId id, const std::string& body);
   JobModel& job_of(ConnectionId id);
   // Notes that the epoch was assigned to a job, or (kOfCopies) to a backup copy. No epoch may be
   // assigned twice.
@@ -140,11 +142,13 @@ class Box final : public ControlEnd,
   void note_refusal(const std::string& text);
   void check_installed(uint32_t pipeline, pipeline::JobShard& shard);
   // The parts of a job take one slot together. `refused`: the job that was refused a slot, or null.
+  void check_quota() const;
   void check_slots(const JobModel* refused) const;
   // A part without room here is handed back, unless no other box has room either.
   void check_handed_back(const JobModel& job) const;
   // The part map that this box knows gives it the part that it runs.
   void check_place(const std::string& job, uint32_t part) const;
+  static void note_begin(JobModel& job, const proto::Session& session);
   void learn_session(ConnectionId id, const proto::Session& session);
   control::RegistryOptions registry_options();
 
@@ -166,7 +170,11 @@ class Box final : public ControlEnd,
   uint64_t starts_ = 0;
   // Over all starts of the box: the job and the start to which each epoch was assigned.
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> epochs_given_;
-  std::map<ConnectionId, HostId> peers_;
+  struct Peer {
+    HostId host = 0;
+    uint32_t part = 0;  // of its job, as its JOIN says
+  };
+  std::map<ConnectionId, Peer> peers_;
   std::map<ConnectionId, std::unique_ptr<seal::SessionKeys>> session_keys_;
   ConnectionId hears_from_ = 0;  // connection whose message is being handled; 0: none
   std::map<ConnectionId, Question> questions_;

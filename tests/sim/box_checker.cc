@@ -43,6 +43,7 @@ void BoxChecker::installed(uint32_t pipeline, pipeline::JobShard& shard) {
     entry.copies.push_back(chunk.copy_rank != pipeline::kNoRank);
   }
   pipelines_[pipeline].shards.push_back(std::move(entry));
+  pipelines_[pipeline].egress.add(shard);
 }
 
 uint64_t BoxChecker::bytes_on(uint32_t pipeline) const {
@@ -74,6 +75,7 @@ void BoxChecker::removed(uint32_t pipeline, const pipeline::JobShard& shard) {
   }
   std::erase_if(pipelines_[pipeline].shards,
                 [&](const Shard& entry) { return entry.shard == &shard; });
+  pipelines_[pipeline].egress.remove(shard);
 }
 
 void BoxChecker::named(uint32_t pipeline, uint32_t spi, JobModel& job) {
@@ -82,6 +84,7 @@ void BoxChecker::named(uint32_t pipeline, uint32_t spi, JobModel& job) {
       if (session.spi != spi) continue;
       entry.job = &job;
       rack_.cluster.note_draw_seed(job, entry.shard->draw_seed);
+      pipelines_[pipeline].egress.name(*entry.shard, job);
     }
     if (entry.job == &job && job.options.is_relaxed() && !entry.replay) {
       entry.replay = std::make_unique<SyncReplay>(*entry.shard, job);
@@ -250,12 +253,15 @@ bool BoxChecker::is_overtaken(const Pipeline& pipeline, const wire::Header& head
   return false;
 }
 
-// An address that a worker has not proved gets no more bytes than came from it.
+// An address that a worker has not proved gets no more bytes than came from it. Until a worker has
+// proved one, the box believes the newest packet from its host; an answer to an older packet of the
+// same burst goes where that one came from.
 void BoxChecker::check_destination(Pipeline& pipeline, const nic::TxPacket& packet) {
   for (const Shard& entry : pipeline.shards) {
     for (const auto& session : entry.shard->sessions()) {
       const bool is_its = (session.spi | wire::kSpiToWorker) == packet.header.spi;
       if (!is_its || *packet.to == session.endpoint) continue;
+      if (!session.is_settled && host_of(*packet.to) == host_of(session.endpoint)) continue;
       const uint64_t bytes = limits::kPacketOverheadBytes + packet.header.payload_bytes;
       uint64_t& left = pipeline.unanswered_bytes[{host_of(*packet.to), packet.to->port}];
       require(left >= bytes, "an address that is not proved is sent more than came from it");

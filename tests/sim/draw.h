@@ -48,6 +48,9 @@ uint64_t draw_begin(Draw& draw, const Options& options);
 // of these a rank's calls are not those of the others.
 void draw_collectives(uint64_t seed, Options& options);
 
+// options_elastic.cc, with a generator of its own: in some seeds makes some jobs elastic.
+void draw_elastic(uint64_t seed, Options& options);
+
 // options_cluster.cc. Each uses a generator of its own, so that the other draws of the rack do not
 // depend on it.
 // Draws more boxes, and jobs that move between them while the boxes' views of the map differ.

@@ -15,7 +15,7 @@ constexpr const char* kEpisodeNames[] = {
     "partition",      "clog",          "drop_fragment", "pause_worker", "pause_box",
     "pause_pipeline", "clock_worker",  "clock_box",     "small_ring",   "slow_reader",
     "control_stall",  "control_break", "crash_worker",  "crash_box",    "disk",
-    "outsider",       "move_part",     "stale_map",     "rebind"};
+    "outsider",       "move_part",     "stale_map",     "drain_box",    "rebind"};
 static_assert(std::size(kEpisodeNames) == static_cast<size_t>(EpisodeKind::kCount));
 constexpr auto kKindsOfAnyRack = static_cast<uint32_t>(EpisodeKind::kMovePart);
 
@@ -266,7 +266,8 @@ void draw_numerics(uint64_t seed, Options& options) {
 // * `flag`: every value over 1 is unsound, and nothing else changes.
 // * `zero`: ranks push unsound values here and there, which count as 0.
 // * `reject`: one rank pushes one unsound value, once, and the job ends. Only jobs in one part that
-//   have one box to go to: a further part ends with the first.
+//   have one box to go to: a further part ends with the first. Nor elastic ones, in whose round
+//   that rank may not be.
 void draw_guards(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x589965cc75374cc3ull);
   for (JobOptions& job : options.jobs) {
@@ -280,8 +281,8 @@ void draw_guards(uint64_t seed, Options& options) {
     const auto largest =
         static_cast<float>(is_collective ? kLargestOfCalls : 3u << (3 * (job.workers - 1)));
     const bool may_end = job.mode == pipeline::Mode::kAggregate && job.parts == 1 &&
-                         !job.may_move && !options.has_cluster && !options.is_tight &&
-                         !job.disagreement;
+                         !job.is_elastic() && !job.may_move && !options.has_cluster &&
+                         !options.is_tight && !job.disagreement;
     if (chosen == 0) {
       job.guard = {wire::Guard::kFlag, 1};
     } else if (chosen == 1 && may_end) {
@@ -452,6 +453,7 @@ Options draw(uint64_t seed) {
   draw_moves(seed, options);
   draw_room(seed, options);
   draw_addresses(seed, options);
+  draw_elastic(seed, options);
   draw_parts(seed, options);
   draw_guards(seed, options);
   draw_tables(seed, options);

@@ -85,6 +85,10 @@ struct JobOptions {
   bool rogue = false;             // rank 0 violates the protocol
   bool may_move = false;          // may move between boxes while it runs
   bool has_copy = false;          // another box has a backup copy of weights and optimizer state
+  // An elastic job begins with so many of its ranks, or more; 0: with all. By rank: when it comes,
+  // counted from the start of the run; empty: all come at once.
+  uint32_t workers_min = 0;
+  std::vector<uint64_t> arrivals_ns = {};
   // A job of collectives: the tensors are its slots, and `rounds` is the number of calls.
   bool is_collective = false;
   std::vector<CallOptions> calls = {};
@@ -95,6 +99,7 @@ struct JobOptions {
   }
   // True if ranks may be at different rounds, that is, if the model is not BSP.
   bool is_relaxed() const { return sync.model != wire::SyncModel::kBsp; }
+  bool is_elastic() const { return workers_min != 0; }
   std::string name() const { return "job" + std::to_string(number); }  // as the product knows it
   uint64_t bytes() const;                                              // size of the tensors
   uint64_t longest_think_ns() const { return think_max_ns * straggler_factor; }
@@ -135,6 +140,7 @@ enum class EpisodeKind : uint8_t {
   // a job moves to another box; this and all kinds below are for racks with jobs that move
   kMovePart,
   kStaleMap,  // a box does not hear which box has which job
+  kDrainBox,  // a box drains or is a standby until the episode ends
   kRebind,    // a worker's packets come from other ports, as behind a NAT that forgets; any rack
   kCount
 };

@@ -87,6 +87,8 @@ void add_job(Line& line, const JobOptions& job) {
   if (job.parts > 1) line.add(" part=%u/%u of job%u", job.part, job.parts, job.number);
   if (job.may_move) line.add(" MOVES");
   if (job.has_copy) line.add(" COPIED");
+  if (job.is_elastic()) line.add(" ELASTIC from %u, at", job.workers_min);
+  for (const uint64_t arrival_ns : job.arrivals_ns) line.add(" %.3fms", ms(arrival_ns));
   if (!job.is_collective) return;
   line.add(" COLLECTIVE calls:");
   add_calls(line, job.calls);

@@ -156,12 +156,12 @@ void Training::start(worker::Membership& membership, uint32_t index, uint64_t ra
   tensor.input_crc = wire::crc32c(0, input.data(), input.size());
   tensor.busy = true;
   tensor.started_ns = rack_now_ns;
-  int32_t priority = job_.options.tensors[index].priority;
-  if (!job_.options.same_order) priority = static_cast<int32_t>(rng_.below(4));
+  tensor.priority = job_.options.tensors[index].priority;
+  if (!job_.options.same_order) tensor.priority = static_cast<int32_t>(rng_.below(4));
   worker::Operation operation{.tensor = index,
                               .input = input.data(),
                               .output = tensor.output.data(),
-                              .priority = priority,
+                              .priority = tensor.priority,
                               .initial_weights = initial_weights};
   if (is_table(index) && !initial_weights) {
     operation.input = nullptr;
@@ -170,7 +170,8 @@ void Training::start(worker::Membership& membership, uint32_t index, uint64_t ra
   membership.start(operation);
 }
 
-void Training::check_result(uint32_t index) {
+// `contributors`: as Exchange returns it, for the result.
+void Training::check_result(uint32_t index, uint32_t contributors) {
   const Tensor& tensor = tensors_[index];
   const auto where = [&] {
     return job_.title + " rank " + std::to_string(rank_) + " tensor " + std::to_string(index) +
@@ -179,6 +180,8 @@ void Training::check_result(uint32_t index) {
   require((job_.options.in_place && !is_table(index)) ||
               wire::crc32c(0, tensor.input.data(), tensor.input.size()) == tensor.input_crc,
           [&] { return where() + ": the input was written to"; });
+  const bool has_own = job_.may_lack_ranks() && job_.has_known_sums() &&
+                       !job_.options.is_relaxed() && tensor.round >= tensor.own_from;
   for (uint32_t id = 0; id < job_.chunks.size(); ++id) {
     const JobModel::Chunk& chunk = job_.chunks[id];
     if (chunk.tensor != index) continue;
@@ -189,9 +192,27 @@ void Training::check_result(uint32_t index) {
                                           : job_.consume(rank_, id, tensor.round, bytes);
     // A fetch returns the newest weights, so some of a tensor's chunks may be a round ahead.
     if (what && tensor.fetches) what = job_.wrong(id, tensor.round, 0, bytes);
+    if (!what && has_own) what = job_.wrong(id, tensor.round, 1u << rank_, bytes);
     require(!what, [&] { return where() + ", chunk " + std::to_string(id) + ": " + *what; });
   }
   operations_dropped_ += job_.reads.take_dropped(rank_) ? 1 : 0;
+  check_contributors(index, contributors);
+}
+
+void Training::check_contributors(uint32_t index, uint32_t contributors) const {
+  const JobOptions& options = job_.options;
+  if (!job_.may_lack_ranks() || !job_.has_known_sums() || options.is_relaxed()) return;
+  uint32_t fewest = options.workers;
+  for (uint32_t id = 0; id < job_.chunks.size(); ++id) {
+    if (job_.chunks[id].tensor != index) continue;
+    fewest = std::min(fewest, job_.contributors(id, tensors_[index].round));
+  }
+  const uint32_t said = std::min(contributors, options.workers);
+  require(said == fewest, [&] {
+    return job_.title + " rank " + std::to_string(rank_) + " tensor " + std::to_string(index) +
+           " round " + std::to_string(tensors_[index].round) + ": " + std::to_string(fewest) +
+           " ranks are in the result, " + std::to_string(said) + " are reported";
+  });
 }
 
 void Training::resume(const worker::Exchange& exchange, uint64_t now_ns) {
@@ -200,6 +221,8 @@ void Training::resume(const worker::Exchange& exchange, uint64_t now_ns) {
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
     Tensor& tensor = tensors_[index];
     tensor.round = exchange.round(index);
+    // Some of its chunks may have finished that round before this rank came.
+    tensor.own_from = tensor.round + 1;
     tensor.ready_ns = now_ns;
     tensor.fetches = optimizes && tensor.round > 0;
     take_back(index);
@@ -208,13 +231,13 @@ void Training::resume(const worker::Exchange& exchange, uint64_t now_ns) {
   }
 }
 
-void Training::completed(uint32_t index, uint64_t now_ns) {
+void Training::completed(uint32_t index, const worker::Exchange& exchange, uint64_t now_ns) {
   Tensor& tensor = tensors_[index];
   require(tensor.busy, [&] {
     return job_.title + " rank " + std::to_string(rank_) + ": tensor " + std::to_string(index) +
            " completed twice";
   });
-  if (job_.checks) check_result(index);
+  if (job_.checks) check_result(index, exchange.contributors(index));
   tensor.busy = false;
   if (!std::exchange(tensor.fetches, false)) ++tensor.round;
   ++rounds_completed_;

@@ -2,6 +2,7 @@
 // all jobs are over.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -63,12 +64,15 @@ class World {
   bool are_all_in(const JobModel& job) const;
   static void gather_again(JobModel& job, bool all_are_in);
   void lose_box(const Episode& episode);
+  cluster::PartMaps* leaders_maps();
+  void drain(const Episode& episode);
   void move_part(const Episode& episode);
   void on_move(const std::string& job, uint32_t part, HostId from, HostId to);
   void fail_disk(const Episode& episode);
   void stall_control(const Worker& worker, uint64_t length_ns);
   void break_control(Worker& worker);
   void lose_worker(const Episode& episode);
+  std::shared_ptr<Process> process_on(HostId host);
   std::vector<Worker*> process_of(const Worker& worker);
   uint64_t limit_ns(const JobModel& job) const;
 
@@ -85,6 +89,7 @@ class World {
   SimKeys keys_;
   Rack rack_;
   std::vector<std::unique_ptr<Box>> boxes_;
+  std::map<HostId, std::shared_ptr<Process>> processes_;  // of workers
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Rogue>> rogues_;
   Rng rng_;
