@@ -413,8 +413,9 @@ void draw_tables(uint64_t seed, Options& options) {
   for (JobOptions& job : options.jobs) {
     const bool applies = wire::applies_on_arrival(job.sync.model);
     const bool keeps_copies = wire::keeps_copies(job.sync);
+    const bool may_lack_ranks = job.on_worker_lost == control::LostPolicy::kPartial;
     const bool may = job.mode == pipeline::Mode::kOptimize && !job.rogue &&
-                     (applies ? !keeps_copies : !job.is_relaxed()) &&
+                     (applies ? !keeps_copies : !job.is_relaxed() && !may_lack_ranks) &&
                      job.numerics == wire::Numerics::kFast && job.guard == wire::GuardSpec{};
     if (!may) continue;
     const uint32_t least = applies ? 1 : wire::kRowBytesLazyMin / wire::dtype_bytes(job.dtype);
