@@ -111,6 +111,8 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
   ++chunk.rounds_finished;
   if (shard.is_collective) [[unlikely]]
     chunk.shaped[chunk.open_round() & 1] = {};
+  if (chunk.table != nullptr) [[unlikely]]
+    chunk.table->clear(chunk.open_round());
   context_.counters.add(Counter::kRoundsFinished);
   shard.rounds_finished.add(1);
   if (shard.trace != nullptr) [[unlikely]] {

@@ -55,6 +55,28 @@ size_t sync_footprint(const ShardSpec& spec) {
                                    : cache_lines(workers * sizeof(sync::Pushed)));
 }
 
+// Enough wherever in a row the chunk begins.
+size_t touched_bytes(const ChunkSpec& chunk) {
+  const uint32_t bytes = chunk.elements * wire::dtype_bytes(chunk.dtype);
+  return cache_lines(wire::row_words(bytes / chunk.row_bytes + 2) * sizeof(uint32_t));
+}
+
+size_t changed_bytes(const ChunkSpec& chunk) {
+  const uint32_t bytes = chunk.elements * wire::dtype_bytes(chunk.dtype);
+  return cache_lines((bytes / chunk.row_bytes + 2) * sizeof(uint32_t));
+}
+
+size_t readers_bytes(size_t ranks) {
+  return cache_lines(ranks * sizeof(TableRows::Reader));
+}
+
+size_t table_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
+  if (chunk.row_bytes == 0) return 0;
+  const size_t bytes = cache_lines(sizeof(TableRows)) + limits::kSlotRing * touched_bytes(chunk);
+  if (!applies_on_arrival(spec)) return bytes;
+  return bytes + changed_bytes(chunk) + readers_bytes(spec.sessions.size());
+}
+
 size_t pulled_bytes(const ShardSpec& spec) {
   return spec.delivery == wire::Delivery::kPull ? spec.sessions.size() * sizeof(uint32_t) : 0;
 }
@@ -88,7 +110,7 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t masks = cache_lines(spec.sessions.size() * sizeof(uint64_t)) + shaped_bytes(spec) +
                        limits::kSlotRing * contributors_bytes(counts_contributors(spec)) +
                        sync_footprint(spec) + cache_lines(pulled_bytes(spec)) +
-                       cache_lines(pushed_bytes(spec, chunk));
+                       cache_lines(pushed_bytes(spec, chunk)) + table_footprint(spec, chunk);
   if (spec.relayed) {
     const size_t results = spec.mode == Mode::kOptimize ? limits::kSlotRing : 1;
     return masks + (1 + results) * floats + own_result_bytes(chunk);
@@ -227,6 +249,7 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
     }
   }
 
+  if (spec.row_bytes > 0) lay_out_table(spec, chunk);
   if (sync.model != wire::SyncModel::kBsp) lay_out_sync(chunk);
   if (is_collective) chunk.shaped = new (arena_.take(shaped_bytes(job))) ShapedRound[2];
 
@@ -276,6 +299,24 @@ void JobShard::lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chun
     auto* const upper = reinterpret_cast<std::byte*>(chunk.up.result[slot]);
     chunk.result[slot] = narrow != nullptr ? narrow : upper;
   }
+}
+
+void JobShard::lay_out_table(const ChunkSpec& spec, Chunk& chunk) {
+  PBOX_CHECK(mode == Mode::kOptimize && numerics == wire::Numerics::kFast);
+  chunk.table = new (arena_.take(cache_lines(sizeof(TableRows)))) TableRows;
+  chunk.table->layout = {.row_bytes = spec.row_bytes,
+                         .skipped_bytes = spec.row_skipped_bytes,
+                         .chunk_bytes = chunk.wire_bytes,
+                         .fragment_bytes = fragment_bytes};
+  for (uint32_t*& touched : chunk.table->touched) {
+    touched = reinterpret_cast<uint32_t*>(arena_.take(touched_bytes(spec)));
+  }
+  has_tables = true;
+  if (!wire::applies_on_arrival(sync.model)) return;
+  chunk.table->changed = reinterpret_cast<uint32_t*>(arena_.take(changed_bytes(spec)));
+  chunk.table->reader_count = worker_count();
+  chunk.table->readers =
+      new (arena_.take(readers_bytes(sessions_.size()))) TableRows::Reader[sessions_.size()];
 }
 
 void JobShard::lay_out_sync(Chunk& chunk) {

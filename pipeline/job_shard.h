@@ -43,6 +43,7 @@
 #include "pipeline/state/uplink.h"
 #include "pipeline/step_gate.h"
 #include "pipeline/sync/chunk_sync.h"
+#include "pipeline/table_rows.h"
 
 namespace pbox::pipeline {
 
@@ -60,9 +61,11 @@ struct ChunkSpec {
   int32_t priority = 0;
   float lr_scale = 1;
   float weight_decay = 0;
-  uint32_t first_round = 0;      // the round that is open at the start
-  uint32_t copy_rank = kNoRank;  // see Chunk
-  uint8_t uplink_lane = 0;       // relayed or replicated: the lane that sends it on
+  uint32_t row_bytes = 0;          // the chunk is of a table of such rows; 0: it is not
+  uint32_t row_skipped_bytes = 0;  // bytes of its first row that an earlier chunk has
+  uint32_t first_round = 0;        // the round that is open at the start
+  uint32_t copy_rank = kNoRank;    // see Chunk
+  uint8_t uplink_lane = 0;         // relayed or replicated: the lane that sends it on
 };
 
 struct SessionSpec {
@@ -151,11 +154,12 @@ struct alignas(kCacheLineBytes) Chunk {
   uint32_t elements = 0;
   int32_t priority = 0;
   uint32_t fanned_out_rounds = 0;  // rounds whose result has left for every worker, modulo 2^32
-  // In recovery only `copy_rank`'s part of the open round counts: some rank had consumed the round
-  // before the box was lost, so the round's result is what this rank consumed. It comes as STATE,
-  // and nothing is added. kNoRank: an ordinary round.
+  // In recovery only `copy_rank`'s part of the open round counts: some rank had consumed the round,
+  // so its result is what this rank consumed. It comes as STATE, and nothing is added. kNoRank: an
+  // ordinary round.
   uint32_t copy_rank = kNoRank;
-  uint64_t first_round = 0;  // the oldest round whose result this box can have
+  uint64_t first_round = 0;    // the oldest round whose result this box can have
+  TableRows* table = nullptr;  // the rows of a table; null for other tensors
   // Mode optimize: the round that gave the weights from which the optimizer started with an empty
   // state, plus the rounds that were skipped. Modulo 2^64: with a snapshot's optimizer state it
   // lies before the first round.
@@ -163,18 +167,17 @@ struct alignas(kCacheLineBytes) Chunk {
   // Workers whose gradients a result holds, by fragment. Null unless ranks may be excluded.
   uint16_t* contributors[limits::kSlotRing] = {};
   uint32_t first_missing = 0;  // no present rank below has an incomplete push of the open round
-  // Replicated: the state is already that after the open round, which waits for the backup box.
+  // Replicated: the state is that after the open round already, which waits for the backup box.
   bool is_stepped = false;
   bool is_held = false;      // gated: the open round's sum is complete and waits for a verdict
   bool is_rejected = false;  // gated, guard `reject`: the open round contains an unsound value
-  // Delivery `pull`: by rank, the open round at which it last asked for and was sent a result. Null
-  // with other deliveries.
+  // Delivery `pull`: by rank, the open round at which it last asked for a result and got it.
   uint32_t* pulled = nullptr;
   float* weights = nullptr;  // mode optimize. Replicated: a block (StateLayout) begins here
   // Numerics `ordered`: pushes of the open round by rank, wire_bytes each. Otherwise null.
   std::byte* pushed = nullptr;
-  // Optimizer state, [slots][elements]. Where pushes are applied on arrival, it is that for each
-  // fragment in turn. Null if the optimizer has none.
+  // Optimizer state, [slots][elements], or that of each fragment in turn where pushes are applied
+  // on arrival. Null if the optimizer has none.
   float* optimizer_state = nullptr;
   ChunkUplink up;
   float lr_scale = 1, weight_decay = 0;
@@ -399,6 +402,7 @@ class JobShard {
   uint32_t fragment_bytes = 0;
   Mode mode = Mode::kAggregate;
   bool is_collective = false;
+  bool has_tables = false;
   Reduction reduction = Reduction::kSum;
   uint32_t workers = 0;  // as in ShardSpec, but never 0
   wire::Numerics numerics = wire::Numerics::kFast;
@@ -439,6 +443,7 @@ class JobShard {
   void lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
   void lay_out_sync(Chunk& chunk);
   void open_uplinks(const ShardSpec& spec);
+  void lay_out_table(const ChunkSpec& spec, Chunk& chunk);
   void expect_copy(Chunk& chunk, uint32_t rank);
 
   NumaArena arena_;

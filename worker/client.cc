@@ -126,17 +126,12 @@ Status Client::set_optimizer(const proto::Optimizer& optimizer) {
   return ok_status();
 }
 
-Status Client::set_tensor_optimizer(uint32_t tensor, float lr_scale, float weight_decay) {
+Status Client::change_tensor(uint32_t tensor, const std::function<Status(TensorSpec&)>& change) {
   const std::lock_guard lock(mutex_);
   if (const Status status = check_phase(Phase::kNew); !status) return status.error();
+  if (options_.collective) return invalid("mode collective has no tensors");
   if (tensor >= tensors_.size()) return invalid("tensor " + std::to_string(tensor) + " is unknown");
-  if (!std::isfinite(lr_scale) || lr_scale < 0 || !std::isfinite(weight_decay) ||
-      weight_decay < 0) {
-    return invalid("lr_scale and weight_decay must be finite and >= 0");
-  }
-  tensors_[tensor].lr_scale = lr_scale;
-  tensors_[tensor].weight_decay = weight_decay;
-  return ok_status();
+  return change(tensors_[tensor]);
 }
 
 // Returns an error unless the operation can be started now. mutex_ must be held.
@@ -149,7 +144,8 @@ Status Client::check_operation(const Operation& operation) const {
                    std::to_string(tensor_states_.size()) + " are registered");
   }
   const std::string& name = tensors_[operation.tensor].name;
-  if (operation.input == nullptr || operation.output == nullptr) {
+  const bool has_input = operation.input != nullptr || operation.rows != nullptr;
+  if (!has_input || operation.output == nullptr) {
     return invalid("tensor '" + name + "': input and output must not be NULL");
   }
   const TensorState& state = tensor_states_[operation.tensor];

@@ -68,7 +68,8 @@ class Client {
   // Only before join().
   Result<uint32_t> register_tensor(TensorSpec tensor);
   Status set_optimizer(const proto::Optimizer& optimizer);
-  Status set_tensor_optimizer(uint32_t tensor, float lr_scale, float weight_decay);
+  // Changes a registered tensor. `change` returns an error if it cannot.
+  Status change_tensor(uint32_t tensor, const std::function<Status(TensorSpec&)>& change);
   // May be called again after it has failed.
   Status join();
 

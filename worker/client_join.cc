@@ -75,6 +75,16 @@ Status check_ports(const MembershipOptions& options, size_t parts,
                    ports.back() + "|socket'), or use a box without [cluster] store = etcd"};
 }
 
+// Returns whether a worker can repeat the box's step on its own copy of the weights.
+bool repeats_steps(const proto::Optimizer& optimizer, const std::vector<TensorSpec>& tensors) {
+  constexpr uint32_t kSgd = 1;
+  return optimizer.kind() == kSgd &&
+         std::all_of(tensors.begin(), tensors.end(), [&](const TensorSpec& tensor) {
+           return tensor.row_elements == 0 &&
+                  (tensor.weight_decay < 0 ? optimizer.weight_decay() : tensor.weight_decay) == 0;
+         });
+}
+
 Error left_during_join() {
   return {ErrorCode::kClosed, "this worker left the job before it had joined"};
 }
@@ -234,6 +244,9 @@ Status Client::join() {
   // A copy, because the caller may join again after a failure, with the options as they were given.
   MembershipOptions joining = options_;
   joining.seed = std::random_device{}();
+  if (wire::keeps_copies(joining.sync) && !repeats_steps(optimizer_, tensors_)) {
+    joining.sync.reads = wire::Reads::kAnswered;
+  }
   const auto map =
       ask_part_map(joining, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
   if (!map) return map.error();

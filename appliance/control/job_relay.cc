@@ -3,6 +3,7 @@
 #include "appliance/control/job.h"
 #include "appliance/control/sync_spec.h"
 #include "appliance/placement/chunk_map.h"
+#include "appliance/control/table_spec.h"
 #include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/state/state_codec.h"
@@ -58,6 +59,12 @@ Status check_relayed(const JobSpec& spec) {
   if (spec.replicas > 0) {
     return refuse(
         "replicas 1 cannot be used here, because this box has no optimizer state; set replicas 0");
+  }
+  if (const TensorSpec* table = first_table(spec)) {
+    return refuse("tensor '" + table->name + "' has row_elements " +
+                  std::to_string(table->row_elements) +
+                  ", but sums are forwarded whole; leave row_elements out, or let all ranks join "
+                  "the upper box");
   }
   if (spec.collective) {
     return refuse(

@@ -51,7 +51,7 @@ struct SyncView {
   uint32_t staleness = 0;
   float probability = 1;
   std::string release;  // "soft", "lazy"
-  std::string reads;    // "fresh", "cached"
+  std::string reads;    // "fresh", "cached", "answered"
   uint32_t quorum = 0;
 };
 

@@ -23,7 +23,9 @@ void for_each_size(const JobSpec& spec, Add add) {
     const uint32_t element_bytes = wire::dtype_bytes(tensor.dtype);
     const uint64_t whole = tensor.bytes() / spec.chunk_bytes;
     const uint64_t rest = tensor.bytes() % spec.chunk_bytes;
-    pipeline::ChunkSpec chunk{.elements = spec.chunk_bytes / element_bytes, .dtype = tensor.dtype};
+    pipeline::ChunkSpec chunk{.elements = spec.chunk_bytes / element_bytes,
+                              .dtype = tensor.dtype,
+                              .row_bytes = tensor.row_elements * element_bytes};
     if (whole > 0) add(chunk, whole);
     chunk.elements = static_cast<uint32_t>(rest / element_bytes);
     if (rest > 0) add(chunk, uint64_t{1});

@@ -28,6 +28,12 @@ constexpr AddedField kAddedFields[] = {
      [](const proto::WorkerMessage& message) { return message.join().guard_max_abs() != 0; }},
     {"Join.collective", 3, Scope::kJob,
      [](const proto::WorkerMessage& message) { return message.join().collective(); }},
+    {"Tensor.row_elements", 3, Scope::kJob,
+     [](const proto::WorkerMessage& message) {
+       const auto& tensors = message.join().tensors();
+       return std::any_of(tensors.begin(), tensors.end(),
+                          [](const proto::Tensor& tensor) { return tensor.row_elements() != 0; });
+     }},
     {"Join.min_world_size", 3, Scope::kJob,
      [](const proto::WorkerMessage& message) { return message.join().min_world_size() != 0; }},
     {"Join.workers", 3, Scope::kReceiver,

@@ -27,7 +27,7 @@ enum class Keys { kNone, kAuthenticate, kEncrypt };
 struct Trial {
   pbox_options options{};
   pbox_dtype dtype = PBOX_F32;
-  bool rejoins = false, restores = false, relayed = false, traced = false;
+  bool rejoins = false, restores = false, relayed = false, traced = false, has_table = false;
   Keys keys = Keys::kNone;
 
   void need_optimize() { options.mode = PBOX_MODE_OPTIMIZE; }
@@ -89,6 +89,7 @@ constexpr Feature kFeatures[] = {
     {"guard zero", "guard", [](Trial& t) { use_guard(t, PBOX_GUARD_ZERO); }},
     {"restore", "restore", [](Trial& t) { t.restores = true; }, true},
     {"[upstream]", "upstream", [](Trial& t) { t.relayed = true; }},
+    {"tables", "tables", [](Trial& t) { t.has_table = true; }, true},
     {"trace", "trace", [](Trial& t) { t.traced = true; }},
     {"keys", "keys", [](Trial& t) { t.keys = Keys::kAuthenticate; }},
     {"keys that encrypt", "keys", [](Trial& t) { t.keys = Keys::kEncrypt; }},
@@ -96,6 +97,7 @@ constexpr Feature kFeatures[] = {
 
 constexpr char kWorks[] = "";
 constexpr uint64_t kElements = 700;
+constexpr uint32_t kRowElements = 50;    // row size of a table, of which every other row is pushed
 constexpr uint32_t kSettlingRounds = 4;  // more than the staleness of any trial
 
 // One rank's own view of a trial.
@@ -137,8 +139,28 @@ void reduce(const AbiWorker& worker, const Trial& trial, const std::vector<unsig
   require(result == gathered, "the gathered segments are not the sum");
 }
 
+void push_rows(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
+               std::vector<unsigned char>& result) {
+  std::vector<uint64_t> ids;
+  for (uint64_t row = 0; row < kElements / kRowElements; row += 2) ids.push_back(row);
+  const auto rows = encode(trial.dtype, std::vector<float>(ids.size() * kRowElements, value));
+  worker.must(pbox_push_pull_rows(worker.context(), tensor, ids.data(), ids.size(), rows.data(),
+                                  result.data(), nullptr, nullptr));
+  worker.wait(tensor);
+}
+
+// Returns the result of which the pushed elements have this value, and the others 0.
+std::vector<unsigned char> result_of(const Trial& trial, float value) {
+  std::vector<float> values(kElements, value);
+  for (uint64_t at = 0; trial.has_table && at < kElements; ++at) {
+    if (at / kRowElements % 2 == 1) values[at] = 0;
+  }
+  return encode(trial.dtype, values);
+}
+
 void push(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
           std::vector<unsigned char>& result) {
+  if (trial.has_table) return push_rows(worker, trial, tensor, value, result);
   const auto input = encode(trial.dtype, std::vector<float>(kElements, value));
   if (is_collective(trial)) return reduce(worker, trial, input, result);
   worker.push_pull(tensor, input.data(), result.data());
@@ -188,6 +210,9 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
   const bool optimizes = trial.options.mode == PBOX_MODE_OPTIMIZE;
   const uint32_t tensor =
       is_collective(trial) ? 0 : worker.tensor("tensor", kElements, trial.dtype);
+  if (trial.has_table && pbox_set_tensor_rows(worker.context(), tensor, kRowElements) != PBOX_OK) {
+    return line.say(std::string("refused ") + pbox_last_error(worker.context()));
+  }
   if (optimizes) {
     pbox_optimizer_options sgd;
     pbox_optimizer_options_init(&sgd, PBOX_SGD);
@@ -205,8 +230,7 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
   }
   const float own = gradient_of(plan.rank), both = gradient_of(0) + gradient_of(1);
   const auto expect = [&](float value) {
-    require(result == encode(trial.dtype, std::vector<float>(kElements, value)),
-            "the result is wrong");
+    require(result == result_of(trial, value), "the result is wrong");
   };
   const bool is_restored = !plan.restore.empty();
   if (is_restored) require(worker.statistics().restored_snapshot > 0, "nothing was restored");

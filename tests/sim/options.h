@@ -18,6 +18,7 @@ namespace pbox::sim {
 struct TensorOptions {
   uint32_t elements = 1;
   int32_t priority = 0;
+  uint32_t row_elements = 0;  // a table of such rows, of which each rank pushes some; 0: none
 };
 
 // Which ranks compute for longer than the others, and when.

@@ -37,7 +37,7 @@ void add_model(Line& line, const JobOptions& job) {
   if (sync.staleness > 0) line.add(" staleness=%u", sync.staleness);
   if (sync.probability < 1) line.add(" probability=%g", static_cast<double>(sync.probability));
   if (sync.release == wire::Release::kLazy) line.add(" lazy");
-  if (sync.reads == wire::Reads::kCached) line.add(" cached");
+  if (sync.reads != wire::Reads::kFresh) line.add(" %s", control::to_string(sync.reads));
   if (sync.quorum > 0) line.add(" quorum=%u", sync.quorum);
   if (job.straggling == Straggling::kNone) return;
   line.add(" stragglers=%s*%u", kStraggling[static_cast<size_t>(job.straggling)],
@@ -77,8 +77,9 @@ void add_job(Line& line, const JobOptions& job) {
   add_model(line, job);
   line.add(" tensors=");
   for (const TensorOptions& tensor : job.tensors) {
-    line.add("%u^%d%s", tensor.elements, tensor.priority,
-             &tensor == &job.tensors.back() ? "" : ",");
+    line.add("%u^%d", tensor.elements, tensor.priority);
+    if (tensor.row_elements > 0) line.add("/%u", tensor.row_elements);
+    if (&tensor != &job.tensors.back()) line.add(",");
   }
   line.add("%s%s%s%s%s think=%.3fms", job.by_steps ? " steps" : " free",
            job.same_order ? "" : " any-order", job.in_place ? " in-place" : "",

@@ -63,7 +63,11 @@ class SyncReplay {
   bool waits(const Chunk& chunk, uint32_t rank, uint64_t round) const;
   bool goes_on(const Chunk& chunk, uint64_t round) const;
   uint64_t fastest(const Chunk& chunk) const;
+  // The push steps rows of a table.
+  bool is_gradient_of_table(const Chunk& chunk) const;
+  void step_rows(Chunk& chunk, const wire::RowsView& rows) const;
   void step(Chunk& chunk, uint32_t fragment, std::span<const float> gradient) const;
+  void step(std::span<float> weights, std::span<const float> gradient) const;
   std::span<float> part(std::vector<float>& values, const Chunk& chunk, uint32_t fragment) const;
   uint32_t elements_of(const Chunk& chunk, uint32_t fragment) const;
   std::string place(const Chunk& chunk) const;
@@ -72,6 +76,7 @@ class SyncReplay {
   const JobModel& job_;
   const wire::SyncSpec& sync_;
   bool cached_;
+  bool by_clock_;  // reads wait for data of a clock
   uint16_t generation_;
   uint32_t present_ = 0;
   uint32_t heard_ = 0;  // ranks whose packets have arrived, as bits; only they have a known address

@@ -25,7 +25,8 @@ std::vector<worker::TensorSpec> tensors_of(const JobOptions& job) {
     tensors.push_back({.name = std::to_string(tensors.size()) + ".weight",
                        .elements = tensor.elements,
                        .dtype = job.dtype,
-                       .priority = tensor.priority});
+                       .priority = tensor.priority,
+                       .row_elements = tensor.row_elements});
   }
   return tensors;
 }

@@ -1,5 +1,6 @@
 // The C ABI: checks what C cannot check, converts arguments, and lets no exception cross it.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -203,7 +204,7 @@ pbox_status pbox_set_optimizer(pbox_context* context,
     const auto options = read_struct(caller_options, kOptimizerBytesFirst, "pbox_optimizer_options",
                                      "pbox_optimizer_options_init");
     if (!options) return options.error();
-    if (options->kind < PBOX_SGD || options->kind > PBOX_ADAMW) {
+    if (options->kind < PBOX_SGD || options->kind > PBOX_ADAGRAD) {
       return invalid_argument("optimizer kind " + std::to_string(options->kind) + " is unknown");
     }
     pbox::proto::Optimizer optimizer;
@@ -227,7 +228,15 @@ pbox_status pbox_set_optimizer(pbox_context* context,
 pbox_status pbox_set_tensor_optimizer(pbox_context* context, uint32_t tensor_id, float lr_scale,
                                       float weight_decay) {
   return guarded(context, [&](Client& client) {
-    return client.set_tensor_optimizer(tensor_id, lr_scale, weight_decay);
+    return client.change_tensor(tensor_id, [&](pbox::worker::TensorSpec& tensor) -> Status {
+      if (!std::isfinite(lr_scale) || lr_scale < 0 || !std::isfinite(weight_decay) ||
+          weight_decay < 0) {
+        return invalid_argument("lr_scale and weight_decay must be finite and >= 0");
+      }
+      tensor.lr_scale = lr_scale;
+      tensor.weight_decay = weight_decay;
+      return pbox::ok_status();
+    });
   });
 }
 

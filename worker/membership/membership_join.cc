@@ -67,6 +67,7 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
     tensor.set_name(spec.name);
     tensor.set_elements(spec.elements);
     tensor.set_first_element(spec.first_element);
+    tensor.set_row_elements(spec.row_elements);
     tensor.set_dtype(static_cast<uint32_t>(spec.dtype));
     tensor.set_priority(spec.priority);
     tensor.set_lr_scale(spec.lr_scale);

@@ -118,7 +118,7 @@ void PartSet::start(const Operation& operation) {
   for (Piece& piece : pieces_[operation.tensor]) {
     Operation of_piece = operation;
     of_piece.tensor = piece.tensor;
-    of_piece.input = operation.input + piece.offset;
+    if (operation.input != nullptr) of_piece.input = operation.input + piece.offset;
     of_piece.output = operation.output + piece.offset;
     of_piece.fetch = !operation.initial_weights && std::exchange(piece.is_ahead, false);
     parts_[piece.part]->membership.start(of_piece);

@@ -27,7 +27,8 @@ struct TensorSpec {
   wire::Dtype dtype = wire::Dtype::kF32;
   int32_t priority = 0;  // larger goes earlier
   float lr_scale = 1;
-  float weight_decay = -1;  // negative: the job's value
+  float weight_decay = -1;    // negative: the job's value
+  uint32_t row_elements = 0;  // it is a table of such rows; 0: it is not
 };
 
 // The box's answer to JOIN, together with this side's own bounds.

@@ -37,6 +37,8 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
     spec.chunks.push_back({.chunk = id,
                            .elements = options.chunk_elements,
                            .dtype = options.dtype,
+                           .row_bytes = options.row_bytes,
+                           .row_skipped_bytes = options.row_skipped_bytes,
                            .uplink_lane = static_cast<uint8_t>(id % options.uplink_lanes)});
   }
   for (uint32_t rank = 0; rank < options.workers; ++rank) {

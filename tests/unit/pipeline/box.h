@@ -42,6 +42,8 @@ struct JobOptions {
   bool partial = false;
   bool is_collective = false;
   wire::GuardSpec guard = {};
+  uint32_t row_bytes = 0;  // tables; 0: none
+  uint32_t row_skipped_bytes = 0;
 };
 
 pipeline::ShardSpec spec_of(const JobOptions& options);

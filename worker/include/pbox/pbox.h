@@ -41,7 +41,8 @@ enum pbox_optimizer_value {
   PBOX_MOMENTUM = 2,
   PBOX_NESTEROV = 3,
   PBOX_ADAM = 4,
-  PBOX_ADAMW = 5
+  PBOX_ADAMW = 5,
+  PBOX_ADAGRAD = 6
 };
 
 /* The workers' reaction to the loss of the box.
@@ -166,10 +167,11 @@ enum pbox_release_value { PBOX_RELEASE_SOFT = 0, PBOX_RELEASE_LAZY = 1 };
  * CACHED  The rank keeps a copy of the weights, adds its own gradients to it, and asks the box for
  *         newer weights only when the copy is older than the model allows. Possible with SSP; ESSP
  *         always works so. It takes memory for one copy of the model and for the rank's gradients
- *         of `staleness` - 1 iterations (pbox_statistics.shadow_bytes). It needs PBOX_SGD without
- *         momentum and weight decay, because the rank has to repeat the optimizer's step itself. A
- *         learning rate that another rank has set takes effect on the gradients that this rank adds
- *         only when new weights arrive from the box. */
+ *         of `staleness` - 1 iterations (pbox_statistics.shadow_bytes). A learning rate that
+ *         another rank has set takes effect on the gradients that this rank adds only when new
+ *         weights arrive from the box. This is so with PBOX_SGD without weight decay, whose step
+ *         the rank can repeat. With all other optimizers, and tables, nothing is kept: the box
+ *         answers each push_pull, once the weights are as new as the copy would have to be. */
 typedef int32_t pbox_reads;
 enum pbox_reads_value { PBOX_READS_FRESH = 0, PBOX_READS_CACHED = 1 };
 
@@ -276,7 +278,8 @@ PBOX_API pbox_status pbox_register_tensor(pbox_context* context, const char* nam
                                           int32_t priority, uint32_t* tensor_id);
 
 /* The optimizer that the box runs, with the formulas of torch.optim. PBOX_MOMENTUM and
- * PBOX_NESTEROV use `momentum`; PBOX_ADAM and PBOX_ADAMW use the betas and epsilon. */
+ * PBOX_NESTEROV use `momentum`; PBOX_ADAM and PBOX_ADAMW use the betas and epsilon; PBOX_ADAGRAD
+ * uses epsilon, and its sums of squares begin at 0. */
 typedef struct pbox_optimizer_options {
   uint32_t struct_size; /* set by pbox_optimizer_options_init */
   pbox_optimizer kind;
@@ -340,10 +343,6 @@ PBOX_API pbox_status pbox_unregister_memory(pbox_context* context, const void* a
  * completed operation, whatever rounds PBOX_SYNC_DROP has skipped. A process that rejoins uses it
  * to set its own state to the job's progress. */
 PBOX_API pbox_status pbox_tensor_round(pbox_context* context, uint32_t tensor_id, uint32_t* round);
-
-/* Called once per call that starts operations, on the I/O thread, when they have ended. It may call
- * pbox_push_pull, pbox_push_pull_many and pbox_last_error, but no function that waits. */
-typedef void (*pbox_callback)(void* user, uint32_t tensor_id, pbox_status status);
 
 /* Starts one exchange of a tensor and returns at once. `input` is this rank's gradient. `output`
  * receives the sum, the mean or the new weights. Each holds element_count elements; they may be the
@@ -495,6 +494,7 @@ PBOX_API uint32_t pbox_abi_version(void);
 #endif
 
 #include "pbox/collective.h"
+#include "pbox/rows.h"
 #include "pbox/step.h"
 
 #endif /* PBOX_PBOX_H */

@@ -40,7 +40,9 @@ worker::SessionSpec session_of(const ShimOptions& options) {
 std::vector<worker::TensorSpec> tensors_of(const ShimOptions& options) {
   std::vector<worker::TensorSpec> tensors;
   for (const uint64_t chunks : options.tensor_chunks) {
-    tensors.push_back({.name = "t", .elements = chunks * kChunkBytes / sizeof(float)});
+    tensors.push_back({.name = "t",
+                       .elements = chunks * kChunkBytes / sizeof(float),
+                       .row_elements = options.row_elements});
   }
   return tensors;
 }

@@ -32,6 +32,7 @@ struct ShimOptions {
   wire::SyncSpec sync = {};
   float learning_rate = 1;  // used if reads are cached
   float gradient_scale = 1;
+  uint32_t row_elements = 0;  // all tensors are tables of such rows; 0: none is
 };
 
 struct Pushed {
