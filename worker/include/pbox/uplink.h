@@ -4,7 +4,7 @@
 #ifndef PBOX_UPLINK_H
 #define PBOX_UPLINK_H
 
-#include "pbox/base.h"
+#include "pbox/pbox.h"
 
 #ifdef __cplusplus
 extern "C" {
