@@ -86,6 +86,7 @@ TEST_CASE(
     "sums go up by a lane for each pipeline of the upper box, however many a rack's box has") {
   const auto pipelines = [](Arguments flags, uint32_t count) {
     flags.push_back("--pipeline.count=" + std::to_string(count));
+    flags.insert(flags.end(), {"--pipeline.poll=adaptive", "--pipeline.pin=off"});
     return flags;
   };
   for (const uint32_t of_top : {1u, 3u}) {
