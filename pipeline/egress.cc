@@ -298,8 +298,9 @@ void Egress::fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, Egres
   Chunk& chunk = *asked.chunk;
   PBOX_DCHECK(asked.rank < shard.worker_count());
   PBOX_DCHECK((asked.mask & ~chunk.full_mask) == 0);
-  const bool is_wanted = chunk.applies_on_arrival() ? chunk.sync->awaits(asked.rank, asked.round)
-                                                    : asked.round + 1 == chunk.open_round();
+  const bool is_wanted = chunk.applies_on_arrival()
+                             ? chunk.sync->awaits(asked.rank, asked.round)
+                             : asked.round + 1 == chunk.open_round() && !is_replacing(chunk);
   Session& session = shard.sessions()[asked.rank];
   // The rank has consumed it meanwhile, is excluded, or has come back and was not heard yet.
   if (!is_wanted || !session.present || !session.reachable) {
@@ -373,7 +374,7 @@ void Egress::fill_group(JobShard& shard, Session& session, EgressRoom& room) {
     const FanOut& at = cursor.group[cursor.index];
     PBOX_DCHECK(wire::round_distance(at.round + 1, at.chunk->open_round()) <= 0);
     // Void: an exclusion has finished the next round, so every rank has this result.
-    if (at.round + 1 != at.chunk->open_round()) continue;
+    if (at.round + 1 != at.chunk->open_round() || at.chunk->up.is_sent) continue;
     // A rank that has rejoined has no known address until its first packet arrives. It asks then.
     const bool sends = session.present && session.reachable;
     const ResultMaker maker(shard, session, *at.chunk, at.round, context_.tag);

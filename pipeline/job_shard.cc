@@ -90,6 +90,12 @@ size_t sum_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
   return size_t{chunk.elements} * (spec.is_collective ? 1 : sizeof(float));
 }
 
+// Relayed: the size of the results that the ranks get, if these are not as the upper box sends
+// them.
+size_t own_result_bytes(const ChunkSpec& chunk) {
+  return chunk.dtype == wire::Dtype::kF32 ? 0 : cache_lines(size_t{chunk.elements} * 2);
+}
+
 // The size of all ranks' pushes of one round.
 size_t pushed_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
   if (spec.numerics != wire::Numerics::kOrdered) return 0;
@@ -105,6 +111,10 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
                        limits::kSlotRing * contributors_bytes(counts_contributors(spec)) +
                        sync_footprint(spec) + cache_lines(pulled_bytes(spec)) +
                        cache_lines(pushed_bytes(spec, chunk)) + table_footprint(spec, chunk);
+  if (spec.relayed) {
+    const size_t results = spec.mode == Mode::kOptimize ? limits::kSlotRing : 1;
+    return masks + (1 + results) * floats + own_result_bytes(chunk);
+  }
   if (spec.mode == Mode::kAggregate) return masks + limits::kSlotRing * floats;
   const size_t state = optimizer::state_floats_per_element(spec.optimizer.kind);
   const bool narrow = chunk.dtype != wire::Dtype::kF32;
@@ -134,11 +144,21 @@ Result<std::unique_ptr<JobShard>> JobShard::create(const ShardSpec& spec) {
   auto shard = std::make_unique<JobShard>();
   shard->arena_ = std::move(*arena);
   shard->lay_out(spec);
-  if (spec.relayed || spec.replicated) {
-    shard->uplink = std::make_unique<Uplink>(spec.chunks.size());
-  }
+  if (spec.relayed || spec.replicated) shard->open_uplinks(spec);
   if (spec.gated) shard->gate = std::make_unique<StepGate>(spec.chunks.size(), spec.report_fd);
   return shard;
+}
+
+void JobShard::open_uplinks(const ShardSpec& spec) {
+  PBOX_CHECK(spec.uplink_lanes > 0 && spec.uplink_lanes <= Uplink::kLanesMax);
+  std::vector<size_t> counts(spec.uplink_lanes, 0);
+  for (const ChunkSpec& chunk : spec.chunks) {
+    PBOX_CHECK(chunk.uplink_lane < spec.uplink_lanes);
+    ++counts[chunk.uplink_lane];
+  }
+  for (const size_t count : counts) {
+    uplinks.push_back(std::make_unique<Uplink>(std::max<size_t>(count, 1)));
+  }
 }
 
 void JobShard::lay_out(const ShardSpec& spec) {
@@ -151,6 +171,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   mode = spec.mode;
   is_collective = spec.is_collective;
   reduction = spec.reduction;
+  workers = spec.workers != 0 ? spec.workers : static_cast<uint32_t>(spec.sessions.size());
   partial = counts_contributors(spec);
   sync = spec.sync;
   draw_seed = sync::seed_of(spec.name);
@@ -210,6 +231,7 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   chunk.elements = spec.elements;
   chunk.dtype = spec.dtype;
   chunk.priority = spec.priority;
+  chunk.up.lane = spec.uplink_lane;
   chunk.lr_scale = spec.lr_scale;
   chunk.weight_decay = spec.weight_decay;
   chunk.wire_bytes = spec.elements * wire::dtype_bytes(spec.dtype);
@@ -231,6 +253,7 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   if (sync.model != wire::SyncModel::kBsp) lay_out_sync(chunk);
   if (is_collective) chunk.shaped = new (arena_.take(shaped_bytes(job))) ShapedRound[2];
 
+  if (job.relayed) return lay_out_relayed(job, spec, chunk);
   if (mode == Mode::kAggregate) {
     for (size_t slot = 0; slot < limits::kSlotRing; ++slot) {
       chunk.accumulator[slot] = take_floats(float_bytes);
@@ -255,6 +278,26 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   if (state > 0) {
     chunk.optimizer_state =
         job.replicated ? chunk.weights + block.optimizer_state : take_floats(state * float_bytes);
+  }
+}
+
+// One sum serves both slots: the upper box's result of a round comes once all ranks have consumed
+// the result before, and the next round's sum begins after that. So does one narrow result.
+void JobShard::lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk) {
+  PBOX_CHECK(!partial && sync.model == wire::SyncModel::kBsp && !job.gated);
+  const auto take_floats = [&] {
+    return reinterpret_cast<float*>(arena_.take(staggered(sum_bytes(job, spec))));
+  };
+  const bool optimizes = mode == Mode::kOptimize;
+  chunk.accumulator[0] = chunk.accumulator[1] = take_floats();
+  if (optimizes) chunk.weights = chunk.accumulator[0];
+  chunk.up.result[0] = take_floats();
+  chunk.up.result[1] = optimizes ? take_floats() : chunk.up.result[0];
+  const size_t own = own_result_bytes(spec);
+  std::byte* const narrow = own > 0 ? arena_.take(own) : nullptr;
+  for (size_t slot = 0; slot < limits::kSlotRing; ++slot) {
+    auto* const upper = reinterpret_cast<std::byte*>(chunk.up.result[slot]);
+    chunk.result[slot] = narrow != nullptr ? narrow : upper;
   }
 }
 

@@ -65,6 +65,7 @@ struct ChunkSpec {
   uint32_t row_skipped_bytes = 0;  // bytes of its first row that an earlier chunk has
   uint32_t first_round = 0;        // the round that is open at the start
   uint32_t copy_rank = kNoRank;    // see Chunk
+  uint8_t uplink_lane = 0;         // relayed or replicated: the lane that sends it on
 };
 
 struct SessionSpec {
@@ -91,13 +92,18 @@ struct ShardSpec {
   optimizer::OptimizerSpec optimizer;
   wire::SyncSpec sync;   // models other than BSP need mode optimize
   bool partial = false;  // ranks may be excluded, so contributors are counted
-  // Sums go to another box before results leave (Uplink). Needs mode aggregate and not `partial`.
+  // Sums go to another box before results leave (Uplink), in mode optimize the initial weights too:
+  // that box has the optimizer. Needs BSP and not `partial`.
   bool relayed = false;
   // States go to another box before results leave (Uplink). Needs mode optimize, BSP and not
   // `partial`.
   bool replicated = false;
-  bool gated = false;  // rounds wait for a verdict (StepGate). Needs mode optimize and BSP
-  int report_fd = -1;  // an eventfd of the control thread (wake_control); -1: none
+  // Workers whose gradients are in a whole sum, by which means are divided: more than the ranks if
+  // these are boxes. 0: the ranks.
+  uint32_t workers = 0;
+  uint32_t uplink_lanes = 1;  // relayed or replicated: the lanes to the other box
+  bool gated = false;         // rounds wait for a verdict (StepGate). Needs mode optimize and BSP
+  int report_fd = -1;         // an eventfd of the control thread (wake_control); -1: none
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;  // kOrdered needs BSP
   // kReject needs BSP; in mode optimize also `gated`.
@@ -114,6 +120,21 @@ struct ShardSpec {
 size_t shard_footprint(const ShardSpec& spec);
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk);
 size_t common_footprint(const ShardSpec& spec);
+
+// The way of a relayed or replicated chunk to the other box. Before the first result of a relayed
+// chunk in mode optimize, its initial weights are where the sum is.
+struct ChunkUplink {
+  uint8_t lane = 0;
+  // Relayed: the open round's sum is with the lane, and its result may be replacing the last one.
+  bool is_sent = false;
+  // Relayed: the upper box's results, by round & 1. In mode aggregate both are one: it stays as it
+  // came until the next one comes, because the upper box may need it back. Weights cannot be summed
+  // again, so there the last one stays until the next is whole. Ranks get them from here unless
+  // they are to be narrowed.
+  float* result[limits::kSlotRing] = {};
+
+  bool is_relayed() const { return result[0] != nullptr; }
+};
 
 // One chunk. Its pointers lead into the shard's arena. The fields that every fragment touches come
 // first, on one cache line.
@@ -158,8 +179,8 @@ struct alignas(kCacheLineBytes) Chunk {
   // Optimizer state, [slots][elements], or that of each fragment in turn where pushes are applied
   // on arrival. Null if the optimizer has none.
   float* optimizer_state = nullptr;
-  float lr_scale = 1;
-  float weight_decay = 0;
+  ChunkUplink up;
+  float lr_scale = 1, weight_decay = 0;
   // Weights and optimizer state are a snapshot's: round 0 gives these weights, and rank 0's push of
   // round 0 is ignored.
   bool is_restored = false;
@@ -187,6 +208,12 @@ struct alignas(kCacheLineBytes) Chunk {
     return has_own_rounds() ? static_cast<uint32_t>(sync->progress.next(rank)) : open_round();
   }
 };
+
+// Returns whether the open round's result is replacing the last one, before the round has finished.
+// Every rank has consumed the last one, but for a new process that has taken a rank's place.
+inline bool is_replacing(const Chunk& chunk) {
+  return chunk.is_stepped || chunk.up.is_sent;
+}
 
 // Returns the last finished round of a slot.
 inline const ShapedRound& finished_shape(const Chunk& chunk) {
@@ -289,7 +316,8 @@ class JobShard {
     return numerics == wire::Numerics::kOrdered && chunk.copy_rank == kNoRank;
   }
   // True if rounds may wait for a relay or a verdict once all pushes are in.
-  bool finishes_later() const { return uplink != nullptr || gate != nullptr; }
+  bool finishes_later() const { return has_uplinks() || gate != nullptr; }
+  bool has_uplinks() const { return !uplinks.empty(); }
   // True if the open round carries weights, not gradients.
   bool receives_weights(const Chunk& chunk) const {
     return mode == Mode::kOptimize && (chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank);
@@ -376,6 +404,7 @@ class JobShard {
   bool is_collective = false;
   bool has_tables = false;
   Reduction reduction = Reduction::kSum;
+  uint32_t workers = 0;  // as in ShardSpec, but never 0
   wire::Numerics numerics = wire::Numerics::kFast;
   bool partial = false;
   wire::GuardSpec guard;
@@ -397,8 +426,9 @@ class JobShard {
   sync::ReplyCursor reply_cursor;
   EgressPlace reply_place;  // place of reply_cursor.chunk
 
-  RoundTrace* trace = nullptr;     // null: no trace is requested. BSP only
-  std::unique_ptr<Uplink> uplink;  // null: neither relayed nor replicated
+  RoundTrace* trace = nullptr;  // null: no trace is requested. BSP only
+  // By lane; empty: neither relayed nor replicated.
+  std::vector<std::unique_ptr<Uplink>> uplinks;
   std::unique_ptr<StepGate> gate;  // null: rounds need no verdict
   StateCut* cut = nullptr;         // null: no snapshot is in progress. BSP and mode optimize only
 
@@ -410,7 +440,9 @@ class JobShard {
   void count_parked(uint64_t now_ns);
   void lay_out(const ShardSpec& spec);
   void lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
+  void lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
   void lay_out_sync(Chunk& chunk);
+  void open_uplinks(const ShardSpec& spec);
   void lay_out_table(const ChunkSpec& spec, Chunk& chunk);
   void expect_copy(Chunk& chunk, uint32_t rank);
 

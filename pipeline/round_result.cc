@@ -51,7 +51,7 @@ bool count_contributors(JobShard& shard, Chunk& chunk) {
 // The factor that turns the sum into the gradient of the optimizer.
 float gradient_scale_of(const JobShard& shard, bool is_averaged) {
   const bool divides = shard.reduction == Reduction::kMean && !is_averaged;
-  return divides ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f;
+  return divides ? 1.0f / static_cast<float>(shard.workers) : 1.0f;
 }
 
 // Steps the rows that some rank has pushed in this round, and no others.
@@ -116,15 +116,22 @@ void make_weights(JobShard& shard, Chunk& chunk, bool is_averaged) {
                                                              chunk.weights, chunk.elements);
 }
 
+// The result is the upper box's, narrowed if it has to be.
+void make_relayed(Chunk& chunk) {
+  const uint32_t slot = chunk.open_round() & 1;
+  PBOX_DCHECK(chunk.up.is_relayed() && chunk.copy_rank == kNoRank);
+  if (chunk.dtype == wire::Dtype::kF32) return;
+  reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot],
+                                                             chunk.up.result[slot], chunk.elements);
+}
+
 // Mode aggregate: the result is the sum or mean, narrowed to the chunk's type in place.
 void make_sum(JobShard& shard, Chunk& chunk, bool is_averaged) {
   const uint32_t slot = chunk.open_round() & 1;
   const bool copied = chunk.copy_rank != kNoRank;
   PBOX_DCHECK(chunk.result[slot] == reinterpret_cast<std::byte*>(chunk.accumulator[slot]));
   if (shard.reduction == Reduction::kMean && !is_averaged && !copied) {
-    const uint32_t workers = shard.uplink ? shard.uplink->workers() : shard.worker_count();
-    PBOX_DCHECK(workers > 0);
-    reduce::kernels().scale(chunk.accumulator[slot], 1.0f / static_cast<float>(workers),
+    reduce::kernels().scale(chunk.accumulator[slot], 1.0f / static_cast<float>(shard.workers),
                             chunk.elements);
   }
   if (chunk.dtype == wire::Dtype::kF32) return;
@@ -221,7 +228,9 @@ void make_result(JobShard& shard, Chunk& chunk) {
                                          : count_contributors(shard, chunk);
   if (shard.cut != nullptr) [[unlikely]]
     shard.cut->copy_before_round(shard, chunk);
-  if (shard.mode == Mode::kOptimize) {
+  if (chunk.up.is_relayed()) {
+    make_relayed(chunk);
+  } else if (shard.mode == Mode::kOptimize) {
     make_weights(shard, chunk, is_averaged);
   } else if (shard.is_collective) {
     make_combined(shard, chunk);

@@ -43,6 +43,24 @@ std::string incomplete(const TensorSpec& tensor) {
   return "tensor '" + tensor.name + "' is not complete";
 }
 
+// Returns "; the job goes on without ranks 2, 5", or nothing.
+std::string absent_ranks_text(const std::vector<uint32_t>& ranks) {
+  if (ranks.empty()) return {};
+  std::string text =
+      ranks.size() == 1 ? "; the job goes on without rank " : "; the job goes on without ranks ";
+  for (size_t index = 0; index < ranks.size(); ++index) {
+    text += (index == 0 ? "" : ", ") + std::to_string(ranks[index]);
+  }
+  return text;
+}
+
+// Returns "box X was lost 3.2 s ago (why); reconnecting", or nothing.
+std::string lost_box_text(const std::optional<PartSet::Loss>& loss) {
+  if (!loss) return {};
+  return "box " + loss->box + " was lost " + in_seconds(monotonic_ns() - loss->since_ns) +
+         " ago (" + loss->reason + "); reconnecting";
+}
+
 ClientOptions with_incarnation(ClientOptions options) {
   std::random_device random;
   // | 1: never 0, which no worker has
@@ -219,30 +237,12 @@ Status Client::call_on_io(std::unique_lock<std::mutex>& lock, const std::functio
                                         " ms; does a callback of the application not return?"};
 }
 
-// Returns "; the job goes on without ranks 2, 5", or nothing. mutex_ must be held.
-std::string Client::absent_ranks_text() const {
-  if (absent_ranks_.empty()) return {};
-  std::string text = absent_ranks_.size() == 1 ? "; the job goes on without rank "
-                                               : "; the job goes on without ranks ";
-  for (size_t index = 0; index < absent_ranks_.size(); ++index) {
-    text += (index == 0 ? "" : ", ") + std::to_string(absent_ranks_[index]);
-  }
-  return text;
-}
-
-// Returns "box X was lost 3.2 s ago (why); reconnecting", or nothing. mutex_ must be held.
-std::string Client::lost_box_text() const {
-  if (!loss_) return {};
-  return "box " + loss_->box + " was lost " + in_seconds(monotonic_ns() - loss_->since_ns) +
-         " ago (" + loss_->reason + "); reconnecting";
-}
-
 Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
                             uint32_t timeout_ms, const std::string& what) {
   std::string text = what + " after " +
                      std::to_string(timeout_ms == 0 ? options_.wait_timeout_ms : timeout_ms) +
                      " ms: ";
-  if (loss_) return {ErrorCode::kTimeout, text + lost_box_text()};
+  if (loss_) return {ErrorCode::kTimeout, text + lost_box_text(loss_)};
   PBOX_CHECK(tensor < tensors_.size() && parts_.has_value());
   PartSet::Late laggard;
   const Status asked = call_on_io(
@@ -261,7 +261,7 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
       break;
     case Laggard::Kind::kNobody: text += "it waits behind other tensors for the send window"; break;
   }
-  return {ErrorCode::kTimeout, text + absent_ranks_text()};
+  return {ErrorCode::kTimeout, text + absent_ranks_text(absent_ranks_)};
 }
 
 Status Client::wait(uint32_t tensor, uint32_t timeout_ms) {
@@ -342,12 +342,14 @@ Status Client::set_learning_rate(float learning_rate) {
   const uint64_t sequence = ++learning_rates_asked_;
   requests_.push_back([this, learning_rate] { parts_->ask_learning_rate(learning_rate); });
   wake();
-  const Status status = wait_until(lock, 0, [&] { return learning_rates_set_ >= sequence; });
+  const Status status = wait_until(
+      lock, 0, [&] { return learning_rates_set_ >= sequence || phase_ != Phase::kJoined; });
   if (failure_) return *failure_;
+  if (status && learning_rates_set_ < sequence) return check_phase(Phase::kJoined);
   if (!status)
     return Error{ErrorCode::kTimeout, "box " + options_.box +
                                           " did not confirm the learning rate: " +
-                                          (loss_ ? lost_box_text() : status.error().message)};
+                                          (loss_ ? lost_box_text(loss_) : status.error().message)};
   return ok_status();
 }
 
@@ -388,9 +390,10 @@ Status Client::barrier(uint32_t timeout_ms) {
   const Status status = wait_until(lock, timeout_ms, released);
   if (released()) return ok_status();
   if (failure_) return *failure_;
-  return Error{ErrorCode::kTimeout,
-               "barrier " + std::to_string(sequence) + ": not every rank has reached it; " +
-                   (loss_ ? lost_box_text() : status.error().message) + absent_ranks_text()};
+  return Error{ErrorCode::kTimeout, "barrier " + std::to_string(sequence) +
+                                        ": not every rank has reached it; " +
+                                        (loss_ ? lost_box_text(loss_) : status.error().message) +
+                                        absent_ranks_text(absent_ranks_)};
 }
 
 Status Client::leave() {

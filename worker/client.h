@@ -43,6 +43,21 @@ struct Completion {
   void* user = nullptr;
 };
 
+// Operations that the I/O thread takes by itself, instead of calls that start them. The I/O thread
+// makes all calls.
+class OperationSource {
+ public:
+  virtual ~OperationSource() = default;
+  // Takes the next operation; false if there is none.
+  virtual bool next(Operation& operation) = 0;
+  // The I/O thread is about to sleep until fd() is readable. Returns false if it must ask for
+  // operations again first.
+  virtual bool may_sleep() = 0;
+  virtual int fd() const = 0;  // an eventfd
+  virtual void done(uint32_t tensor) = 0;
+  virtual void failed(ErrorCode status) = 0;  // once; it is asked for nothing more
+};
+
 class Client {
  public:
   explicit Client(ClientOptions options);
@@ -58,6 +73,9 @@ class Client {
   // May be called again after it has failed.
   Status join();
 
+  // As pbox_box_pipelines and pbox_run_source. `source` outlives the I/O thread.
+  Result<uint32_t> box_pipelines();
+  Status run_source(OperationSource& source);
   // client_memory.cc: as pbox_register_memory and pbox_unregister_memory.
   Status register_memory(const std::byte* address, uint64_t bytes);
   Status unregister_memory(const std::byte* address);
@@ -159,8 +177,6 @@ class Client {
   Status check_operation(const Operation& operation) const;
   Status wait_until(std::unique_lock<std::mutex>& lock, uint32_t timeout_ms,
                     const std::function<bool()>& done);
-  std::string absent_ranks_text() const;
-  std::string lost_box_text() const;
   // `what`: "tensor 'bias' is not complete".
   Error timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor, uint32_t timeout_ms,
                       const std::string& what);
@@ -199,6 +215,7 @@ class Client {
   BoxAddresses addresses_;
   std::shared_ptr<const WorkerKeys> keys_;  // opened in join(); null: control connections are plain
   std::optional<PartSet> parts_;
+  OperationSource* source_ = nullptr;                 // null: operations are started by calls
   std::vector<std::unique_ptr<PartDriver>> drivers_;  // indexed by part
   SendTurns turns_;
   uint64_t busy_ns_ = 0;  // when a packet last arrived or left

@@ -118,6 +118,12 @@ Result<proto::PartMap> ask_box(const MembershipOptions& options, const tls::Clie
   return unanswered(options);
 }
 
+// Returns the keys in a folder; null if its name is empty.
+Result<std::shared_ptr<const WorkerKeys>> keys_in(const std::string& folder) {
+  if (folder.empty()) return std::shared_ptr<const WorkerKeys>();
+  return open_keys(folder);
+}
+
 }  // namespace
 
 // Asks the boxes that the caller has named, in turn, and sets joining.box to the one that answered.
@@ -202,6 +208,20 @@ Status Client::drive_join() {
   return parts_->begin();
 }
 
+Result<uint32_t> Client::box_pipelines() {
+  const std::lock_guard lock(mutex_);
+  if (const Status status = check_phase(Phase::kNew); !status) return status.error();
+  auto keys = keys_in(options_.keys);
+  if (!keys) return keys.error();
+  keys_ = std::move(*keys);
+  MembershipOptions asking = options_;
+  const auto map = ask_part_map(asking, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
+  if (!map) return map.error();
+  // The boxes of a cluster cut the job into parts themselves.
+  const bool is_single = map->boxes_size() == 0 && map->parts_size() == 1;
+  return is_single ? std::clamp(map->pipelines(), 1u, limits::kPartsPerJobMax) : 1;
+}
+
 Status Client::join() {
   const std::unique_lock lock(mutex_);
   if (const Status status = check_phase(Phase::kNew); !status) return status.error();
@@ -218,11 +238,9 @@ Status Client::join() {
     close_in_child(wake_fd_);
   }
   if (options_.collective) tensors_.clear();  // those of a join that has failed
-  if (!options_.keys.empty()) {
-    auto keys = open_keys(options_.keys);
-    if (!keys) return keys.error();
-    keys_ = std::move(*keys);
-  }
+  auto keys = keys_in(options_.keys);
+  if (!keys) return keys.error();
+  keys_ = std::move(*keys);
   // A copy, because the caller may join again after a failure, with the options as they were given.
   MembershipOptions joining = options_;
   joining.seed = std::random_device{}();
@@ -232,6 +250,11 @@ Status Client::join() {
   const auto map =
       ask_part_map(joining, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
   if (!map) return map.error();
+  if (joining.parts > 1 && (map->boxes_size() > 0 || map->parts_size() > 1)) {
+    return Error{ErrorCode::kMismatch,
+                 "box " + joining.box + " was alone and is in a cluster now, which cuts job '" +
+                     options_.job + "' into parts itself; start all ranks again"};
+  }
   if (options_.collective) {
     if (joining.chunk_bytes == 0) joining.chunk_bytes = map->chunk_bytes();
     tensors_ = Collectives::slots(options_.collective_bytes, joining.chunk_bytes);

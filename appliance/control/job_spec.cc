@@ -207,6 +207,9 @@ Status parse_verdicts(const proto::Join& join, JobSpec& spec) {
                  std::to_string(spec.parts) + ", among them part " + std::to_string(spec.part));
 }
 
+// The most workers that a rank may sum. The number of all workers is exact as a float.
+constexpr uint32_t kWorkersMax = (1u << 24) / limits::kWorkersPerJobMax;
+
 Status check_identity(const proto::Join& join, const JobLimits& limits) {
   if (const Status status = check_job_name(join.job()); !status) return status;
   if (join.world_size() == 0 || join.world_size() > limits.workers_max) {
@@ -221,6 +224,11 @@ Status check_identity(const proto::Join& join, const JobLimits& limits) {
   if (join.rank() >= join.world_size()) {
     return invalid("rank " + std::to_string(join.rank()) + " must be below world_size " +
                    std::to_string(join.world_size()));
+  }
+  if (join.workers() > kWorkersMax) {
+    return invalid("rank " + std::to_string(join.rank()) + " states " +
+                   std::to_string(join.workers()) + " workers; at most " +
+                   std::to_string(kWorkersMax) + " can be summed");
   }
   if (join.parts() > limits::kPartsPerJobMax || join.part() >= std::max(1u, join.parts())) {
     return invalid("part " + std::to_string(join.part()) + " of " + std::to_string(join.parts()) +

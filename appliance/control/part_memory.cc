@@ -75,8 +75,6 @@ uint64_t control_bytes(const JobSpec& spec) {
   bytes += ranks * chunks * sizeof(uint8_t);  // the map of chunks in each SESSION
   // Each rank that resumes reports a round and a bit for each chunk.
   if (spec.may_move()) bytes += ranks * (chunks * sizeof(uint32_t) + chunks / 8);
-  // The relay keeps the results of a relayed job, so that the job survives the other box.
-  if (spec.relayed) bytes += spec.element_count() * sizeof(float);
   if (spec.relayed || spec.replicas > 0) bytes += chunks * kRelayedChunkBytes;
   return bytes;
 }

@@ -36,6 +36,8 @@ constexpr AddedField kAddedFields[] = {
      }},
     {"Join.min_world_size", 3, Scope::kJob,
      [](const proto::WorkerMessage& message) { return message.join().min_world_size() != 0; }},
+    {"Join.workers", 3, Scope::kReceiver,
+     [](const proto::WorkerMessage& message) { return message.join().workers() != 0; }},
     {"WorkerMessage.step_verdict", 3, Scope::kReceiver,
      [](const proto::WorkerMessage& message) { return message.has_step_verdict(); }},
     {"WorkerMessage.ask_step", 3, Scope::kReceiver,
@@ -51,12 +53,16 @@ constexpr AddedField kAddedFields[] = {
     {"Session.suite", 3},
     {"BoxMessage.step_verdict", 3},
     {"BoxMessage.step_taken", 3},
+    // Only boxes that are ranks read it, and those need Join.workers.
+    {"Session.workers", 3},
     {"WorkerMessage.needs", 3},
     {"WorkerMessage.newest_version", 3},
     // A box of version 2 may place a part on another such box, which then refuses the rank.
     {"AskPartMap.job_version", 3},
     // Only boxes with keys use these, and none of version 2 has keys.
     {"AskPartMap.rank", 3},
+    // A rack's box that does not know it sends its sums up in one part.
+    {"PartMap.pipelines", 3},
     {"AskDataAddresses.cut_off_job", 3},
     {"AskDataAddresses.cut_off_ranks", 3},
     {"DataAddresses.most_are_cut_off", 3},

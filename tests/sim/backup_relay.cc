@@ -69,7 +69,7 @@ void BackupMember::seed(std::vector<std::vector<float>> values) {
 void BackupMember::run(std::vector<control::RelayLane> lanes) {
   lanes_ = std::move(lanes);
   for (const control::RelayLane& lane : lanes_) {
-    lane.uplink->open(static_cast<uint32_t>(all_workers_), -1);
+    lane.uplink->open(-1);
   }
   thread().wake_soon();
 }

@@ -77,7 +77,8 @@ void Exchange::add_tensors(const std::vector<TensorSpec>& tensors, uint32_t shad
     }
     tensor.chunk_count = static_cast<uint32_t>(state_.chunks.size()) - tensor.first_chunk;
   }
-  state_.out_of_cache = job_bytes >= kOutOfCacheBytes;
+  // Results that the caller keeps are read at once, by another core.
+  state_.out_of_cache = job_bytes >= kOutOfCacheBytes && !state_.session.caller_keeps_results;
   const bool has_tables = std::any_of(state_.tensors.begin(), state_.tensors.end(),
                                       [](const Tensor& tensor) { return tensor.is_table(); });
   if (has_tables) state_.stages.resize(state_.chunks.size());
@@ -116,6 +117,13 @@ void Exchange::start(const Operation& operation) {
   tensor.slot = operation.slot;
   tensor.rows = operation.fetch ? nullptr : operation.rows;
   PBOX_CHECK(tensor.rows == nullptr || (tensor.is_table() && tensor.round > 0));
+  if (state_.session.caller_keeps_results) {
+    PBOX_CHECK(operation.input != operation.output);  // a lost round is pushed again
+    std::byte*& shadow = tensor.shadow[tensor.round & 1];
+    PBOX_CHECK(shadow == nullptr || shadow == operation.output);
+    shadow = operation.output;
+    if (!state_.session.alternates_outputs) tensor.shadow[(tensor.round + 1) & 1] = shadow;
+  }
   begin(tensor);
 }
 

@@ -217,7 +217,7 @@ void Exchange::store_fragment(const Tensor& tensor, const Chunk& chunk,
   std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
   if (tensor.output == nullptr) {  // a slot's result that another rank wants
     if (shadow != nullptr) copy_bytes(state_, shadow + offset, parsed.payload, bytes);
-  } else if (shadow == nullptr) {
+  } else if (shadow == nullptr || shadow == tensor.output) {
     copy_bytes(state_, tensor.output + offset, parsed.payload, bytes);
   } else if (tensor.is_staged(chunk)) {  // copied to the output when complete, while in cache
     std::memcpy(shadow + offset, parsed.payload, bytes);

@@ -27,6 +27,8 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   spec.numerics = options.numerics;
   spec.guard = options.guard;
   spec.replicated = options.replicated;
+  spec.relayed = options.relayed;
+  spec.uplink_lanes = options.uplink_lanes;
   spec.gated = options.gated;
   spec.partial = options.partial;
   spec.is_collective = options.is_collective;
@@ -36,7 +38,8 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
                            .elements = options.chunk_elements,
                            .dtype = options.dtype,
                            .row_bytes = options.row_bytes,
-                           .row_skipped_bytes = options.row_skipped_bytes});
+                           .row_skipped_bytes = options.row_skipped_bytes,
+                           .uplink_lane = static_cast<uint8_t>(id % options.uplink_lanes)});
   }
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
     spec.sessions.push_back({spi_of(options.job, rank), options.credit_bytes});

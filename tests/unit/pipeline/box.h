@@ -36,6 +36,8 @@ struct JobOptions {
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
   bool replicated = false;
+  bool relayed = false;
+  uint32_t uplink_lanes = 1;  // chunk c is for lane c modulo this number
   bool gated = false;
   bool partial = false;
   bool is_collective = false;
