@@ -22,22 +22,44 @@ size_t staggered(size_t bytes) {
   return cache_lines(bytes) + kCacheLineBytes;
 }
 
-bool applies_on_arrival(const ShardSpec& spec) {
-  return wire::applies_on_arrival(spec.sync.model);
+wire::SyncModel relaxed_model_of(const ShardSpec& spec) {
+  return spec.sync.model != wire::SyncModel::kBsp ? spec.sync.model : spec.relaxed_model;
+}
+
+bool is_relaxed(const ShardSpec& spec) {
+  return relaxed_model_of(spec) != wire::SyncModel::kBsp;
+}
+
+// True if some chunk's pushes may be applied on arrival.
+bool may_apply_on_arrival(const ShardSpec& spec) {
+  return is_relaxed(spec) && spec.sync.model != wire::SyncModel::kDrop;
+}
+
+wire::SyncSpec sync_of(const ShardSpec& spec, const ChunkSpec& chunk) {
+  return chunk.sync.value_or(spec.sync);
+}
+
+bool applies_on_arrival(const ShardSpec& spec, const ChunkSpec& chunk) {
+  return wire::applies_on_arrival(sync_of(spec, chunk).model);
 }
 
 // True if the contributors may differ by fragment. Pushes that are applied on arrival have none to
 // count.
-bool counts_contributors(const ShardSpec& spec) {
-  return spec.sync.model == wire::SyncModel::kDrop || (spec.partial && !applies_on_arrival(spec));
+bool counts_contributors(const ShardSpec& spec, const ChunkSpec& chunk) {
+  if (sync_of(spec, chunk).model == wire::SyncModel::kDrop) return true;
+  return spec.partial && !applies_on_arrival(spec, chunk);
 }
 
-size_t contributors_bytes(bool partial) {
-  return partial ? cache_lines(limits::kFragmentCountMax * sizeof(uint16_t)) : 0;
+size_t contributors_bytes() {
+  return cache_lines(limits::kFragmentCountMax * sizeof(uint16_t));
 }
 
 size_t updates_bytes() {
   return cache_lines(limits::kFragmentCountMax * sizeof(uint64_t));
+}
+
+size_t sizes_bytes(size_t workers) {
+  return cache_lines(workers * sizeof(sync::PushSize));
 }
 
 // The size for the largest fragment of the narrowest elements: when a job's memory is checked, its
@@ -47,12 +69,13 @@ size_t gradient_bytes() {
                    sizeof(float));
 }
 
-size_t sync_footprint(const ShardSpec& spec) {
-  if (spec.sync.model == wire::SyncModel::kBsp) return 0;
+size_t sync_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
+  if (!is_relaxed(spec)) return 0;
   const size_t workers = spec.sessions.size();
   return cache_lines(sizeof(sync::ChunkSync)) +
-         (applies_on_arrival(spec) ? cache_lines(workers * sizeof(uint64_t)) + updates_bytes()
-                                   : cache_lines(workers * sizeof(sync::Pushed)));
+         (applies_on_arrival(spec, chunk)
+              ? cache_lines(workers * sizeof(uint64_t)) + updates_bytes() + sizes_bytes(workers)
+              : cache_lines(workers * sizeof(sync::Pushed)));
 }
 
 size_t pulled_bytes(const ShardSpec& spec) {
@@ -79,16 +102,17 @@ size_t pushed_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
 // The bytes that JobShard::lay_out_chunk takes.
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t floats = staggered(sum_bytes(spec, chunk));
-  const size_t masks = cache_lines(spec.sessions.size() * sizeof(uint64_t)) + shaped_bytes(spec) +
-                       limits::kSlotRing * contributors_bytes(counts_contributors(spec)) +
-                       sync_footprint(spec) + cache_lines(pulled_bytes(spec)) +
-                       cache_lines(pushed_bytes(spec, chunk));
+  const size_t masks =
+      cache_lines(spec.sessions.size() * sizeof(uint64_t)) + shaped_bytes(spec) +
+      sync_footprint(spec, chunk) + cache_lines(pulled_bytes(spec)) +
+      cache_lines(pushed_bytes(spec, chunk)) +
+      (counts_contributors(spec, chunk) ? limits::kSlotRing * contributors_bytes() : 0);
   if (spec.mode == Mode::kAggregate) return masks + limits::kSlotRing * floats;
   const size_t state = optimizer::state_floats_per_element(spec.optimizer.kind);
   const bool narrow = chunk.dtype != wire::Dtype::kF32;
   const size_t result = narrow ? cache_lines(size_t{chunk.elements} * 2) : 0;
   const size_t state_bytes = state * size_t{chunk.elements} * sizeof(float);
-  const size_t sum = applies_on_arrival(spec) ? 0 : floats;
+  const size_t sum = applies_on_arrival(spec, chunk) ? 0 : floats;
   if (spec.replicated) {
     const StateLayout block = StateLayout::block(spec.optimizer.kind, chunk.elements);
     return masks + staggered(block.floats * sizeof(float)) + sum + result;
@@ -97,7 +121,7 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
 }
 
 size_t common_footprint(const ShardSpec& spec) {
-  return applies_on_arrival(spec) ? gradient_bytes() : 0;
+  return may_apply_on_arrival(spec) ? gradient_bytes() : 0;
 }
 
 size_t shard_footprint(const ShardSpec& spec) {
@@ -129,8 +153,8 @@ void JobShard::lay_out(const ShardSpec& spec) {
   mode = spec.mode;
   is_collective = spec.is_collective;
   reduction = spec.reduction;
-  partial = counts_contributors(spec);
-  sync = spec.sync;
+  partial = spec.partial || spec.sync.model == wire::SyncModel::kDrop;
+  relaxed_model = relaxed_model_of(spec);
   draw_seed = sync::seed_of(spec.name);
   delivery = spec.delivery;
   numerics = spec.numerics;
@@ -138,14 +162,14 @@ void JobShard::lay_out(const ShardSpec& spec) {
   value_limit = guard.limit();
   report_fd_ = spec.report_fd;
   optimizer = spec.optimizer;
-  PBOX_CHECK(sync.model == wire::SyncModel::kBsp || mode == Mode::kOptimize);
+  PBOX_CHECK(!is_relaxed() || mode == Mode::kOptimize);
   PBOX_CHECK(!is_collective || mode == Mode::kAggregate);
   PBOX_CHECK(!is_collective || (!partial && !spec.relayed));
   const bool rejects = guard.policy == wire::Guard::kReject;
-  PBOX_CHECK(!rejects || sync.model == wire::SyncModel::kBsp);
+  PBOX_CHECK(!rejects || !is_relaxed());
   PBOX_CHECK(!rejects || spec.gated || mode == Mode::kAggregate);
-  PBOX_CHECK(!spec.gated || (sync.model == wire::SyncModel::kBsp && mode == Mode::kOptimize));
-  if (applies_on_arrival(spec)) {
+  PBOX_CHECK(!spec.gated || (!is_relaxed() && mode == Mode::kOptimize));
+  if (may_apply_on_arrival(spec)) {
     gradient = reinterpret_cast<float*>(arena_.take(gradient_bytes()));
   }
 
@@ -199,13 +223,14 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   chunk.fanned_out_rounds = spec.first_round;
   PBOX_CHECK(mode == Mode::kAggregate || spec.first_round == 0 || spec.copy_rank != kNoRank);
   if (spec.copy_rank != kNoRank) expect_copy(chunk, spec.copy_rank);
-  if (partial) {
+  if (counts_contributors(job, spec)) {
     for (uint16_t*& counts : chunk.contributors) {
-      counts = reinterpret_cast<uint16_t*>(arena_.take(contributors_bytes(true)));
+      counts = reinterpret_cast<uint16_t*>(arena_.take(contributors_bytes()));
     }
   }
 
-  if (sync.model != wire::SyncModel::kBsp) lay_out_sync(chunk);
+  const wire::SyncSpec sync = sync_of(job, spec);
+  if (is_relaxed()) lay_out_sync(sync, chunk);
   if (is_collective) chunk.shaped = new (arena_.take(shaped_bytes(job))) ShapedRound[2];
 
   if (mode == Mode::kAggregate) {
@@ -235,13 +260,16 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   }
 }
 
-void JobShard::lay_out_sync(Chunk& chunk) {
-  PBOX_DCHECK(sync.model != wire::SyncModel::kBsp && chunk.sync == nullptr);
+void JobShard::lay_out_sync(const wire::SyncSpec& spec, Chunk& chunk) {
+  PBOX_CHECK(spec.model != wire::SyncModel::kAdaptive);
+  PBOX_DCHECK(is_relaxed() && chunk.sync == nullptr);
   chunk.sync = new (arena_.take(cache_lines(sizeof(sync::ChunkSync)))) sync::ChunkSync;
+  chunk.sync->spec = spec;
   const size_t workers = sessions_.size();
-  if (wire::applies_on_arrival(sync.model)) {
+  if (wire::applies_on_arrival(spec.model)) {
     chunk.sync->next = reinterpret_cast<uint64_t*>(arena_.take(workers * sizeof(uint64_t)));
     chunk.sync->updates = reinterpret_cast<uint64_t*>(arena_.take(updates_bytes()));
+    chunk.sync->sizes = new (arena_.take(sizes_bytes(workers))) sync::PushSize[workers];
   } else {
     chunk.sync->pushed =
         reinterpret_cast<sync::Pushed*>(arena_.take(workers * sizeof(sync::Pushed)));
@@ -372,6 +400,17 @@ void JobShard::unpark(Chunk& chunk, uint32_t rank, uint64_t now_ns) {
   count_parked(now_ns);
   --parked_count;
   chunk.sync->progress.unpark(rank);
+}
+
+sync::Reader JobShard::reader(const Chunk& chunk, uint32_t rank) const {
+  PBOX_DCHECK(chunk.has_own_rounds() && rank < worker_count());
+  const sync::Progress& progress = chunk.sync->progress;
+  return {.seed = draw_seed,
+          .rank = rank,
+          .round = progress.next(rank) - 1,
+          .slowest = progress.slowest(),
+          .fastest = progress.fastest(),
+          .significance = chunk.sync->sizes[rank].significance};
 }
 
 void JobShard::queue_reply(Chunk& chunk, uint32_t rank) {

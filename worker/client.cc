@@ -50,10 +50,21 @@ ClientOptions with_incarnation(ClientOptions options) {
   return options;
 }
 
+// Returns "; the job goes on without ranks 2, 5", or nothing.
+std::string absent_ranks_text(const std::vector<uint32_t>& absent) {
+  if (absent.empty()) return {};
+  std::string text =
+      absent.size() == 1 ? "; the job goes on without rank " : "; the job goes on without ranks ";
+  for (size_t index = 0; index < absent.size(); ++index) {
+    text += (index == 0 ? "" : ", ") + std::to_string(absent[index]);
+  }
+  return text;
+}
+
 }  // namespace
 
 Client::Client(ClientOptions options)
-    : options_(with_incarnation(std::move(options))), owner_pid_(getpid()) {}
+    : options_(with_incarnation(std::move(options))), sync_(options_.sync), owner_pid_(getpid()) {}
 
 bool Client::forked() const {
   return getpid() != owner_pid_;
@@ -223,17 +234,6 @@ Status Client::call_on_io(std::unique_lock<std::mutex>& lock, const std::functio
                                         " ms; does a callback of the application not return?"};
 }
 
-// Returns "; the job goes on without ranks 2, 5", or nothing. mutex_ must be held.
-std::string Client::absent_ranks_text() const {
-  if (absent_ranks_.empty()) return {};
-  std::string text = absent_ranks_.size() == 1 ? "; the job goes on without rank "
-                                               : "; the job goes on without ranks ";
-  for (size_t index = 0; index < absent_ranks_.size(); ++index) {
-    text += (index == 0 ? "" : ", ") + std::to_string(absent_ranks_[index]);
-  }
-  return text;
-}
-
 // Returns "box X was lost 3.2 s ago (why); reconnecting", or nothing. mutex_ must be held.
 std::string Client::lost_box_text() const {
   if (!loss_) return {};
@@ -265,7 +265,7 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
       break;
     case Laggard::Kind::kNobody: text += "it waits behind other tensors for the send window"; break;
   }
-  return {ErrorCode::kTimeout, text + absent_ranks_text()};
+  return {ErrorCode::kTimeout, text + absent_ranks_text(absent_ranks_)};
 }
 
 Status Client::wait(uint32_t tensor, uint32_t timeout_ms) {
@@ -392,9 +392,10 @@ Status Client::barrier(uint32_t timeout_ms) {
   const Status status = wait_until(lock, timeout_ms, released);
   if (released()) return ok_status();
   if (failure_) return *failure_;
-  return Error{ErrorCode::kTimeout,
-               "barrier " + std::to_string(sequence) + ": not every rank has reached it; " +
-                   (loss_ ? lost_box_text() : status.error().message) + absent_ranks_text()};
+  return Error{ErrorCode::kTimeout, "barrier " + std::to_string(sequence) +
+                                        ": not every rank has reached it; " +
+                                        (loss_ ? lost_box_text() : status.error().message) +
+                                        absent_ranks_text(absent_ranks_)};
 }
 
 Status Client::leave() {

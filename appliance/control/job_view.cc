@@ -77,6 +77,9 @@ void add_part(JobView& job, const JobView& part) {
     job.backup->parts_without += part.backup->parts_without;
     job.backup->chunks_in_flight += part.backup->chunks_in_flight;
   }
+  job.sync.by_tensor.insert(part.sync.by_tensor.begin(), part.sync.by_tensor.end());
+  job.sync.control.insert(job.sync.control.end(), part.sync.control.begin(),
+                          part.sync.control.end());
   auto& reads = job.reads_by_rounds_behind;
   const auto& more = part.reads_by_rounds_behind;
   reads.resize(std::max(reads.size(), more.size()));

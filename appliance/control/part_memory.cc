@@ -23,7 +23,8 @@ void for_each_size(const JobSpec& spec, Add add) {
     const uint32_t element_bytes = wire::dtype_bytes(tensor.dtype);
     const uint64_t whole = tensor.bytes() / spec.chunk_bytes;
     const uint64_t rest = tensor.bytes() % spec.chunk_bytes;
-    pipeline::ChunkSpec chunk{.elements = spec.chunk_bytes / element_bytes, .dtype = tensor.dtype};
+    pipeline::ChunkSpec chunk{
+        .elements = spec.chunk_bytes / element_bytes, .dtype = tensor.dtype, .sync = tensor.sync};
     if (whole > 0) add(chunk, whole);
     chunk.elements = static_cast<uint32_t>(rest / element_bytes);
     if (rest > 0) add(chunk, uint64_t{1});
@@ -41,6 +42,7 @@ pipeline::ShardSpec shard_shape(const JobSpec& spec) {
   shape.reduction = spec.reduction;
   shape.optimizer = spec.optimizer;
   shape.sync = spec.sync;
+  shape.relaxed_model = spec.relaxed_model;
   shape.delivery = spec.delivery;
   shape.numerics = spec.numerics;
   shape.guard = spec.guard;

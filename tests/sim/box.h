@@ -60,6 +60,8 @@ class Box final : public ControlEnd,
 
   HostId host() const { return host_; }
   const control::JobRegistry& registry() const { return *registry_; }
+  // The operator changes the models of a job's tensors.
+  Status set_sync(const std::string& job, const control::SyncChange& change);
   // These functions carry out episodes.
   void pause(uint64_t length_ns);
   void pause_pipeline(uint32_t pipeline, uint64_t length_ns);

@@ -94,6 +94,7 @@ struct ExchangeTensor {
   int32_t own_priority = 0;
   int32_t priority = 0;  // the active operation's
   wire::Dtype dtype = wire::Dtype::kF32;
+  wire::SyncModel model = wire::SyncModel::kBsp;  // as registered
   bool fetching = false;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;

@@ -23,6 +23,7 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   spec.reduction = options.reduction;
   spec.optimizer = options.optimizer;
   spec.sync = options.sync;
+  spec.relaxed_model = options.relaxed_model;
   spec.delivery = options.delivery;
   spec.numerics = options.numerics;
   spec.guard = options.guard;
@@ -34,6 +35,7 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   for (uint32_t id = 0; id < options.chunks; ++id) {
     spec.chunks.push_back(
         {.chunk = id, .elements = options.chunk_elements, .dtype = options.dtype});
+    if (!options.models.empty()) spec.chunks.back().sync = options.models[id];
   }
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
     spec.sessions.push_back({spi_of(options.job, rank), options.credit_bytes});
