@@ -77,6 +77,8 @@ void Appliance::close_down() {
               ")");
   snapshot_store_.reset();
   guard.enter("the cluster's store ([cluster] endpoints)");
+  scaler_.reset();
+  scale_hook_.reset();
   balancer_.reset();
   part_maps_.reset();
   box_directory_.reset();
@@ -300,7 +302,8 @@ control::RegistryOptions Appliance::registry_options() const {
           .checks_addresses = config_.data.port != config::PortKind::kRdma,
           .keys = session_keys_.get(),
           .audit = audit_sink(),
-          .draw = system_entropy};
+          .draw = system_entropy,
+          .traffic_bytes_per_s = [this] { return history_.newest_traffic_bytes_per_s(); }};
 }
 
 void Appliance::wait_for_signal() {

@@ -20,6 +20,8 @@
 #include "appliance/cluster/box_directory.h"
 #include "appliance/cluster/epoch_pool.h"
 #include "appliance/cluster/part_maps.h"
+#include "appliance/cluster/scale_hook.h"
+#include "appliance/cluster/scaler.h"
 #include "appliance/control/exported_keys.h"
 #include "appliance/control/server.h"
 #include "appliance/log.h"
@@ -56,7 +58,7 @@ class Appliance : public admin::AdminSource {
   Status set_sync(const std::string& job, const control::SyncChange& change) override;
   Status begin_trace(const std::string& job, double seconds) override;
   Result<control::TraceView> trace(const std::string& job) override;
-  Status set_draining(const std::string& box, bool draining) override;
+  Status set_duty(const std::string& box, cluster::Duty duty) override;
   Result<std::string> flight() const override;
   Status begin_snapshot(const std::string& job, double timeout_s) override;
   std::optional<control::SnapshotView> snapshot(const std::string& job) const override;
@@ -94,6 +96,7 @@ class Appliance : public admin::AdminSource {
   void audit(const audit::Record& record) const;
   audit::Sink audit_sink() const;
   control::RegistryOptions registry_options() const;
+  void start_scaler();
   void look_for_port_events();
   void wait_for_step_reports();
   void wait_for_signal();
@@ -139,6 +142,8 @@ class Appliance : public admin::AdminSource {
   control::SingleBoxDirectory single_box_directory_{0};  // with store = local
   std::optional<cluster::PartMaps> part_maps_;           // with store = etcd
   std::optional<cluster::Balancer> balancer_;            // with store = etcd and cluster.rebalance
+  std::optional<cluster::ScaleHook> scale_hook_;         // with cluster.scale_hook
+  std::optional<cluster::Scaler> scaler_;                // with store = etcd
   std::optional<snapshot::DiskSnapshotStore> snapshot_store_;  // with snapshots.directory
   std::optional<relay::BoxUpstream> upstream_;                 // with upstream.box
   std::optional<relay::BoxBackups> backups_;                   // with cluster.store = etcd

@@ -146,7 +146,9 @@ void Appliance::join_cluster(uint64_t incarnation) {
       [this] {
         if (part_maps_) part_maps_->on_boxes_changed();
       });
-  if (!part_maps_ || !config_.cluster.rebalance) return;
+  if (!part_maps_) return;
+  start_scaler();
+  if (!config_.cluster.rebalance) return;
   balancer_.emplace(
       context_, *store_, *box_directory_, *part_maps_,
       cluster::Balancer::Options{
@@ -166,8 +168,37 @@ std::string Appliance::name_of_box(const std::string& control) const {
   return "";
 }
 
+void Appliance::start_scaler() {
+  const config::Cluster& cluster = config_.cluster;
+  constexpr double kPercent = 0.01;
+  cluster::Scaler::Hook hook;
+  if (!cluster.scale_hook.empty()) {
+    scale_hook_.emplace(context_, cluster.scale_hook);
+    hook = [this](const std::string& line, std::function<void(Status)> done) {
+      scale_hook_->call(line, std::move(done));
+    };
+  }
+  scaler_.emplace(
+      context_, *store_, *box_directory_, *part_maps_,
+      cluster::Scaler::Options{
+          .self = config_.box.name,
+          .cluster = cluster.name,
+          .begins_as_standby = cluster.standby,
+          .scales = cluster.scale,
+          .rules = {.out_above = kPercent * cluster.scale_out_above,
+                    .in_below = kPercent * cluster.scale_in_below,
+                    .boxes_min = cluster.boxes_min,
+                    .after_s = static_cast<double>(cluster.scale_after_s)},
+          .report = [this] { return registry_->report(); },
+          .hook = std::move(hook),
+          .log = [this](cluster::BoxDirectory::Severity severity, const char* event,
+                        const std::string& text) { log_cluster(severity, event, text); }});
+}
+
 cluster::BalancingView Appliance::balancing() const {
-  return balancer_ ? balancer_->view() : cluster::BalancingView{};
+  cluster::BalancingView view = balancer_ ? balancer_->view() : cluster::BalancingView{};
+  if (scaler_) view.scaling = scaler_->view();
+  return view;
 }
 
 void Appliance::log_store(const cluster::Health& health) {
@@ -181,7 +212,7 @@ void Appliance::log_store(const cluster::Health& health) {
   }
 }
 
-Status Appliance::set_draining(const std::string& box, bool draining) {
+Status Appliance::set_duty(const std::string& box, cluster::Duty duty) {
   if (!part_maps_) {
     return Error{
         ErrorCode::kUnavailable,
@@ -192,14 +223,12 @@ Status Appliance::set_draining(const std::string& box, bool draining) {
   const bool is_there = std::any_of(boxes.begin(), boxes.end(),
                                     [&](const auto& record) { return record.name == box; });
   if (!is_there) return Error{ErrorCode::kNotFound, "no box '" + box + "'"};
-  part_maps_->set_draining(box, draining, [this, box, draining](const Status& set) {
-    const std::string what = "box '" + box + (draining ? "' drains" : "' takes parts again");
+  part_maps_->set_duty(box, duty, [this, box, duty](const Status& set) {
+    const std::string what = cluster::to_string(duty);
+    const std::string refusal = set ? "" : "not done: " + set.error().message;
     log(set ? EventLog::Level::kInfo : EventLog::Level::kWarning, "drain",
-        set ? what : what + ": not done, " + set.error().message);
-    audit({.kind = audit::Kind::kDrain,
-           .box = box,
-           .outcome = draining ? "drains" : "takes parts",
-           .reason = set ? "" : "not done: " + set.error().message});
+        "box '" + box + "' " + what + (set ? "" : ": " + refusal));
+    audit({.kind = audit::Kind::kDrain, .box = box, .outcome = what, .reason = refusal});
   });
   return ok_status();
 }
@@ -220,7 +249,7 @@ admin::ClusterView Appliance::cluster() const {
   for (const cluster::BoxRecord& box : view.boxes) {
     if (!part_maps_) break;
     view.duties[box.name] = {.parts = part_maps_->parts_of(box.name),
-                             .draining = part_maps_->is_draining(box.name),
+                             .duty = part_maps_->duty_of(box.name),
                              .drain_obstacle = part_maps_->drain_obstacle(box.name)};
   }
   return view;

@@ -43,7 +43,14 @@ struct Cluster {
   uint32_t lease_ttl_s = 10;           // a box that is silent for this long is considered gone
   bool rebalance = true;               // the leader moves parts of jobs to boxes that finish sooner
   uint32_t rebalance_interval_ms = 1'000;  // time between reports on how long rounds take
-  std::string user;                        // etcd's user; empty: none
+  bool standby = false;                    // this box takes no parts until the cluster needs it
+  bool scale = false;             // the leader uses standbys, asks for boxes and empties boxes
+  std::string scale_hook;         // program that starts and stops machines; empty: none
+  uint32_t scale_out_above = 80;  // percent of the boxes' capacity in use
+  uint32_t scale_in_below = 50;   // percent of the capacity of the boxes that would remain
+  uint32_t scale_after_s = 60;    // how long a condition holds before the leader acts
+  uint32_t boxes_min = 1;         // fewest boxes that take parts
+  std::string user;               // etcd's user; empty: none
   std::string password_file;
   std::string ca_file;  // PEM; empty: no TLS
   std::string cert_file;

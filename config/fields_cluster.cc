@@ -95,6 +95,22 @@ void add_cluster(std::vector<Field>& list) {
   list.push_back(number("cluster.rebalance_interval_ms",
                         PBOX_MEMBER(cluster, rebalance_interval_ms), 100, 60'000, Reload::kNo,
                         "time between two reports of a box on how long rounds take"));
+  list.push_back(boolean("cluster.standby", PBOX_MEMBER(cluster, standby),
+                         "this box takes no parts until the cluster needs it"));
+  list.push_back(boolean("cluster.scale", PBOX_MEMBER(cluster, scale),
+                         "the leader uses standbys, asks for more boxes and empties spare ones"));
+  list.push_back(file_path("cluster.scale_hook", PBOX_MEMBER(cluster, scale_hook),
+                           "program that the leader calls when a box is needed or may stop"));
+  list.push_back(number("cluster.scale_out_above", PBOX_MEMBER(cluster, scale_out_above), 1, 100,
+                        Reload::kNo,
+                        "percent of memory or links in use above which another box is needed"));
+  list.push_back(number("cluster.scale_in_below", PBOX_MEMBER(cluster, scale_in_below), 0, 99,
+                        Reload::kNo, "percent in use below which the others can do without a box"));
+  list.push_back(number("cluster.scale_after_s", PBOX_MEMBER(cluster, scale_after_s), 1, 86'400,
+                        Reload::kNo,
+                        "time for which that must hold, and least time between two changes"));
+  list.push_back(number("cluster.boxes_min", PBOX_MEMBER(cluster, boxes_min), 1,
+                        limits::kPartsPerJobMax, Reload::kNo, "fewest boxes that take parts"));
   list.push_back(cluster_user());
   list.push_back(file_path("cluster.password_file", PBOX_MEMBER(cluster, password_file),
                            "file with the password of cluster.user, in one line"));

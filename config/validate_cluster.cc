@@ -30,6 +30,9 @@ void check_cluster(const Config& config, Errors& errors) {
     refuse("user", cluster.user);
     refuse("ca_file", cluster.ca_file);
     refuse("cert_file", cluster.cert_file);
+    refuse("scale_hook", cluster.scale_hook);
+    refuse("scale", cluster.scale ? "true" : "");
+    refuse("standby", cluster.standby ? "true" : "");
   } else if (cluster.endpoints.empty()) {
     errors.push_back(
         "cluster.endpoints is empty, but cluster.store = etcd; name the members of etcd, as "
@@ -39,6 +42,17 @@ void check_cluster(const Config& config, Errors& errors) {
     errors.push_back("box.listen = " + config.box.listen +
                      " is no address that workers and other boxes could be told; with "
                      "cluster.store = etcd set the one of the data network");
+  }
+  if (cluster.scale_in_below >= cluster.scale_out_above) {
+    errors.push_back(
+        "cluster.scale_in_below = " + std::to_string(cluster.scale_in_below) +
+        " is not below cluster.scale_out_above = " + std::to_string(cluster.scale_out_above) +
+        "; a box would be emptied and needed in turns");
+  }
+  if (!cluster.scale_hook.empty() && !cluster.scale) {
+    errors.push_back("cluster.scale_hook = " + cluster.scale_hook +
+                     " is given, but cluster.scale = false never calls it; set cluster.scale = "
+                     "true, or take it away");
   }
   need_each_other("user", cluster.user, "password_file", cluster.password_file, errors);
   need_each_other("password_file", cluster.password_file, "user", cluster.user, errors);

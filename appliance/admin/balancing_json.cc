@@ -35,6 +35,21 @@ Json job_object(const cluster::BalanceView& job) {
           {"decisions", std::move(decisions)}};
 }
 
+Json scaling_object(const cluster::ScalingView& scaling) {
+  Json decisions = Json::array();
+  for (const cluster::ScaledDecision& made : scaling.decisions) {
+    const placement::ScaleDecision& decision = made.decision;
+    decisions.push_back({{"unix_seconds", made.unix_s},
+                         {"kind", placement::to_string(decision.kind)},
+                         {"box", decision.box.empty() ? Json(nullptr) : Json(decision.box)},
+                         {"reason", decision.reason}});
+  }
+  return {{"enabled", scaling.enabled},
+          {"pressure", scaling.pressure ? Json(*scaling.pressure) : Json(nullptr)},
+          {"hook_failures", scaling.hook_failures},
+          {"decisions", std::move(decisions)}};
+}
+
 }  // namespace
 
 std::string balancing_json(const cluster::BalancingView& balancing, const std::string& leader) {
@@ -50,7 +65,8 @@ std::string balancing_json(const cluster::BalancingView& balancing, const std::s
                      {"leader", leader.empty() ? Json(nullptr) : Json(leader)},
                      {"parts_moved", balancing.parts_moved},
                      {"decisions", std::move(counts)},
-                     {"jobs", std::move(jobs)}};
+                     {"jobs", std::move(jobs)},
+                     {"scaling", scaling_object(balancing.scaling)}};
   return page.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -58,6 +58,11 @@ void History::add_second(const std::vector<PipelineView>& pipelines, uint64_t no
   push(points_, point, kSeconds);
 }
 
+double History::newest_traffic_bytes_per_s() const {
+  if (points_.empty()) return 0;
+  return std::max(points_.back().received_per_s, points_.back().sent_per_s);
+}
+
 void History::add_interval(const std::vector<control::JobView>& jobs, uint64_t now_ns) {
   const double seconds = seconds_between(std::exchange(interval_ns_, now_ns), now_ns);
   for (auto& [name, record] : jobs_) record.is_over = true;

@@ -62,6 +62,8 @@ class History {
   void add_interval(const std::vector<control::JobView>& jobs, uint64_t now_ns);
   void add_event(const std::string& job, JobEvent event, uint64_t now_ns);
   HistoryView view(uint64_t now_ns) const;
+  // The busier direction of the newest second; 0 before there is one.
+  double newest_traffic_bytes_per_s() const;
 
  private:
   struct Counts {

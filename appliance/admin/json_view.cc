@@ -208,13 +208,19 @@ Result<double> parse_trace_seconds(std::string_view body) {
                    std::to_string(limits::kTraceSecondsMax)};
 }
 
-Result<bool> parse_draining(std::string_view body) {
+Result<cluster::Duty> parse_duty(std::string_view body) {
   constexpr bool kThrows = false;
   const Json json = Json::parse(body, nullptr, kThrows);
-  const bool is_named = json.is_object() && json.size() == 1 && json.contains("draining");
-  if (is_named && json["draining"].is_boolean()) return json["draining"].get<bool>();
+  const auto is = [&json](const char* key, bool value) {
+    return json.contains(key) && json[key] == Json(value);
+  };
+  const size_t fields = json.is_object() ? json.size() : 0;
+  if (fields == 1 && is("draining", true)) return cluster::Duty::kDrains;
+  if (fields == 1 && is("draining", false)) return cluster::Duty::kTakesParts;
+  if (fields == 2 && is("draining", true) && is("standby", true)) return cluster::Duty::kStandby;
   return Error{ErrorCode::kInvalidArgument,
-               "the body must be {\"draining\": true} or {\"draining\": false}"};
+               "the body must be {\"draining\": true}, {\"draining\": true, \"standby\": true} or "
+               "{\"draining\": false}"};
 }
 
 std::string not_ready_reason(const BoxView& box) {
@@ -283,7 +289,8 @@ std::string boxes_json(const ClusterView& cluster) {
                      {"capacity_bytes_per_second", capacity == 0 ? Json(nullptr) : Json(capacity)},
                      {"job_memory_bytes", box.job_memory_bytes},
                      {"parts", has_duty ? duty->second.parts : 0},
-                     {"draining", has_duty && duty->second.draining},
+                     {"draining", has_duty && duty->second.duty != cluster::Duty::kTakesParts},
+                     {"standby", has_duty && duty->second.duty == cluster::Duty::kStandby},
                      {"drain_obstacle", has_duty ? duty->second.drain_obstacle : ""},
                      {"version", box.version},
                      {"protocol_version", box.protocol_version},

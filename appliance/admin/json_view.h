@@ -19,8 +19,8 @@ Result<control::SyncChange> parse_sync_change(std::string_view body);
 Result<double> parse_trace_seconds(std::string_view body);
 // {"timeout_s": 60}
 Result<double> parse_snapshot_timeout(std::string_view body);
-// {"draining": true}
-Result<bool> parse_draining(std::string_view body);
+// {"draining": true}, with "standby": true or without
+Result<cluster::Duty> parse_duty(std::string_view body);
 
 // Returns why the box accepts no JOIN now; empty if it is ready.
 std::string not_ready_reason(const BoxView& box);

@@ -79,6 +79,22 @@ void fill_rebalance_gain(MetricFamily& family, const MetricSample& sample) {
   }
 }
 
+size_t standbys(const ClusterView& cluster) {
+  return static_cast<size_t>(std::count_if(
+      cluster.duties.begin(), cluster.duties.end(),
+      [](const auto& entry) { return entry.second.duty == cluster::Duty::kStandby; }));
+}
+
+void fill_scale_decisions(MetricFamily& family, const MetricSample& sample) {
+  const auto& counts = sample.balancing.scaling.counts;
+  for (size_t kind = 0; kind < counts.size(); ++kind) {
+    ClientMetric& series = family.metric.emplace_back();
+    series.label = {
+        {"kind", placement::to_string(static_cast<placement::ScaleDecision::Kind>(kind))}};
+    series.counter.value = static_cast<double>(counts[kind]);
+  }
+}
+
 void fill_pipeline_info(MetricFamily& family, const MetricSample& sample) {
   for (const PipelineView& view : sample.pipelines) {
     add_gauge(family,
@@ -242,6 +258,18 @@ constexpr MetricRow kRows[] = {
           fill_rebalance_gain),
     of_box("pbox_cluster_boxes", kGauge, "Boxes of the cluster that this box knows",
            [](const Sample& sample) { return Value(sample.cluster.boxes.size()); }),
+    of_box("pbox_cluster_standbys", kGauge,
+           "Boxes of the cluster that take no parts until the cluster needs them",
+           [](const Sample& sample) { return Value(standbys(sample.cluster)); }),
+    of_box("pbox_cluster_pressure_ratio", kGauge,
+           "Share of the memory or links in use, whichever is larger, of the boxes that take "
+           "parts; absent unless this box leads and cluster.scale is on",
+           [](const Sample& sample) { return sample.balancing.scaling.pressure; }),
+    whole("pbox_scale_decisions_total", kCounter, MetricScope::kBox, "kind",
+          "Decisions about how many boxes take parts that this box made as the leader",
+          fill_scale_decisions),
+    of_box("pbox_scale_hook_failures_total", kCounter, "Calls of cluster.scale_hook that failed",
+           [](const Sample& sample) { return Value(sample.balancing.scaling.hook_failures); }),
     of_box("pbox_control_connections", kGauge, "Open control connections of workers",
            [](const Sample& sample) { return Value(sample.box.control_connections); }),
     of_box("pbox_handshakes_refused_total", kCounter,

@@ -29,7 +29,7 @@ constexpr PathRights kRights[] = {
     {Page::kSetSync,        "POST", "/api/v1/jobs/NAME/sync",        kNo,  kNo,   kYes, kNo},
     {Page::kBeginTrace,     "POST", "/api/v1/jobs/NAME/trace",       kNo,  kNo,   kYes, kNo},
     {Page::kBeginSnapshot,  "POST", "/api/v1/jobs/NAME/snapshot",    kNo,  kNo,   kYes, kNo},
-    {Page::kSetDraining,    "POST", "/api/v1/boxes/NAME/drain",      kNo,  kNo,   kYes, kNo},
+    {Page::kSetDuty,        "POST", "/api/v1/boxes/NAME/drain",      kNo,  kNo,   kYes, kNo},
 };
 // clang-format on
 

@@ -38,7 +38,7 @@ enum class Page : uint8_t {
   kSetSync,
   kBeginTrace,
   kBeginSnapshot,
-  kSetDraining
+  kSetDuty
 };
 
 struct PathRights {

@@ -165,11 +165,11 @@ AdminResponse snapshot(AdminSource& source, std::string_view encoded_name) {
       404, "this box has not been asked for a snapshot of job '" + std::string(encoded_name) + "'");
 }
 
-AdminResponse set_draining(AdminSource& source, std::string_view encoded_name,
-                           const std::string& name, std::string_view body) {
-  const auto draining = parse_draining(body);
-  if (!draining) return refuse(400, draining.error().message);
-  const Status begun = source.set_draining(name, *draining);
+AdminResponse set_duty(AdminSource& source, std::string_view encoded_name, const std::string& name,
+                       std::string_view body) {
+  const auto duty = parse_duty(body);
+  if (!duty) return refuse(400, duty.error().message);
+  const Status begun = source.set_duty(name, *duty);
   if (begun) return {202, kJsonType, boxes_json(source.cluster())};
   if (begun.error().code == ErrorCode::kNotFound) {
     return refuse(404, "no box '" + std::string(encoded_name) + "' in the cluster");
@@ -185,7 +185,7 @@ AdminResponse apply(AdminSource& source, Page page, std::string_view encoded_nam
     case Page::kSetSync: return set_sync(source, encoded_name, name, body);
     case Page::kBeginTrace: return begin_trace(source, encoded_name, name, body);
     case Page::kBeginSnapshot: return begin_snapshot(source, encoded_name, name, body);
-    case Page::kSetDraining: return set_draining(source, encoded_name, name, body);
+    case Page::kSetDuty: return set_duty(source, encoded_name, name, body);
     default: break;
   }
   PBOX_CHECK(false);

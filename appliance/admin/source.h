@@ -100,7 +100,7 @@ class AdminSource {
   virtual Result<control::TraceView> trace(const std::string& job) = 0;
   // Starts or stops to drain the box; cluster() shows the progress. kNotFound: there is no such
   // box.
-  virtual Status set_draining(const std::string& box, bool draining) = 0;
+  virtual Status set_duty(const std::string& box, cluster::Duty duty) = 0;
   // Starts a snapshot; snapshot() shows the progress. kNotFound: this box has no part of the job.
   // kInvalidArgument: jobs of this kind have no snapshots. kUnavailable: none can start now.
   virtual Status begin_snapshot(const std::string& job, double timeout_s) = 0;

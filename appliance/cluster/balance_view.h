@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "appliance/placement/rebalancer.h"
+#include "appliance/placement/scaling.h"
 
 namespace pbox::cluster {
 
@@ -40,6 +41,22 @@ struct BalanceView {
   std::deque<BalanceDecision> decisions = {};  // oldest first; at most placement::kDecisionsKept
 };
 
+struct ScaledDecision {
+  uint64_t unix_s = 0;
+  placement::ScaleDecision decision = {};
+};
+
+// How many boxes the cluster uses, and why. Only the leader decides.
+struct ScalingView {
+  bool enabled = false;
+  // Share of the capacity in use, of memory or links, of the boxes that take parts; absent: another
+  // box leads.
+  std::optional<double> pressure = {};
+  std::array<uint64_t, placement::kScaleKinds> counts{};  // by kind, since the daemon started
+  uint64_t hook_failures = 0;
+  std::deque<ScaledDecision> decisions = {};  // oldest first; at most placement::kDecisionsKept
+};
+
 // All jobs; the counts are since the daemon started. Empty if rebalancing is off or another box
 // leads.
 struct BalancingView {
@@ -48,6 +65,7 @@ struct BalancingView {
   std::array<uint64_t, placement::kDecisionKindCount> decisions{};  // indexed by DecisionKind
   uint64_t parts_moved = 0;
   std::vector<BalanceView> jobs = {};
+  ScalingView scaling = {};
 };
 
 }  // namespace pbox::cluster

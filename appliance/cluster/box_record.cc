@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
 #include "nic/wire/control_versions.h"
 
 namespace pbox::cluster {
@@ -26,6 +27,16 @@ bool BoxRecord::can_serve(uint32_t version) const {
   if (protocol_version == 0) return true;
   const wire::VersionRange range{protocol_version_min, protocol_version};
   return protocol_version >= version && wire::common_version(range, {}).has_value();
+}
+
+const char* to_string(Duty duty) {
+  switch (duty) {
+    case Duty::kTakesParts: return "takes parts";
+    case Duty::kDrains: return "drains";
+    case Duty::kStandby: return "becomes a standby";
+  }
+  PBOX_CHECK(false);
+  return "";
 }
 
 std::string to_text(const BoxRecord& record) {

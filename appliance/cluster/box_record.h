@@ -26,10 +26,19 @@ struct BoxRecord {
   bool can_serve(uint32_t version) const;
 };
 
+// Whether a box takes parts of jobs. Without kTakesParts it loses those that it has, too.
+enum class Duty : uint8_t {
+  kTakesParts,
+  kDrains,   // until an operator undoes it
+  kStandby,  // until the cluster needs it
+};
+
+const char* to_string(Duty duty);
+
 // A box's assignment under the part maps of all jobs.
 struct BoxDuty {
-  size_t parts = 0;                 // parts it owns, over all jobs
-  bool draining = false;            // it loses its parts and gets no new ones
+  size_t parts = 0;  // parts it owns, over all jobs
+  Duty duty = Duty::kTakesParts;
   std::string drain_obstacle = {};  // why parts stay on it although it drains; empty: nothing
 };
 

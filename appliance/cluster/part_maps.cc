@@ -360,7 +360,7 @@ void PartMaps::commit(const std::string& job, const PartMap& map, std::vector<Co
         } else if (outcome) {
           read_back(job, map);
         } else {
-          answer_all(job, outcome.error());
+          answer_all(job, from_store(outcome.error()));
         }
       });
 }
@@ -371,7 +371,7 @@ void PartMaps::read_back(const std::string& job, const PartMap& wanted) {
   PBOX_CHECK(waiting_.contains(job));
   store_.get(kJobs + job, [this, alive = alive_, job, wanted](const Result<Snapshot>& snapshot) {
     if (!*alive) return;
-    if (!snapshot) return answer_all(job, snapshot.error());
+    if (!snapshot) return answer_all(job, from_store(snapshot.error()));
     for (const KeyValue& entry : snapshot->entries) {
       if (entry.key != kJobs + job) continue;
       const auto map = part_map_from_text(entry.value);
@@ -386,8 +386,19 @@ void PartMaps::read_back(const std::string& job, const PartMap& wanted) {
   });
 }
 
-bool PartMaps::is_draining(const std::string& box) const {
-  return drains_.find(kDrains + box) != nullptr;
+Duty PartMaps::duty_of(const std::string& box) const {
+  const KeyValue* entry = drains_.find(kDrains + box);
+  if (entry == nullptr) return Duty::kTakesParts;
+  return drain_entry_of(entry->value).is_standby ? Duty::kStandby : Duty::kDrains;
+}
+
+std::vector<std::string> PartMaps::standbys_switched_off() const {
+  std::vector<std::string> names;
+  for (const auto& [key, entry] : drains_.entries()) {
+    const std::string name = key.substr(sizeof(kDrains) - 1);
+    if (duty_of(name) == Duty::kStandby && address_of(name).empty()) names.push_back(name);
+  }
+  return names;
 }
 
 size_t PartMaps::parts_of(const std::string& box) const {
@@ -399,23 +410,28 @@ size_t PartMaps::parts_of(const std::string& box) const {
   return count;
 }
 
-// The value of the key is the obstacle, which the leader states.
 std::string PartMaps::drain_obstacle(const std::string& box) const {
   const KeyValue* entry = drains_.find(kDrains + box);
-  return entry == nullptr ? "" : entry->value;
+  return entry == nullptr ? "" : drain_entry_of(entry->value).obstacle;
 }
 
-void PartMaps::set_draining(const std::string& box, bool draining,
-                            std::function<void(Status)> done) {
+void PartMaps::set_duty(const std::string& box, Duty duty, std::function<void(Status)> done,
+                        bool as_leader) {
+  const KeyValue* entry = drains_.find(kDrains + box);
   Transaction change;
-  if (draining) {
-    change.conditions.push_back({kDrains + box, 0});  // else it drains already
-    change.puts.push_back({kDrains + box, ""});
-  } else {
+  if (as_leader) change.conditions.push_back(options_.box_directory().lead_fence());
+  if (duty == Duty::kTakesParts) {
     change.deletes.push_back(kDrains + box);
+  } else {
+    change.conditions.push_back({kDrains + box, entry == nullptr ? 0 : entry->mod_revision});
+    const DrainEntry wanted{duty == Duty::kStandby, drain_obstacle(box)};
+    change.puts.push_back({kDrains + box, to_text(wanted)});
   }
   store_.commit(std::move(change), [done = std::move(done)](const Result<Outcome>& outcome) {
-    done(outcome ? ok_status() : Status(outcome.error()));
+    if (!outcome) return done(outcome.error());
+    done(outcome->committed
+             ? ok_status()
+             : Status(unavailable("another box changed the box's duty at the same time")));
   });
 }
 

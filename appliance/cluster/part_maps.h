@@ -88,14 +88,21 @@ class PartMaps : public control::PartDirectory {
   // Reports of the other boxes, which the leader asks for.
   BoxReports& reports() { return reports_; }
 
-  // A box that drains loses its parts and gets no new ones. kUnavailable: try again later.
-  void set_draining(const std::string& box, bool draining, std::function<void(Status)> done);
-  bool is_draining(const std::string& box) const;
+  // kUnavailable: try again later. `as_leader`: provided that this box still leads.
+  void set_duty(const std::string& box, Duty duty, std::function<void(Status)> done,
+                bool as_leader = false);
+  Duty duty_of(const std::string& box) const;
+  // Returns true for a box that loses its parts and gets no new ones.
+  bool is_draining(const std::string& box) const { return duty_of(box) != Duty::kTakesParts; }
+  // The standbys that are not registered: somebody may start them again.
+  std::vector<std::string> standbys_switched_off() const;
   // Returns why parts stay on a box that drains, as the leader has last stated it; empty: nothing.
   std::string drain_obstacle(const std::string& box) const;
   // Returns how many parts the box owns, over all jobs that have not ended.
   size_t parts_of(const std::string& box) const;
 
+  // Whether the maps and duties below are the store's, which takes a moment after the start.
+  bool is_loaded() const { return entries_.loaded() && drains_.loaded(); }
   // The maps as last seen in the store, by job, and the revision of one job's map; 0: there is
   // none.
   const std::map<std::string, PartMap>& maps() const { return maps_; }

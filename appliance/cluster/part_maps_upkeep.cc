@@ -96,13 +96,14 @@ void PartMaps::state_drain_obstacle(const std::string& box, const std::string& j
 void PartMaps::publish_drain_obstacle(const std::string& box) {
   const KeyValue* entry = drains_.find(kDrains + box);
   if (entry == nullptr || !options_.box_directory().leads()) return;
-  std::string text;
+  DrainEntry drain = drain_entry_of(entry->value);
+  drain.obstacle.clear();
   for (const auto& [job, obstacle] : obstacles_[box]) {
-    text.append(text.empty() ? "" : "; ").append(obstacle);
+    drain.obstacle.append(drain.obstacle.empty() ? "" : "; ").append(obstacle);
   }
   store_.commit(
       {.conditions = {{kDrains + box, entry->mod_revision}, options_.box_directory().lead_fence()},
-       .puts = {{kDrains + box, text}},
+       .puts = {{kDrains + box, to_text(drain)}},
        .deletes = {}},
       [](const Result<Outcome>&) {});
 }

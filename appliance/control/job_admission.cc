@@ -98,6 +98,7 @@ Result<Job*> JobAdmission::make_job(const proto::Join& join, JobSpec spec) {
 
 Error JobAdmission::no_room(const JobSpec& spec, const std::string& wanted,
                             const std::string& figures) const {
+  ++context_.totals.refusals;
   const std::string needs = spec.title() + " needs " + wanted + "; ";
   if (context_.options.keys == nullptr) return {ErrorCode::kResourceExhausted, needs + figures};
   context_.note(RegistryEvent::Severity::kInfo, "no_room", needs + figures, spec.name);
@@ -179,7 +180,8 @@ Status JobAdmission::check_memory(const Job& job, const std::vector<PipelineUse>
 }
 
 Status JobAdmission::check_total(const JobSpec& spec, uint64_t wanted) const {
-  // A state that the part has left on this box is used up when the part opens.
+  // The part may have left a state on this box. It needs that state to come back, and releases it
+  // when its ranks are back, so until then the box may hold more than its bound, by that state.
   const uint64_t taken = owner_.memory_taken_bytes({}) - handover_.kept_bytes(key_of(spec));
   const uint64_t limit = context_.options.job_memory_bytes;
   if (wanted > limit || taken > limit - wanted) {

@@ -219,6 +219,8 @@ proto::BoxReport JobRegistry::report() const {
   report.set_largest_part_bytes(free.part_memory_bytes);
   report.set_jobs_free(free.job_slots);
   report.set_parts_free(free.shards);
+  report.set_refusals(context_.totals.refusals);
+  report.set_traffic_bytes_per_s(static_cast<uint64_t>(context_.options.traffic_bytes_per_s()));
   return report;
 }
 

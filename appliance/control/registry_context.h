@@ -46,6 +46,8 @@ struct RegistryOptions {
   audit::Sink audit = {};  // empty: there is no audit log
   // Draws numbers that strangers must not guess: those of sessions, and names of backup copies.
   Draws draw = seeded_draws(1);
+  // The box's traffic in the last second, the busier direction.
+  std::function<double()> traffic_bytes_per_s = [] { return 0.0; };
 };
 
 // An event for the operator's log.
@@ -61,6 +63,7 @@ struct RegistryTotals {
   uint64_t joins_refused = 0, workers_lost = 0, jobs_failed = 0, jobs_finished = 0;
   uint64_t workers_back = 0, workers_excluded = 0, jobs_recovered = 0;
   uint64_t parts_moved = 0;  // to other boxes
+  uint64_t refusals = 0;     // jobs and parts that found no room here
   uint64_t optimizer_restarts = 0;
   uint64_t backups_lost = 0;    // lost boxes that had the backup copy of a part running here
   uint64_t ports_given_up = 0;  // ports that workers have stopped using

@@ -64,6 +64,10 @@ TEST_CASE(
   const std::string dying = leader == "b" ? "c" : "b";
   const std::string slow = leader == "a" || dying == "a" ? (dying == "b" ? "c" : "b") : "a";
   AdamTraining training({.box = boxes.control(), .checks = false});
+  // The leader takes no part, so every part of the box that dies is given to the slow box.
+  drain(boxes[leader], leader, true);
+  REQUIRE(await([&] { return boxes.parts(leader) == 0; }));
+  REQUIRE(boxes.parts(dying) > 0);
   training.begin_steps();
   training.await_steps(kStepsBefore);
   boxes[slow].program().signal(SIGSTOP);  // so this box does not fetch the parts that it is given

@@ -17,6 +17,7 @@ namespace {
 
 constexpr char kBox[] = "pbox://rack/box/a";
 constexpr char kWorker[] = "pbox://rack/tenant/acme/job/*/rank/*";
+constexpr uint64_t kElements = 20'000;
 constexpr float kLast = 1000.0f;  // a rank that pushes this value ends the job with this round
 
 Arguments with_keys(const KeyFolder& keys, const std::string& name = "a") {
@@ -40,7 +41,7 @@ void exchange_until(const AbiWorker& worker, uint32_t rank, uint32_t ranks, cons
                     const Progress& rounds) {
   for (float sum = 0; sum < kLast; rounds.advance(rank)) {
     const bool is_last = rank == 0 && stop.least() > 0;
-    std::vector<float> values(20'000, is_last ? kLast : 1.0f);
+    std::vector<float> values(kElements, is_last ? kLast : 1.0f);
     worker.push_pull(0, values.data(), values.data());
     worker.wait(0);
     sum = values.front();
@@ -91,7 +92,7 @@ TEST_CASE("authority, box and workers get new keys while a job runs, and no roun
   for (uint32_t rank = 0; rank < kRanks; ++rank) {
     ranks.emplace_back([&, rank](Line&) {
       const AbiWorker worker(worker_at(daemon.control(), keys.path(), rank, kRanks));
-      worker.tensor("t", 20'000);
+      worker.tensor("t", kElements);
       worker.join();
       exchange_until(worker, rank, kRanks, stop, rounds);
       worker.leave();
@@ -135,7 +136,7 @@ TEST_CASE("a rank that loses its connection comes back with the token that has r
   const Progress rounds(1), stop(1);
   WorkerProcess process([&](Line&) {
     const AbiWorker worker(worker_at(daemon.control(), folder.path() + "/token"));
-    worker.tensor("t", 20'000);
+    worker.tensor("t", kElements);
     worker.join();
     exchange_until(worker, 0, 1, stop, rounds);
     worker.leave();
@@ -164,7 +165,7 @@ TEST_CASE("a revoked worker loses its connection and cannot come back, and other
       chosen.recover_timeout_ms = 500;
     };
     const AbiWorker worker(options);
-    worker.tensor("t", 20'000);
+    worker.tensor("t", kElements);
     worker.join();
     std::vector<float> values(20'000, 1.0f);
     line.say("joined");
@@ -174,7 +175,7 @@ TEST_CASE("a revoked worker loses its connection and cannot come back, and other
   });
   WorkerProcess honest([&](Line&) {
     const AbiWorker worker(worker_at(daemon.control(), kept.path()));
-    worker.tensor("t", 20'000);
+    worker.tensor("t", kElements);
     worker.join();
     exchange_until(worker, 0, 1, stop, rounds);
     worker.leave();
@@ -209,7 +210,7 @@ TEST_CASE("a reload of damaged keys, or of another cluster's, changes nothing an
   await_log(daemon, "restart the box to change its cluster", 1);
   WorkerProcess process([&](Line&) {
     const AbiWorker worker(worker_at(daemon.control(), keys.path()));
-    worker.tensor("t", 20'000);
+    worker.tensor("t", kElements);
     worker.join();
     worker.leave();
   });
@@ -232,7 +233,7 @@ TEST_CASE("a box proves new keys to its upper box after the files were replaced"
   reload(lower, 1);
   WorkerProcess process([&](Line&) {
     const AbiWorker worker(worker_at(lower.control(), keys.path()));
-    worker.tensor("t", 20'000);
+    worker.tensor("t", kElements);
     worker.join();
     const Progress rounds(1), stop(1);
     stop.advance(0);
@@ -240,6 +241,45 @@ TEST_CASE("a box proves new keys to its upper box after the files were replaced"
     worker.leave();
   });
   CHECK(process.finish() == "");
+}
+
+TEST_CASE("keys of packets change a hundred times on a path with loss, and no round fails") {
+  constexpr uint32_t kRanks = 2;
+  constexpr uint64_t kUpdates = 100;
+  const auto signer = authority();
+  const KeyFolder box(signer, kBox), keys(signer, kWorker);
+  auto arguments = with_keys(box);
+  arguments.push_back("--security.key_packets=1000");
+  Daemon daemon(arguments);
+  const Progress rounds(kRanks), stop(1);
+  std::vector<WorkerProcess> ranks;
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([&, rank](Line&) {
+      auto options = worker_at(daemon.control(), keys.path(), rank, kRanks);
+      options.adjust = [adjust = options.adjust](pbox_options& of_worker) {
+        adjust(of_worker);
+        of_worker.port = "lossy:wait";  // one in seven of a worker's packets is lost
+      };
+      const AbiWorker worker(options);
+      worker.tensor("t", kElements);
+      worker.join();
+      exchange_until(worker, rank, kRanks, stop, rounds);
+      require(worker.statistics().retransmitted_fragments > 0, "nothing was lost");
+      require(worker.statistics().recoveries == 0, "a rank joined once more");
+      worker.leave();
+    });
+  }
+  const auto updates = [&](const std::string& state) {
+    return daemon.metric("pbox_key_updates_total", "state=\"" + state + "\"");
+  };
+  // Each side changes the key with which it sends: the box begins an update, or follows a worker's.
+  while (updates("begun") < kUpdates / 2 || updates("followed") < kUpdates / 2) {
+    rounds.await(rounds.least() + 10);
+  }
+  stop.advance(0);
+  for (WorkerProcess& rank : ranks) CHECK(rank.finish() == "");
+  CHECK(daemon.metric("pbox_workers_lost_total") == 0);
+  CHECK(daemon.metric("pbox_jobs_failed_total") == 0);
 }
 
 }  // namespace pbox::test

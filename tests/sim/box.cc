@@ -286,6 +286,7 @@ void Box::Client::on_closed(ConnectionId id, const std::string& reason) {
 }
 
 void Box::flush() {
+  check_quota();
   for (const auto& event : registry_->take_events()) {
     rack_.say("box " + std::to_string(host_), [&] { return event.name + (": " + event.text); });
     if (event.name == std::string("join_refused")) note_refusal(event.text);
@@ -319,13 +320,22 @@ void Box::carry_out(const control::Action& action) {
       job_of(action.connection).reads.exclude(rank);
     }
   }
-  if (action.message.has_report() && checker_) {
-    check_slots(nullptr);
+  if (action.message.has_report()) {
+    if (checker_) check_slots(nullptr);
     rack_.cluster.note_room(host_, action.message.report().largest_part_bytes());
   }
   const auto framed = wire::frame(action.message);
   require(framed.ok(), "a control message is too long for its frame");
   rack_.control.send(action.connection, host_, framed->substr(wire::kControlLengthBytes));
+}
+
+bool Box::has_part(const std::string& job, uint32_t part) const {
+  if (!up()) return false;
+  const auto views = registry_->views(rack_.queue.now_ns());
+  return std::any_of(views.begin(), views.end(), [&](const control::JobView& view) {
+    const auto& parts = view.parts;
+    return view.name == job && std::find(parts.begin(), parts.end(), part) != parts.end();
+  });
 }
 
 bool Box::is_box(ConnectionId id) const {

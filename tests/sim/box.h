@@ -62,6 +62,7 @@ class Box final : public ControlEnd,
   const control::JobRegistry& registry() const { return *registry_; }
   // The operator changes the models of a job's tensors.
   Status set_sync(const std::string& job, const control::SyncChange& change);
+  bool has_part(const std::string& job, uint32_t part) const;
   // These functions carry out episodes.
   void pause(uint64_t length_ns);
   void pause_pipeline(uint32_t pipeline, uint64_t length_ns);
@@ -142,6 +143,7 @@ class Box final : public ControlEnd,
   void note_refusal(const std::string& text);
   void check_installed(uint32_t pipeline, pipeline::JobShard& shard);
   // The parts of a job take one slot together. `refused`: the job that was refused a slot, or null.
+  void check_quota() const;
   void check_slots(const JobModel* refused) const;
   // A part without room here is handed back, unless no other box has room either.
   void check_handed_back(const JobModel& job) const;

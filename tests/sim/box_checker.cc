@@ -250,12 +250,15 @@ bool BoxChecker::is_overtaken(const Pipeline& pipeline, const wire::Header& head
   return false;
 }
 
-// An address that a worker has not proved gets no more bytes than came from it.
+// An address that a worker has not proved gets no more bytes than came from it. Until a worker has
+// proved one, the box believes the newest packet from its host; an answer to an older packet of the
+// same burst goes where that one came from.
 void BoxChecker::check_destination(Pipeline& pipeline, const nic::TxPacket& packet) {
   for (const Shard& entry : pipeline.shards) {
     for (const auto& session : entry.shard->sessions()) {
       const bool is_its = (session.spi | wire::kSpiToWorker) == packet.header.spi;
       if (!is_its || *packet.to == session.endpoint) continue;
+      if (!session.is_settled && host_of(*packet.to) == host_of(session.endpoint)) continue;
       const uint64_t bytes = limits::kPacketOverheadBytes + packet.header.payload_bytes;
       uint64_t& left = pipeline.unanswered_bytes[{host_of(*packet.to), packet.to->port}];
       require(left >= bytes, "an address that is not proved is sent more than came from it");

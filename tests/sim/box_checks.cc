@@ -9,14 +9,20 @@ namespace pbox::sim {
 void Box::check_installed(uint32_t index, pipeline::JobShard& shard) {
   checker_->installed(index, shard);
   checker_->check_memory(registry_->memory_taken_bytes());
-  require(registry_->memory_taken_bytes() <= rack_.options.memory_of(host_),
-          "room: jobs hold more than the quota");
   require(checker_->bytes_on(index) <= rack_.options.arena_of(host_),
           "room: jobs hold more than a pipeline's share of the memory");
   check_slots(nullptr);
   const bool is_copy = std::none_of(rack_.jobs.begin(), rack_.jobs.end(),
                                     [&shard](const auto& job) { return job->name == shard.name; });
   if (!is_copy) check_place(shard.name, shard.part);
+}
+
+// A part that comes back is let in without regard to the state that it left here, which stays until
+// its ranks are back.
+void Box::check_quota() const {
+  if (!checker_ || registry_->states_kept() > 0) return;
+  require(registry_->memory_taken_bytes() <= rack_.options.memory_of(host_),
+          "room: jobs hold more than the quota");
 }
 
 void Box::check_slots(const JobModel* refused) const {

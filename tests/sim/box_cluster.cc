@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "nic/wire/control_versions.h"
+#include "tests/sim/violation.h"
 
 namespace pbox::sim {
 namespace {
@@ -58,19 +59,20 @@ void SimEnvironment::ask_box(const std::string& control, const proto::WorkerMess
 
 BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& thread,
                        storage::Disk& disk, storage::EpochStore& epochs, Callbacks callbacks)
-    : thread_(thread),
+    : name_(name_of_box(box)),
+      thread_(thread),
       store_(rack.queue, rack.cluster.store(), rack.options.latency_ns,
              rack.options.seed * 131 + box * 17 + starts) {
   boost::asio::make_service<SimEnvironment>(context_, rack.queue, thread, callbacks.ask);
-  const std::string name = name_of_box(box);
+  const std::string& name = name_;
   store_.start({.on_session = [this](int64_t) {
     if (directory_) directory_->on_session();
   }});
   epochs_.emplace(context_, store_, disk, epochs, "rack/" + name);
-  const auto log = [this, &rack, name](BoxDirectory::Severity, const char* event,
-                                       const std::string& text) {
+  const auto log = [this, &rack](BoxDirectory::Severity, const char* event,
+                                 const std::string& text) {
     if (event == std::string("no_room")) no_room_ns_[text] = thread_.now_ns();
-    rack.say(name, [&] { return event + (": " + text); });
+    rack.say(name_, [&] { return event + (": " + text); });
   };
   cluster::BoxRecord record{.name = name,
                             .control = address_of_box(box),
@@ -83,6 +85,9 @@ BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& th
   }
   directory_.emplace(context_, store_, record, log, [this] {
     if (maps_) maps_->on_boxes_changed();
+  });
+  store_.set_check([this](const cluster::Transaction& transaction) {
+    if (maps_) check_duties(transaction);
   });
   const auto& registry = callbacks.registry;
   maps_.emplace(
@@ -105,6 +110,26 @@ BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& th
           .log = log,
           .needs_majority = rack.options.suite != seal::Suite::kNone,
           .delete_after = kDeleteMapsAfter});
+}
+
+// No box gives a part to a box that it knows to drain, but to itself, which has the part and cannot
+// let it move.
+void BoxCluster::check_duties(const cluster::Transaction& transaction) const {
+  constexpr std::string_view kJobs = "jobs/";
+  for (const cluster::Put& put : transaction.puts) {
+    if (!put.key.starts_with(kJobs)) continue;
+    const auto map = cluster::part_map_from_text(put.value);
+    const auto before = maps_->maps().find(put.key.substr(kJobs.size()));
+    for (size_t part = 0; map && part < map->boxes.size(); ++part) {
+      const std::string& box = map->boxes[part];
+      const bool had_it = before != maps_->maps().end() && part < before->second.boxes.size() &&
+                          before->second.boxes[part] == box;
+      require(had_it || box == name_ || !maps_->is_draining(box), [&] {
+        return "duty: " + name_ + " gives part " + std::to_string(part) + " of " + put.key +
+               " to " + box + ", which drains";
+      });
+    }
+  }
 }
 
 bool BoxCluster::found_no_room(const JobModel& job) const {

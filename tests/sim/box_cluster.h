@@ -69,6 +69,9 @@ class BoxCluster {
   bool found_no_room(const JobModel& job) const;
 
  private:
+  void check_duties(const cluster::Transaction& transaction) const;
+
+  const std::string name_;
   const Thread& thread_;
   std::map<std::string, uint64_t> no_room_ns_;  // by message: its time, on this box's clock
   boost::asio::io_context context_;

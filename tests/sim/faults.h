@@ -36,6 +36,7 @@ namespace pbox::sim {
   X(kDiskFault, "disk_fault")           \
   X(kPartMove, "part_move")             \
   X(kStaleMap, "stale_map")             \
+  X(kDrain, "drain")                    \
   X(kRebind, "rebind")                  \
   X(kPortFallback, "port_fallback")     \
   X(kCopyUsed, "copy_used")             \

@@ -83,7 +83,10 @@ void JobModel::give_back(std::span<const uint32_t> give, std::span<const uint32_
 std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t ranks,
                                            const std::byte* bytes) {
   if (!has_known_sums()) return std::nullopt;
-  if (is_rejected(id, round)) return "there is a result, although the guard rejects a push to it";
+  // A rank that is left out has perhaps not made the push that would be rejected.
+  const bool is_refused =
+      is_rejected(id, round) && (!may_lack_ranks() || (ranks >> rejected()->rank & 1) != 0);
+  if (is_refused) return "there is a result, although the guard rejects a push to it";
   const Chunk& chunk = chunks[id];
   if (!may_lack_ranks() && !has_replacements()) {
     const std::byte* expected =

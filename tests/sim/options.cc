@@ -15,7 +15,7 @@ constexpr const char* kEpisodeNames[] = {
     "partition",      "clog",          "drop_fragment", "pause_worker", "pause_box",
     "pause_pipeline", "clock_worker",  "clock_box",     "small_ring",   "slow_reader",
     "control_stall",  "control_break", "crash_worker",  "crash_box",    "disk",
-    "outsider",       "move_part",     "stale_map",     "rebind"};
+    "outsider",       "move_part",     "stale_map",     "drain_box",    "rebind"};
 static_assert(std::size(kEpisodeNames) == static_cast<size_t>(EpisodeKind::kCount));
 constexpr auto kKindsOfAnyRack = static_cast<uint32_t>(EpisodeKind::kMovePart);
 

@@ -139,6 +139,7 @@ enum class EpisodeKind : uint8_t {
   // a job moves to another box; this and all kinds below are for racks with jobs that move
   kMovePart,
   kStaleMap,  // a box does not hear which box has which job
+  kDrainBox,  // a box drains or is a standby until the episode ends
   kRebind,    // a worker's packets come from other ports, as behind a NAT that forgets; any rack
   kCount
 };

@@ -74,6 +74,13 @@ void draw_moves(uint64_t seed, Options& options) {
          .length_ns = draw.scaled(kNanosPerMilli, 2 * kNanosPerSecond),
          .draw = draw.number()});
   }
+  Draw drains(seed ^ 0x1f83d9abfb41bd6bull);
+  for (uint32_t left = drains.chance(0.4) ? drains.between(1, 3) : 0; left > 0; --left) {
+    options.episodes.push_back({.kind = EpisodeKind::kDrainBox,
+                                .begin_ns = draw_begin(drains, options),
+                                .length_ns = drains.scaled(kNanosPerMilli, 5 * kNanosPerSecond),
+                                .draw = drains.number()});
+  }
   uint32_t first_worker = 0;
   for (const JobOptions& job : options.jobs) {
     const bool may_split = job.may_move && !job.is_relaxed();

@@ -10,6 +10,7 @@ namespace pbox::sim {
 namespace {
 
 constexpr char kJobs[] = "jobs/";
+constexpr char kDrains[] = "drains/";
 // A box decides by reports that are at most this old.
 constexpr uint64_t kReportsLastNs = 10 * kNanosPerSecond;
 
@@ -25,6 +26,10 @@ std::optional<HostId> SimCluster::owner(const JobOptions& job) const {
   const auto found = maps_.find(job.name());
   if (found == maps_.end()) return std::nullopt;
   return box_at(found->second.boxes.at(job.part));
+}
+
+void SimCluster::end_drain(HostId box) {
+  store_.commit({.conditions = {}, .puts = {}, .deletes = {kDrains + name_of_box(box)}}, 0);
 }
 
 void SimCluster::note_room(HostId box, uint64_t bytes) {
@@ -66,7 +71,7 @@ void SimCluster::on_events(const StoreServer::Events& events) {
       // The next job of that name begins, or one whose other parts have ended is planned anew.
       const bool begins = before->second.is_over;
       if (from == to || (begins && map->boxes.size() == 1)) continue;
-      if (!begins) check_room(job + "/" + std::to_string(part), before->second, to);
+      if (!begins) check_room(job, part, before->second, to);
       on_move_(job, part, from, to);
     }
     maps_[job] = *map;
@@ -81,10 +86,12 @@ void SimCluster::check_parts(const std::string& job, const cluster::PartMap& map
   });
 }
 
-// A part that has run is only given to a box that has said that it has room for it.
-void SimCluster::check_room(const std::string& part, const cluster::PartMap& map, HostId to) const {
+// A part that has run is only given to a box that has said that it has room for it, or that has the
+// part: a box takes back a part that was to go elsewhere and cannot.
+void SimCluster::check_room(const std::string& job, uint32_t part, const cluster::PartMap& map,
+                            HostId to) const {
   const auto said = rooms_.find(to);
-  if (map.part_memory_bytes == 0 || said == rooms_.end()) return;
+  if (map.part_memory_bytes == 0 || said == rooms_.end() || has_(to, job, part)) return;
   uint64_t most = 0;
   bool is_recent = false;
   for (const Room& room : said->second) {
@@ -93,8 +100,8 @@ void SimCluster::check_room(const std::string& part, const cluster::PartMap& map
     most = std::max(most, room.bytes);
   }
   require(!is_recent || most >= map.part_memory_bytes, [&] {
-    return "room: " + part + " goes to box " + std::to_string(to) + ", which has " +
-           std::to_string(most) + " bytes free; the part takes " +
+    return "room: " + job + "/" + std::to_string(part) + " goes to box " + std::to_string(to) +
+           ", which has " + std::to_string(most) + " bytes free; the part takes " +
            std::to_string(map.part_memory_bytes);
   });
 }

@@ -25,6 +25,11 @@ class SimCluster {
   // Called when a map assigns a part to another box than before.
   using OnMove = std::function<void(const std::string& job, uint32_t part, HostId from, HostId to)>;
   void set_on_move(OnMove on_move) { on_move_ = std::move(on_move); }
+  // Whether the box has the part now, whatever the map says.
+  using Has = std::function<bool(HostId box, const std::string& job, uint32_t part)>;
+  void set_has(Has has) { has_ = std::move(has); }
+  // The box takes parts again, as an operator lets it.
+  void end_drain(HostId box);
   // Number of jobs that have a map.
   size_t map_count() const { return maps_.size(); }
 
@@ -44,7 +49,8 @@ class SimCluster {
 
   void on_events(const StoreServer::Events& events);
   void check_parts(const std::string& job, const cluster::PartMap& map) const;
-  void check_room(const std::string& part, const cluster::PartMap& map, HostId to) const;
+  void check_room(const std::string& job, uint32_t part, const cluster::PartMap& map,
+                  HostId to) const;
 
   EventQueue& queue_;
   const Options& options_;
@@ -54,6 +60,7 @@ class SimCluster {
   std::map<uint32_t, std::string> epochs_;
   std::map<std::string, uint64_t> draw_seeds_;  // by job
   OnMove on_move_ = [](const std::string&, uint32_t, HostId, HostId) {};
+  Has has_ = [](HostId, const std::string&, uint32_t) { return false; };
 };
 
 // The address that workers are told, for example "box1:9541", the name, and their inverses.

@@ -148,6 +148,7 @@ void SimStore::get(const std::string& prefix, std::function<void(Result<cluster:
 
 void SimStore::commit(cluster::Transaction transaction,
                       std::function<void(Result<cluster::Outcome>)> done) {
+  check_(transaction);
   const bool needs_session = std::any_of(transaction.puts.begin(), transaction.puts.end(),
                                          [](const cluster::Put& put) { return put.ephemeral; });
   call(

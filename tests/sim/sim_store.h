@@ -29,6 +29,10 @@ class SimStore final : public cluster::Store {
   int64_t session() const override { return session_; }
   const cluster::Health& health() const override { return health_; }
 
+  // Called with each transaction that the box wants to commit.
+  void set_check(std::function<void(const cluster::Transaction&)> check) {
+    check_ = std::move(check);
+  }
   // Nothing reaches the store, or comes from it, until this time. If the process is stopped as
   // well, it hears of nothing meanwhile, not even of failures.
   void cut_off(uint64_t until_ns, bool stops_process);
@@ -50,6 +54,7 @@ class SimStore final : public cluster::Store {
   uint64_t latency_ns_;
   Rng rng_;
   cluster::Observer observer_;
+  std::function<void(const cluster::Transaction&)> check_ = [](const cluster::Transaction&) {};
   cluster::Health health_;
   int64_t session_ = 0;
   uint64_t cut_off_until_ns_ = 0;

@@ -46,6 +46,9 @@ World::World(const Options& options, std::ostream* trace, bool checks)
   cluster_.set_on_move([this](const auto& job, uint32_t part, HostId from, HostId to) {
     on_move(job, part, from, to);
   });
+  cluster_.set_has([this](HostId box, const std::string& job, uint32_t part) {
+    return boxes_[box]->has_part(job, part);
+  });
   for (auto& job : jobs_) {
     if (job->options.rogue) rogues_.push_back(std::make_unique<Rogue>(rack_, *job));
     for (uint32_t rank = job->options.rogue ? 1 : 0; rank < job->options.workers; ++rank) {
@@ -168,6 +171,7 @@ void World::begin(const Episode& episode) {
     case EpisodeKind::kDisk: fail_disk(episode); return;
     case EpisodeKind::kOutsider: send_from_outside(episode, 20); return;
     case EpisodeKind::kMovePart: move_part(episode); return;
+    case EpisodeKind::kDrainBox: drain(episode); return;
     case EpisodeKind::kStaleMap:
       counts_.add(Fault::kStaleMap);
       if (box.cluster() == nullptr) return;
@@ -219,6 +223,7 @@ void World::end(const Episode& episode) {
       return;
     case EpisodeKind::kCrashBox: box_of(episode.draw).start(); return;
     case EpisodeKind::kDisk: box_of(episode.draw).set_disk_failures(0); return;
+    case EpisodeKind::kDrainBox: cluster_.end_drain(box_of(episode.draw).host()); return;
     default: return;
   }
 }
@@ -399,21 +404,39 @@ void World::fail_disk(const Episode& episode) {
   box.set_disk_failures(2 + episode.draw % 4);
 }
 
-// Asks the leader to move a part, as the rebalancer does.
-void World::move_part(const Episode& episode) {
-  const JobModel& job = worker_of(episode.draw).job();
+// Returns the maps of the box that leads; null if none believes that it does.
+cluster::PartMaps* World::leaders_maps() {
   const auto leader = std::find_if(boxes_.begin(), boxes_.end(), [](const auto& box) {
     return box->cluster() != nullptr && box->cluster()->boxes().leads();
   });
-  if (!job.options.may_move || leader == boxes_.end()) return;
-  cluster::PartMaps& maps = (*leader)->cluster()->maps();
+  return leader == boxes_.end() ? nullptr : &(*leader)->cluster()->maps();
+}
+
+// Asks the leader to empty a box, as an operator does, or as its scaler does.
+void World::drain(const Episode& episode) {
+  cluster::PartMaps* maps = leaders_maps();
+  if (maps == nullptr) return;
+  counts_.add(Fault::kDrain);
+  const bool is_standby = (episode.draw >> 42 & 1) != 0;
+  maps->set_duty(
+      name_of_box(box_of(episode.draw).host()),
+      is_standby ? cluster::Duty::kStandby : cluster::Duty::kDrains, [](const Status&) {},
+      is_standby);
+}
+
+// Asks the leader to move a part, as the rebalancer does.
+void World::move_part(const Episode& episode) {
+  const JobModel& job = worker_of(episode.draw).job();
+  cluster::PartMaps* leaders = leaders_maps();
+  if (!job.options.may_move || leaders == nullptr) return;
+  cluster::PartMaps& maps = *leaders;
   const auto found = maps.maps().find(job.name);
   if (found == maps.maps().end() || found->second.is_over) return;
   cluster::PartMap map = found->second;
   std::string& box = map.boxes[job.options.part];
   const HostId step = 1 + static_cast<HostId>((episode.draw >> 32) % (options_.boxes - 1));
   box = name_of_box((box_at(box) + step) % options_.boxes);
-  if (maps.lacks_room(job.name, map)) return;
+  if (maps.lacks_room(job.name, map) || maps.is_draining(box)) return;
   maps.move(job.name, map, "an episode", [](const Status&) {});
 }
 

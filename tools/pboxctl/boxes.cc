@@ -13,13 +13,15 @@ void print_boxes(const Json& page) {
               "CAPACITY", "JOB MEMORY", "PARTS", "VERSION");
   for (const Json& box : list_of(page, "boxes")) {
     const std::string parts = std::to_string(static_cast<unsigned long>(number_of(box, "parts")));
+    const std::string duty = box.value("standby", false)    ? "standby "
+                             : box.value("draining", false) ? "drain "
+                                                            : "";
     std::printf("%-24s %-7s %-24s %9lu %14s %14s %9s  %s\n", text_of(box, "name").c_str(),
                 box.value("leads", false) ? "yes" : "", text_of(box, "control").c_str(),
                 static_cast<unsigned long>(number_of(box, "pipelines")),
                 in_units(number_of(box, "capacity_bytes_per_second"), 1e9, "GB/s").c_str(),
                 in_units(number_of(box, "job_memory_bytes"), 1u << 30, "GiB").c_str(),
-                (box.value("draining", false) ? "drain " + parts : parts).c_str(),
-                text_of(box, "version").c_str());
+                (duty + parts).c_str(), text_of(box, "version").c_str());
     const std::string obstacle = text_of(box, "drain_obstacle");
     if (!obstacle.empty()) std::printf("  %s\n", obstacle.c_str());
   }
@@ -42,6 +44,13 @@ std::string percent(const Json& job, const char* key) {
   return text;
 }
 
+void print_decision(const Json& decision, const std::string& text) {
+  const auto at = static_cast<std::time_t>(number_of(decision, "unix_seconds"));
+  char when[32] = "";
+  std::strftime(when, sizeof(when), "%T", std::localtime(&at));
+  std::printf("  %s %-12s %s\n", when, text_of(decision, "kind").c_str(), text.c_str());
+}
+
 void print_job(const Json& job) {
   std::printf("job %s: %s, an iteration takes %s, %lu parts moved, the last move saved %s\n",
               text_of(job, "name").c_str(), text_of(job, "state").c_str(),
@@ -60,15 +69,25 @@ void print_job(const Json& job) {
   const Json decisions = list_of(job, "decisions");
   if (decisions.empty()) std::printf("  no decision yet\n");
   for (const Json& decision : decisions) {
-    const auto at = static_cast<std::time_t>(number_of(decision, "unix_seconds"));
-    char when[32] = "";
-    std::strftime(when, sizeof(when), "%T", std::localtime(&at));
-    std::printf("  %s %-12s %s\n", when, text_of(decision, "kind").c_str(),
-                text_of(decision, "reason").c_str());
+    print_decision(decision, text_of(decision, "reason"));
+  }
+}
+
+// Only the leader has a pressure.
+void print_scaling(const Json& scaling) {
+  if (!scaling.is_object() || !scaling.contains("pressure")) return;
+  if (!scaling["pressure"].is_number()) return;
+  std::printf("the boxes that take parts use %s of their memory or links\n",
+              percent(scaling, "pressure").c_str());
+  for (const Json& decision : list_of(scaling, "decisions")) {
+    const std::string box = text_of(decision, "box");
+    print_decision(decision,
+                   (box.empty() ? "" : "box " + box + ": ") + text_of(decision, "reason"));
   }
 }
 
 void print_why(const Json& page) {
+  if (page.contains("scaling")) print_scaling(page["scaling"]);
   if (!page.value("enabled", false)) {
     std::printf("this box rebalances nothing: cluster.rebalance is off, or it is in no cluster\n");
     return;

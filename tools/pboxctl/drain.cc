@@ -17,6 +17,7 @@ constexpr std::chrono::milliseconds kLook{200};
 options::options_description drain_options() {
   auto description = admin_options();
   description.add_options()("undo", "let the box take parts of jobs again");
+  description.add_options()("standby", "let the cluster use the box again when it needs one");
   description.add_options()("wait", "return only when the box has no part left");
   description.add_options()("timeout",
                             options::value<unsigned>()->default_value(600)->value_name("SECONDS"),
@@ -63,10 +64,13 @@ int drain(const options::variables_map& given, const Words& more) {
   const bool as_json = wants_json(given);
   if (more.empty()) return complain("drain", "name the box, as `pboxctl boxes` lists it");
   const bool undo = given.contains("undo");
+  const bool standby = given.contains("standby");
   if (undo && given.contains("wait"))
     return complain("drain", "--wait and --undo exclude each other");
-  const auto body =
-      post(given, "/api/v1/boxes/" + more[0] + "/drain", Json{{"draining", !undo}}.dump());
+  if (undo && standby) return complain("drain", "--standby and --undo exclude each other");
+  Json wanted{{"draining", !undo}};
+  if (standby) wanted["standby"] = true;
+  const auto body = post(given, "/api/v1/boxes/" + more[0] + "/drain", wanted.dump());
   if (!body) {
     std::cerr << "pboxctl: " << body.error().message << '\n';
     return kFailed;
@@ -82,8 +86,10 @@ const Command kDrain = {
     "BOX [options]",
     "move all parts of jobs from a box to other boxes, or undo that",
     "Empties a box of a cluster, so that it can be stopped without harm to any job. Its parts move "
-    "to\nother boxes, and it gets no new ones until `pboxctl drain BOX --undo`. --admin may name "
-    "any box of\nthe cluster. Parts of jobs that cannot move stay until their jobs end.",
+    "to\nother boxes, and it gets no new ones until `pboxctl drain BOX --undo`; with --standby, "
+    "until the\nleader finds that the cluster needs it (cluster.scale). --admin may name any box "
+    "of "
+    "the cluster.\nParts of jobs that cannot move stay until their jobs end.",
     drain_options,
     drain,
     Command::More::kBox};

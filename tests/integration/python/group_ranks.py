@@ -352,6 +352,7 @@ def connections(options, store):
     ours = _connections(options["box"])
     dist.new_group(backend="gloo")
     with_gloo = _connections(options["box"])
+    dist.barrier()  # A rank that leaves closes its connections to those that still count.
     dist.destroy_process_group()
     return ours, with_gloo
 
@@ -363,6 +364,7 @@ def many(options, store):
     tensor = torch.full((1000,), options["rank"] + 1.0)
     dist.all_reduce(tensor)
     others = _connections(options["box"])
+    dist.barrier()
     dist.destroy_process_group()
     return tensor[999].item(), others
 

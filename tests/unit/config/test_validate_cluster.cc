@@ -76,6 +76,17 @@ TEST_CASE("the keys of etcd say so when the store is local") {
   }
 }
 
+TEST_CASE("scaling needs a cluster, thresholds apart, and a hook that is called") {
+  CHECK_THAT(error_of("scale = true\n"), Contains("cluster.scale = true") && Contains("etcd"));
+  CHECK_THAT(error_of("standby = true\n"), Contains("cluster.standby = true"));
+  CHECK(error_of(kEtcd + "scale = true\nscale_hook = /usr/local/bin/hook\n") == "");
+  CHECK_THAT(error_of(kEtcd + "scale_hook = /usr/local/bin/hook\n"),
+             Contains("cluster.scale = false never calls it"));
+  CHECK_THAT(error_of(kEtcd + "scale_in_below = 80\n"),
+             Contains("scale_in_below = 80") && Contains("scale_out_above = 80"));
+  CHECK_THAT(error_of(kEtcd + "boxes_min = 0\n"), Contains("boxes_min"));
+}
+
 TEST_CASE("keys of etcd that need each other") {
   CHECK_THAT(error_of(kEtcd + "user = box\n"), Contains("cluster.password_file"));
   CHECK_THAT(error_of(kEtcd + "password_file = /p\n"), Contains("without cluster.user"));

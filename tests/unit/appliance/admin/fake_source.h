@@ -142,10 +142,10 @@ class FakeSource : public AdminSource {
     return job == "bert" ? snapshot_view : std::nullopt;
   }
 
-  Status set_draining(const std::string& box, bool draining) override {
+  Status set_duty(const std::string& box, cluster::Duty duty) override {
     if (box != "box<2>") return Error{ErrorCode::kNotFound, "no such box"};
     if (alone) return Error{ErrorCode::kUnavailable, "this box is alone"};
-    cluster_view.duties[box] = {.parts = 3, .draining = draining};
+    cluster_view.duties[box] = {.parts = 3, .duty = duty};
     return ok_status();
   }
 

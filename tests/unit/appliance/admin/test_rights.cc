@@ -18,7 +18,7 @@ Principal client(tls::Role role) {
 std::string path_of(const PathRights& row) {
   std::string path = row.path;
   const size_t at = path.find("NAME");
-  if (at != std::string::npos) path.replace(at, 4, row.page == Page::kSetDraining ? "b" : "bert");
+  if (at != std::string::npos) path.replace(at, 4, row.page == Page::kSetDuty ? "b" : "bert");
   return path;
 }
 

@@ -333,11 +333,17 @@ TEST_CASE("POST drains a box, and the answer is the changed list of boxes") {
   CHECK(second["draining"] == true);
   CHECK(second["parts"] == 3);
   CHECK(Json::parse(drained.body)["boxes"][0]["draining"] == false);
+  CHECK(second["standby"] == false);
   CHECK(post(source, path, R"({"draining": false})").status == 202);
   CHECK(get_json(source, "/api/v1/boxes")["boxes"][1]["draining"] == false);
+  CHECK(post(source, path, R"({"draining": true, "standby": true})").status == 202);
+  const Json standby = get_json(source, "/api/v1/boxes")["boxes"][1];
+  CHECK(standby["draining"] == true);
+  CHECK(standby["standby"] == true);
 
   CHECK(post(source, "/api/v1/boxes/box-9/drain", R"({"draining": true})").status == 404);
-  for (const std::string body : {"", "{}", R"({"draining": 1})", R"({"draining": true, "x": 1})"}) {
+  for (const std::string body : {"", "{}", R"({"draining": 1})", R"({"draining": true, "x": 1})",
+                                 R"({"standby": true})", R"({"draining": true, "standby": 1})"}) {
     const auto refused = post(source, path, body);
     CHECK(refused.status == 400);
     CHECK_THAT(refused.body, Contains(R"({"draining": true})"));

@@ -25,6 +25,7 @@ using boost::asio::ip::tcp;
 using std::chrono::milliseconds;
 
 inline constexpr uint64_t kBytes = 100u << 20;
+inline constexpr uint64_t kJobMemory = 1u << 30;  // each box has this
 inline constexpr char kJob[] = "resnet";
 
 inline proto::AskPartMap question(uint64_t bytes, const std::string& lost_box = {}) {
@@ -66,6 +67,7 @@ struct Box {
     record.name = name;
     record.control = "127.0.0.1:" + std::to_string(acceptor.local_endpoint().port());
     record.data = {"127.0.0.1:9600", "127.0.0.1:9601"};
+    record.job_memory_bytes = kJobMemory;
     record.version = "a release";
     record.protocol_version_min = versions.oldest;
     record.protocol_version = versions.newest;
@@ -159,14 +161,13 @@ struct Cluster {
     const auto found = maps.find(kJob);
     return found == maps.end() ? std::vector<std::string>() : found->second.boxes;
   }
-  void drain(const std::string& name, bool draining) {
+  void set_duty(const std::string& name, Duty duty) {
     std::optional<Status> done;
-    box(1).maps.set_draining(name, draining, [&](const Status& set) { done.emplace(set); });
+    box(1).maps.set_duty(name, duty, [&](const Status& set) { done.emplace(set); });
     REQUIRE(desk.run_until([&] { return done.has_value(); }));
     REQUIRE(done->ok());
-    REQUIRE(desk.run_until([&] {
-      return box(0).maps.is_draining(name) == draining && box(1).maps.is_draining(name) == draining;
-    }));
+    REQUIRE(desk.run_until(
+        [&] { return box(0).maps.duty_of(name) == duty && box(1).maps.duty_of(name) == duty; }));
   }
   // The job ends on both boxes; returns once both see its map as over.
   void end_job() {

@@ -8,6 +8,34 @@ namespace pbox::cluster {
 
 using Catch::Contains;
 
+namespace {
+
+// A store whose commits fail.
+class FailingStore : public Store {
+ public:
+  explicit FailingStore(Store& store) : store_(store) {}
+  void start(Observer) override {}
+  void get(const std::string& prefix, std::function<void(Result<Snapshot>)> done) override {
+    store_.get(prefix, std::move(done));
+  }
+  void commit(Transaction, std::function<void(Result<Outcome>)> done) override {
+    done(commit_error);
+  }
+  std::unique_ptr<Watch> watch(const std::string& prefix, int64_t revision,
+                               WatchHandler handler) override {
+    return store_.watch(prefix, revision, std::move(handler));
+  }
+  int64_t session() const override { return store_.session(); }
+  const Health& health() const override { return store_.health(); }
+
+  Error commit_error;
+
+ private:
+  Store& store_;
+};
+
+}  // namespace
+
 TEST_CASE("boxes that are asked at the same time answer with one map, with parts on both") {
   Cluster cluster;
   std::vector<std::vector<std::string>> answers;
@@ -154,16 +182,13 @@ TEST_CASE("with keys, a box that does not answer loses its parts at the first re
 }
 
 TEST_CASE(
-    "the leader moves all parts off a box that drains, and it gets none until the drain ends") {
+    "the leader moves all parts off a box that drains or becomes a standby, and it gets none "
+    "until that ends") {
+  const Duty duty = GENERATE(Duty::kDrains, Duty::kStandby);
   Cluster cluster;
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
-  const auto drain = [&](bool draining) {
-    std::optional<Status> done;
-    cluster.box(1).maps.set_draining("b", draining, [&](const Status& set) { done.emplace(set); });
-    REQUIRE(cluster.desk.run_until([&] { return done.has_value(); }));
-    REQUIRE(done->ok());
-  };
-  drain(true);
+  CHECK(cluster.box(0).maps.duty_of("b") == Duty::kTakesParts);
+  cluster.set_duty("b", duty);
   REQUIRE(cluster.desk.run_until(
       [&] { return !cluster.owners_seen_by(0).empty() && cluster.parts_on("b") == 0; }));
   auto second = question(kBytes);
@@ -171,13 +196,41 @@ TEST_CASE(
   const auto map = cluster.ask(1, second);
   REQUIRE(map.ok());
   for (const std::string& box : boxes_of(*map)) CHECK(box == "a");
-  drain(false);
-  REQUIRE(cluster.desk.run_until([&] { return !cluster.box(0).maps.is_draining("b"); }));
+  CHECK(cluster.box(0).maps.duty_of("b") == duty);
+  cluster.set_duty("b", Duty::kTakesParts);
   second.set_job("bert");
   const auto later = cluster.ask(0, second);
   REQUIRE(later.ok());
   const auto boxes = boxes_of(*later);
   CHECK(std::count(boxes.begin(), boxes.end(), "b") > 0);
+}
+
+TEST_CASE("a store that is late or full is a reason to ask again, not to give up") {
+  const ErrorCode code =
+      GENERATE(ErrorCode::kTimeout, ErrorCode::kUnavailable, ErrorCode::kResourceExhausted);
+  Cluster cluster;
+  FailingStore failing(*cluster.store);
+  PartMaps maps(
+      cluster.desk.context, failing,
+      {.self = "a",
+       .chunk_bytes = [] { return uint32_t{32'768}; },
+       .box_directory = [&]() -> const BoxDirectory& { return cluster.box(0).box_directory; },
+       .has_job = [](const std::string&) { return false; },
+       .on_change = [] {},
+       .on_answers = [] {},
+       .log = [](BoxDirectory::Severity, const char*, const std::string&) {}});
+  REQUIRE(cluster.desk.run_until([&] {
+    const auto owner = maps.other_owner(kJob, 0, 1);  // says whether the maps have been read
+    return owner.error().message.find("has not seen the part map") != std::string::npos;
+  }));
+  failing.commit_error = {code, "no answer in time"};
+  std::optional<Result<proto::PartMap>> answer;
+  maps.ask(question(kBytes), [&](const auto& map) { answer.emplace(map); });
+  REQUIRE(cluster.desk.run_until([&] { return answer.has_value(); }));
+  REQUIRE_FALSE(answer->ok());
+  CHECK(answer->error().code == ErrorCode::kUnavailable);
+  CHECK_THAT(answer->error().message,
+             Contains("no answer in time") && Contains("will be repeated"));
 }
 
 TEST_CASE("a part that cannot move stays on a box that drains, and is reclaimed") {

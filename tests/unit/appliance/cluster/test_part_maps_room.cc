@@ -47,7 +47,7 @@ TEST_CASE("the map of an ended job is not used again if a box of it drains, is g
   const auto boxes = cluster.owners_seen_by(0);
   cluster.end_job();
   SECTION("drains") {
-    cluster.drain("b", true);
+    cluster.set_duty("b", Duty::kDrains);
     for (const std::string& box : boxes_of(*cluster.ask(0, fixed))) CHECK(box == "a");
   }
   SECTION("full") {
@@ -89,13 +89,15 @@ TEST_CASE(
            cluster.box(1).maps.maps().at(kJob).part_memory_bytes == kEach;
   }));
   cluster.box(1).report = cluster.box(0).report;
-  cluster.drain("b", true);
+  cluster.set_duty("b", Duty::kDrains);
   REQUIRE(cluster.desk.run_until([&] { return cluster.parts_on("b") == before - 3; }));
   cluster.box(0).report.set_memory_free_bytes(0);
   REQUIRE(cluster.desk.run_until([&] { return !cluster.box(1).maps.drain_obstacle("b").empty(); }));
   CHECK_THAT(cluster.box(1).maps.drain_obstacle("b"),
              Contains("no other box has room") && Contains("job 'resnet'"));
   CHECK(cluster.parts_on("b") == before - 3);
+  cluster.set_duty("b", Duty::kStandby);  // the obstacle is the same
+  CHECK_THAT(cluster.box(1).maps.drain_obstacle("b"), Contains("no other box has room"));
   cluster.box(0).report.set_memory_free_bytes(100 * kEach);
   CHECK(cluster.desk.run_until([&] { return cluster.parts_on("b") == 0; }));
   CHECK(cluster.desk.run_until([&] { return cluster.box(1).maps.drain_obstacle("b").empty(); }));

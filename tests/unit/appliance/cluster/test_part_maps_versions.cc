@@ -50,7 +50,7 @@ TEST_CASE("a drain says which boxes cannot take the parts because of their relea
   Cluster cluster(kKept, kOlder);
   REQUIRE(cluster.ask(0, question_of_version(3)).ok());
   REQUIRE(cluster.await_equal_maps());
-  cluster.drain("a", true);
+  cluster.set_duty("a", Duty::kDrains);
   REQUIRE(cluster.desk.run_until([&] { return !cluster.box(0).maps.drain_obstacle("a").empty(); }));
   CHECK_THAT(cluster.box(0).maps.drain_obstacle("a"),
              Contains("job 'resnet' stays on box a: no other box takes its parts") &&

@@ -1,0 +1,83 @@
+// Decides when a cluster needs another box, and when it can do without one. Pure; any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pbox::placement {
+
+// A registered box, as its newest report describes it.
+struct ScaledBox {
+  std::string name = {};
+  bool takes_parts = true;  // neither drains nor is a standby
+  bool is_standby = false;  // empty or being emptied, until the cluster needs it
+  bool leads = false;
+  uint64_t parts = 0;  // over all jobs
+  double memory_bytes = 0;
+  double memory_used_bytes = 0;
+  double link_bytes_per_s = 0;     // one way; 0: unknown
+  double traffic_bytes_per_s = 0;  // the busier way
+  uint64_t refusals = 0;           // parts that it had no room for since it started
+};
+
+struct ScaleRules {
+  // Shares of the capacity of all boxes that take parts, in (0, 1]. `in_below` < `out_above`: the
+  // distance keeps a box from being emptied and needed in turns.
+  double out_above = 0.8;
+  double in_below = 0.5;   // counts the boxes that would remain
+  uint32_t boxes_min = 1;  // fewest boxes that take parts
+  double after_s = 60;     // how long a condition must hold, and least time between two decisions
+};
+
+struct ScaleDecision {
+  enum class Kind : uint8_t {
+    kUseStandby,  // `box`, a registered standby, takes parts again
+    kAskForBox,   // there is no standby: somebody has to start a box
+    kEmpty,       // `box` becomes a standby
+  };
+  Kind kind = Kind::kAskForBox;
+  std::string box = {};  // empty: kAskForBox
+  std::string reason = {};
+};
+inline constexpr size_t kScaleKinds = 3;
+const char* to_string(ScaleDecision::Kind kind);
+
+// Two thresholds and a time for which a condition must hold, as thermostats have them. A refusal
+// needs no such time: a job that found no room is a fact.
+class ScalePolicy {
+ public:
+  explicit ScalePolicy(const ScaleRules& rules);
+
+  // To be called about once a second, with all registered boxes. `now_s`: any clock that does not
+  // go back. The caller carries the decision out before the next call, or asks again later.
+  std::optional<ScaleDecision> step(const std::vector<ScaledBox>& boxes, double now_s);
+
+  // Share of the capacity in use, of memory or links, whichever is larger; of boxes that take
+  // parts, as of the last step.
+  double pressure() const { return pressure_; }
+  // Whether, as of the last step, the boxes that take parts are too few.
+  bool is_short() const { return is_short_; }
+
+ private:
+  uint64_t new_refusals(const std::vector<ScaledBox>& boxes);
+  std::optional<ScaleDecision> grow(const std::vector<ScaledBox>& boxes, double now_s,
+                                    std::string reason);
+  std::optional<ScaleDecision> shrink(const std::vector<ScaledBox>& boxes, double now_s);
+
+  ScaleRules rules_;
+  double pressure_ = 0;
+  bool is_short_ = false;
+  std::map<std::string, uint64_t> refusals_;  // by box, as of the last step
+  // Since when the boxes are too few, or too many; none: they are not.
+  std::optional<double> short_since_, spare_since_;
+  std::optional<double> refused_at_;  // the newest refusal that has led to nothing yet
+  std::optional<double> decided_at_;
+  // The box that was asked for has not come: when it was asked for, and how many boxes there were.
+  std::optional<double> asked_at_;
+  size_t boxes_when_asked_ = 0;
+};
+
+}  // namespace pbox::placement
