@@ -67,7 +67,7 @@ struct SyncControlView {
 struct SyncView {
   // As wire::sync_text() returns it, of the tensors that have no model of their own. The fields
   // from `model` on say the same.
-  std::string text;
+  std::string text = {};
   std::map<std::string, std::string> by_tensor = {};  // texts of tensors with another model
   std::string model;  // "bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop"
   uint32_t staleness = 0;

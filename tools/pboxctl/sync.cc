@@ -71,10 +71,11 @@ const Command kSync = {
     "Without MODEL: lists the consistency models in force. With MODEL, all tensors of the job, or "
     "those\nthat --tensors names, have that model from their next reads on. Reads that wait are "
     "judged anew.\n\n"
-    "MODEL is asp, ssp:STALENESS, pssp:STALENESS:PROBABILITY, dpssp:STALENESS:PROBABILITY or "
-    "drop:QUORUM,\nwith :lazy after it for lazy release. asp, ssp, pssp and dpssp with fresh reads "
-    "may follow each other,\nand so may quorums of drop. bsp and cached reads hold until the job "
-    "ends.\n\n"
+    "MODEL is asp, ssp:STALENESS, pssp:STALENESS:PROBABILITY, dpssp:STALENESS:PROBABILITY, "
+    "drop:QUORUM or\nadaptive:LEAST-MOST:PROBABILITY, with :lazy after it for lazy release, or "
+    ":gradient for dpssp by\ngradient. asp, ssp, pssp, dpssp and adaptive with fresh reads may "
+    "follow "
+    "each other, and so may\nquorums of drop. bsp and cached reads hold until the job ends.\n\n"
     "The change reaches the parts of the job on this box. For a job on several boxes name each of "
     "them\nwith --admin, or let a rank make the change (pbox_set_sync), which reaches all parts.",
     sync_options,
