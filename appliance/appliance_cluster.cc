@@ -106,6 +106,7 @@ control::PartDirectory& Appliance::parts() {
 // Part maps of other boxes take effect once this box is registered itself.
 void Appliance::open_part_maps() {
   single_box_directory_.set_chunk_bytes(config_.jobs.chunk_bytes);
+  single_box_directory_.set_pipelines(pipelines_->count());
   if (config_.cluster.store != config::StoreKind::kEtcd) return;
   part_maps_.emplace(
       context_, *store_,

@@ -125,7 +125,7 @@ Alternative step(const std::string& name, OptimizerKind kind, const Arrays& arra
   const auto pass = [=, &arrays] {
     for (size_t turn = 0; turn < passes; ++turn) {
       for (size_t i = 0; i < arrays.count; i += kChunkFloats) {
-        run(coefficients, arrays.accumulator + i, arrays.state + i * state_floats,
+        run(coefficients, arrays.accumulator + i, arrays.state + i * state_floats, kChunkFloats,
             arrays.source + i, kChunkFloats);
       }
     }
@@ -143,6 +143,7 @@ void add_optimizers(std::vector<Alternative>& all, const Arrays& arrays, size_t 
   all.push_back(step("nesterov", OptimizerKind::kNesterov, arrays, passes));
   all.push_back(step("adam", OptimizerKind::kAdam, arrays, passes));
   all.push_back(step("adamw", OptimizerKind::kAdamW, arrays, passes));
+  all.push_back(step("adagrad", OptimizerKind::kAdagrad, arrays, passes));
 }
 
 // Adds memcpy and STREAM's triad, the customary figures of memory bandwidth.

@@ -221,13 +221,28 @@ void Egress::fill_due_replies(JobShard& shard, EgressRoom& room) {
   PBOX_DCHECK(at.chunk->rounds_finished > 0 && at.fragment <= at.chunk->fragment_count);
   const ResultMaker maker(shard, session, *at.chunk, at.chunk->open_round() - 1, context_.tag);
   const bool sends = session.present && session.reachable;
-  for (; sends && at.fragment < at.chunk->fragment_count; ++at.fragment) {
+  uint32_t covered = 1;
+  for (; sends && at.fragment < at.chunk->fragment_count; at.fragment += covered) {
     if (room.is_used_up()) return;
-    maker.make(at.fragment, 0, room_.at(room.filled), outgoing_[room.filled]);
+    covered = make_reply(maker, *at.chunk, at.rank, at.fragment, 0, room.filled);
     room.take(outgoing_[room.filled].header.payload_bytes);
   }
   at.ranks.remove(at.rank);
   at.fragment = 0;
+}
+
+// Makes a packet of what the rank lacks of the chunk, as it is now. Returns the number of fragments
+// that it covers: of a table they may be several.
+uint32_t Egress::make_reply(const ResultMaker& maker, Chunk& chunk, uint32_t rank,
+                            uint32_t fragment, uint8_t flags, size_t index) {
+  const bool by_rows =
+      chunk.table != nullptr && chunk.has_own_rounds() && chunk.table->begin_reply(rank);
+  if (by_rows) {
+    return maker.make_rows(chunk.table->layout, chunk.table->rows_for(rank), fragment, flags,
+                           rows_room_.at(index), room_.at(index), outgoing_[index]);
+  }
+  maker.make(fragment, flags, room_.at(index), outgoing_[index]);
+  return 1;
 }
 
 // Puts the ranks that are still to be served back, if a more urgent chunk waits.
@@ -264,11 +279,17 @@ void Egress::refresh_unsent() {
     if ((entry.spi | wire::kSpiToWorker) != packet.header.spi) continue;  // a former session's
     if (!entry.shard->is_relaxed()) continue;
     PBOX_DCHECK(entry.shard->find(packet.header.chunk) != nullptr);
-    const Chunk& chunk = *entry.shard->find(packet.header.chunk);
+    Chunk& chunk = *entry.shard->find(packet.header.chunk);
     const ResultMaker maker(*entry.shard, *entry.session, chunk, chunk.open_round() - 1,
                             context_.tag);
-    maker.make(packet.header.fragment, packet.header.flags & wire::flag::kRetransmission,
-               room_.at(index), packet);
+    const uint32_t fragment = packet.header.fragment;
+    const uint8_t flags = packet.header.flags & wire::flag::kRetransmission;
+    if ((packet.header.flags & wire::flag::kRows) == 0) {
+      maker.make(fragment, flags, room_.at(index), packet);
+    } else {
+      // If fewer fragments fit now, the rank asks for the others.
+      make_reply(maker, chunk, entry.session->rank, fragment, flags, index);
+    }
   }
 }
 
@@ -277,8 +298,9 @@ void Egress::fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, Egres
   Chunk& chunk = *asked.chunk;
   PBOX_DCHECK(asked.rank < shard.worker_count());
   PBOX_DCHECK((asked.mask & ~chunk.full_mask) == 0);
-  const bool is_wanted = chunk.applies_on_arrival() ? chunk.sync->awaits(asked.rank, asked.round)
-                                                    : asked.round + 1 == chunk.open_round();
+  const bool is_wanted = chunk.applies_on_arrival()
+                             ? chunk.sync->awaits(asked.rank, asked.round)
+                             : asked.round + 1 == chunk.open_round() && !is_replacing(chunk);
   Session& session = shard.sessions()[asked.rank];
   // The rank has consumed it meanwhile, is excluded, or has come back and was not heard yet.
   if (!is_wanted || !session.present || !session.reachable) {
@@ -288,8 +310,8 @@ void Egress::fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, Egres
   const ResultMaker maker(shard, session, chunk, chunk.open_round() - 1, context_.tag);
   while (asked.mask != 0 && !room.is_used_up()) {
     const auto fragment = static_cast<uint32_t>(__builtin_ctzll(asked.mask));
-    asked.mask &= asked.mask - 1;
-    maker.make(fragment, flags, room_.at(room.filled), outgoing_[room.filled]);
+    const uint32_t covered = make_reply(maker, chunk, asked.rank, fragment, flags, room.filled);
+    asked.mask &= ~(wire::full_mask(covered) << fragment);
     room.take(outgoing_[room.filled].header.payload_bytes);
   }
 }
@@ -352,7 +374,7 @@ void Egress::fill_group(JobShard& shard, Session& session, EgressRoom& room) {
     const FanOut& at = cursor.group[cursor.index];
     PBOX_DCHECK(wire::round_distance(at.round + 1, at.chunk->open_round()) <= 0);
     // Void: an exclusion has finished the next round, so every rank has this result.
-    if (at.round + 1 != at.chunk->open_round()) continue;
+    if (at.round + 1 != at.chunk->open_round() || at.chunk->up.is_sent) continue;
     // A rank that has rejoined has no known address until its first packet arrives. It asks then.
     const bool sends = session.present && session.reachable;
     const ResultMaker maker(shard, session, *at.chunk, at.round, context_.tag);
@@ -361,10 +383,16 @@ void Egress::fill_group(JobShard& shard, Session& session, EgressRoom& room) {
         (shard.is_collective && !finished_shape(*at.chunk).shape.is_sent_to(session.rank));
     const uint32_t packets = announces ? 1 : maker.fragment_count();
     PBOX_DCHECK(packets > 0 && packets <= limits::kFragmentCountMax);
-    for (; sends && cursor.fragment < packets; ++cursor.fragment) {
+    uint32_t covered = 1;
+    for (; sends && cursor.fragment < packets; cursor.fragment += covered) {
       if (room.is_used_up()) return;
       if (announces) {
         make_announcement(shard, session, at, room.filled);
+      } else if (at.chunk->table != nullptr) {
+        const TableRows& table = *at.chunk->table;
+        covered = maker.make_rows(table.layout, table.rows(at.round), cursor.fragment, 0,
+                                  rows_room_.at(room.filled), room_.at(room.filled),
+                                  outgoing_[room.filled]);
       } else {
         maker.make(cursor.fragment, 0, room_.at(room.filled), outgoing_[room.filled]);
       }

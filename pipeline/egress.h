@@ -20,6 +20,8 @@
 
 namespace pbox::pipeline {
 
+class ResultMaker;
+
 class Egress {
  public:
   // Both outlive this.
@@ -57,6 +59,8 @@ class Egress {
   void drop_unsent();
   // A session that encrypts is about to begin.
   void make_seal_room() { room_.make(); }
+  // A job with tables is about to begin.
+  void make_rows_room() { rows_room_.make(); }
 
  private:
   struct Path {
@@ -87,6 +91,8 @@ class Egress {
   void fill_group(JobShard& shard, Session& session, EgressRoom& room);
   void fill_answer(JobShard& shard, EgressRoom& room);
   void fill_due_replies(JobShard& shard, EgressRoom& room);
+  uint32_t make_reply(const ResultMaker& maker, Chunk& chunk, uint32_t rank, uint32_t fragment,
+                      uint8_t flags, size_t index);
   void fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, EgressRoom& room);
   static bool begin_fan_out(JobShard& shard);
   // Put back what is leaving, if something more urgent waits.
@@ -111,7 +117,8 @@ class Egress {
   std::array<nic::TxPacket, limits::kBurstPackets> outgoing_;
   std::array<wire::StatusPayload, limits::kBurstPackets> outgoing_status_;
   std::array<Path, limits::kBurstPackets> outgoing_paths_;
-  seal::SealRoom room_;  // by index in outgoing_
+  seal::SealRoom room_;       // by index in outgoing_
+  seal::SealRoom rows_room_;  // for payloads by rows, which the memory has in pieces
   size_t outgoing_begin_ = 0;
   size_t outgoing_end_ = 0;
 };

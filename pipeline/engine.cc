@@ -114,6 +114,7 @@ void Engine::install(JobShard& shard) {
   egress_.add(shard);
   shard.flight_number = flight_.next_shard_number();
   if (shard.finishes_later()) ++waiting_shards_;
+  if (shard.has_tables) egress_.make_rows_room();
   shard.parked_changed_ns = context_.now_ns;
   for (Session& session : shard.sessions()) {
     if (session.present) connect(shard, session);

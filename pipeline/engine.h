@@ -13,8 +13,8 @@
 //   engine_sync.cc     jobs with consistency models other than BSP
 //   engine.cc          commands of the control thread, and the tick
 //
-// Parts with a state of their own: Egress, the packets that leave, ShapedPushes, the pushes of
-// collectives, and FlightRecording.
+// Parts with a state of their own: Egress, the packets that leave, ShapedPushes and TablePushes,
+// the pushes of collectives and of tables, and FlightRecording.
 #pragma once
 
 #include <array>
@@ -32,6 +32,7 @@
 #include "pipeline/observe/phase_clock.h"
 #include "pipeline/reduce/reduce.h"
 #include "pipeline/shaped_pushes.h"
+#include "pipeline/table_pushes.h"
 
 namespace pbox::pipeline {
 
@@ -113,8 +114,8 @@ class Engine {
   // PUSH, and STATE: the result that a rank consumed of a round that must not be summed again.
   [[gnu::always_inline]] inline void on_push(JobShard& shard, Session& session,
                                              const wire::Parsed& parsed, uint64_t now_ns);
-  [[gnu::always_inline]] inline bool claim_fragment(const JobShard& shard, Session& session,
-                                                    Chunk& chunk, const wire::Header& header);
+  [[gnu::always_inline]] inline bool claim(const JobShard& shard, Session& session, Chunk& chunk,
+                                           const wire::Header& header, uint64_t fragments);
   [[gnu::always_inline]] inline void add_fragment(JobShard& shard, Session& session, Chunk& chunk,
                                                   const wire::Parsed& parsed);
   [[gnu::always_inline]] inline bool accumulate(JobShard& shard, Session& session, Chunk& chunk,
@@ -153,8 +154,11 @@ class Engine {
   // Returns false if the push belongs to a round that all ranks share: on_push then takes it.
   bool on_sync_push(JobShard& shard, Session& session, const wire::Parsed& parsed);
   void on_sync_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
-  void on_own_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed);
-  void on_late_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& header);
+  // `rows`: the payload, if it is of a table; else null.
+  void on_own_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed,
+                   const wire::RowsView* rows);
+  void on_late_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& header,
+                    uint64_t fragments);
   void apply(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed);
   void complete_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& header);
   void close_round(JobShard& shard, Chunk& chunk);
@@ -193,6 +197,7 @@ class Engine {
   Egress egress_;
   PhaseClock clock_{context_.counters};
   ShapedPushes shaped_{context_, flight_, kernels_};
+  TablePushes tables_{context_, kernels_};
   FetchChoice fetch_choice_;
   seal::OpenRoom opened_;
   uint64_t aggregated_ = 0;  // fragments of this burst, added to the counters once per burst

@@ -9,6 +9,17 @@
 #include "pipeline/state/state_codec.h"
 
 namespace pbox::pipeline {
+namespace {
+
+// The lane has given the chunk back: makes the result of its round.
+void take_back(JobShard& shard, Chunk& chunk) {
+  PBOX_DCHECK(chunk.up.is_sent == chunk.up.is_relayed());
+  PBOX_DCHECK(chunk.is_stepped == !chunk.up.is_relayed());
+  chunk.up.is_sent = false;
+  if (!std::exchange(chunk.is_stepped, false)) make_result(shard, chunk);
+}
+
+}  // namespace
 
 void Engine::note_last(JobShard& shard, Session& session, const Chunk& chunk) {
   session.last_arrivals.add(1);
@@ -38,16 +49,22 @@ void Engine::end_round(JobShard& shard, Chunk& chunk) {
 // Finishes the round, or hands its sum or state to the relay. A relayed round finishes once the
 // relay gives the chunk back.
 void Engine::complete_round(JobShard& shard, Chunk& chunk) {
-  if (shard.uplink == nullptr) [[likely]] {
+  if (!shard.has_uplinks()) [[likely]] {
     finish_round(shard, chunk);
-  } else if (shard.mode == Mode::kAggregate) {
-    shard.uplink->send({chunk.id, chunk.accumulator[chunk.open_round() & 1]});
+    return;
+  }
+  PBOX_DCHECK(chunk.up.lane < shard.uplinks.size());
+  Uplink& uplink = *shard.uplinks[chunk.up.lane];
+  if (chunk.up.is_relayed()) {
+    chunk.up.is_sent = true;
+    const uint32_t slot = chunk.open_round() & 1;
+    uplink.send({chunk.id, chunk.accumulator[slot], chunk.up.result[slot]});
   } else {
     make_result(shard, chunk);
     chunk.is_stepped = true;
     write_counters(chunk.weights, StateLayout::block(shard.optimizer.kind, chunk.elements),
                    chunk.rounds_made(), chunk.steps());
-    shard.uplink->send({chunk.id, chunk.weights});
+    uplink.send({chunk.id, chunk.weights, chunk.weights});
   }
 }
 
@@ -57,13 +74,13 @@ bool Engine::finish_waiting_rounds(uint64_t now_ns) {
   size_t work = 0;
   for (JobShard* shard : context_.shards) {
     uint32_t id = 0;
-    while (shard->uplink != nullptr && shard->uplink->take(id)) {
-      PBOX_DCHECK(shard->find(id) != nullptr);
-      Chunk& chunk = *shard->find(id);
-      PBOX_DCHECK(chunk.is_stepped == (shard->mode == Mode::kOptimize));
-      if (!std::exchange(chunk.is_stepped, false)) make_result(*shard, chunk);
-      publish_result(*shard, chunk);
-      any = true;
+    for (const auto& uplink : shard->uplinks) {
+      while (uplink->take(id)) {
+        PBOX_DCHECK(shard->find(id) != nullptr);
+        take_back(*shard, *shard->find(id));
+        publish_result(*shard, *shard->find(id));
+        any = true;
+      }
     }
     if (shard->gate == nullptr) continue;
     while (Chunk* chunk = next_with_verdict(*shard, work, kChunksPerStep)) {
@@ -94,6 +111,8 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
   ++chunk.rounds_finished;
   if (shard.is_collective) [[unlikely]]
     chunk.shaped[chunk.open_round() & 1] = {};
+  if (chunk.table != nullptr) [[unlikely]]
+    chunk.table->clear(chunk.open_round());
   context_.counters.add(Counter::kRoundsFinished);
   shard.rounds_finished.add(1);
   if (shard.trace != nullptr) [[unlikely]] {
@@ -108,7 +127,7 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
 // yet are void. Returns the number of elements of the chunk if its round has finished, else 0.
 size_t Engine::finish_if_complete(JobShard& shard, Chunk& chunk) {
   // In a relayed job no rank is excluded, and complete rounds are already with the relay.
-  if (shard.present_count() == 0 || shard.uplink != nullptr || chunk.is_held) return 0;
+  if (shard.present_count() == 0 || shard.has_uplinks() || chunk.is_held) return 0;
   if (chunk.complete_workers < shard.workers_needed(chunk)) return 0;
   shard.stragglers.ended(shard.index_of(chunk));
   end_round(shard, chunk);

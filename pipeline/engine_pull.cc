@@ -31,7 +31,7 @@ void Engine::on_pull(JobShard& shard, Session& session, const nic::RxPacket& pac
   Chunk* chunk = check_round(shard, parsed.header);
   if (chunk == nullptr) return;
   PBOX_DCHECK((chunk->pulled != nullptr) == (shard.delivery == wire::Delivery::kPull));
-  if (parsed.header.round + 1 == chunk->open_round() && !chunk->is_stepped) {
+  if (parsed.header.round + 1 == chunk->open_round() && !is_replacing(*chunk)) {
     wire::PullPayload pull;
     std::memcpy(&pull, parsed.payload, sizeof(pull));
     const uint64_t mask = result_mask(*chunk, session.rank) & ~pull.held_mask;
@@ -90,8 +90,8 @@ bool Engine::request_resend(JobShard& shard, Session& session, Chunk& chunk, uin
   if (!session.reachable) return false;
   // The first copy has not left for every worker yet.
   if (chunk.fanned_out_rounds != chunk.open_round()) return false;
-  // Every rank has consumed the last result, and the open round's weights have replaced it.
-  if (chunk.is_stepped) return false;
+  // Every rank has consumed the last result, and the open round's is replacing it.
+  if (is_replacing(chunk)) return false;
   if (!session.has_resend_budget(now_ns) ||
       !shard.egress.push_resend({&chunk, chunk.open_round() - 1, session.rank, mask},
                                 chunk.priority)) {

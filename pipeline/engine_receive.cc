@@ -164,6 +164,24 @@ void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& pars
   Chunk* chunk = check_round(shard, header);
   if (chunk == nullptr) return;
   const bool is_shaped = shard.is_collective;
+  const bool is_of_table = chunk->table != nullptr;
+  if (is_of_table && header.type() == wire::PacketType::kPush && !shard.receives_weights(*chunk))
+      [[unlikely]] {
+    wire::RowsView rows;
+    if (!tables_.read(*chunk, parsed, rows)) return;
+    if (header.round != chunk->open_round()) {
+      return on_push_of_finished(shard, session, *chunk, rows.fragments, now_ns);
+    }
+    if (!claim(shard, session, *chunk, header, rows.fragments)) return;
+    tables_.add(shard, session, *chunk, parsed, rows);
+    chunk->claimed_any |= rows.fragments;
+    ++aggregated_;
+    aggregated_bytes_ += header.payload_bytes;
+    session.bytes_received.add(header.payload_bytes);
+    session.fragments_received.add(1);
+    clock_.mark(Phase::kAdd);
+    return finish_push(shard, session, *chunk);
+  }
   if (!is_shaped && !check_fragment(shard, *chunk, header)) return;
   if (header.round != chunk->open_round()) {  // finished: the worker may have missed the result
     const uint64_t mask =
@@ -177,7 +195,7 @@ void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& pars
     aggregated_bytes_ += header.payload_bytes;
     clock_.mark(Phase::kAdd);
   } else {
-    if (!claim_fragment(shard, session, *chunk, header)) return;
+    if (!claim(shard, session, *chunk, header, uint64_t{1} << header.fragment)) return;
     add_fragment(shard, session, *chunk, parsed);
   }
   finish_push(shard, session, *chunk);
@@ -193,16 +211,16 @@ void Engine::on_push_of_finished(JobShard& shard, Session& session, Chunk& chunk
   }
 }
 
-// Sets the fragment's bit, so that it counts once. Returns false, and counts the packet, if it must
-// not be added.
-bool Engine::claim_fragment(const JobShard& shard, Session& session, Chunk& chunk,
-                            const wire::Header& header) {
+// Sets the bits of the fragments, so that they count once. Returns false, and counts the packet, if
+// it must not be added.
+bool Engine::claim(const JobShard& shard, Session& session, Chunk& chunk,
+                   const wire::Header& header, uint64_t fragments) {
   PBOX_DCHECK(header.round == chunk.open_round() && header.fragment < chunk.fragment_count);
   PBOX_DCHECK(session.rank < shard.worker_count());
   PBOX_DCHECK((chunk.claimed[session.rank] & ~chunk.full_mask) == 0);
   PBOX_DCHECK(chunk.complete_workers <= shard.present_count());
-  const uint64_t bit = uint64_t{1} << header.fragment;
-  if ((chunk.claimed[session.rank] & bit) != 0) {
+  PBOX_DCHECK((fragments & ~chunk.full_mask) == 0);
+  if ((chunk.claimed[session.rank] & fragments) != 0) {
     count_duplicate(context_, session);
     return false;
   }
@@ -215,7 +233,7 @@ bool Engine::claim_fragment(const JobShard& shard, Session& session, Chunk& chun
   // A rank that pushes the last fragment of a round holds the result of the one before, if it keeps
   // the protocol. A rank that does not must neither grow the egress queue nor change a result that
   // has not left yet.
-  if ((chunk.claimed[session.rank] | bit) == chunk.full_mask &&
+  if ((chunk.claimed[session.rank] | fragments) == chunk.full_mask &&
       chunk.complete_workers + 1u == shard.present_count() &&
       chunk.fanned_out_rounds != chunk.open_round()) {
     context_.counters.add(Counter::kRejectRound);
@@ -223,7 +241,7 @@ bool Engine::claim_fragment(const JobShard& shard, Session& session, Chunk& chun
   }
   if (chunk.claimed_any == 0) [[unlikely]]
     flight_.record_chunk(shard, chunk, true);
-  chunk.claimed[session.rank] |= bit;
+  chunk.claimed[session.rank] |= fragments;
   return true;
 }
 

@@ -12,12 +12,11 @@
 
 #include "pipeline/engine.h"
 #include "pipeline/engine_checks.h"
+#include "pipeline/round_result.h"
 #include "pipeline/sync/rules.h"
 #include "pipeline/value_guard.h"
 
 namespace pbox::pipeline {
-
-using wire::SyncModel;
 
 namespace {
 
@@ -55,19 +54,24 @@ bool Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed&
     context_.counters.add(Counter::kRejectType);
     return true;
   }
-  if (!check_fragment(shard, *chunk, header)) return true;
+  wire::RowsView rows;
+  const bool is_of_table = chunk->table != nullptr;
+  if (is_of_table ? !tables_.read(*chunk, parsed, rows) : !check_fragment(shard, *chunk, header)) {
+    return true;
+  }
   if (chunk->applies_on_arrival()) {
-    on_own_push(shard, session, *chunk, parsed);
+    on_own_push(shard, session, *chunk, parsed, is_of_table ? &rows : nullptr);
     return true;
   }
   if (wire::round_distance(header.round, chunk->open_round()) >= 0) return false;
-  on_late_push(shard, session, *chunk, header);
+  on_late_push(shard, session, *chunk, header,
+               is_of_table ? rows.fragments : uint64_t{1} << header.fragment);
   return true;
 }
 
-// A fragment of the rank's own round, to be applied on arrival.
+// Fragments of the rank's own round, to be applied on arrival.
 void Engine::on_own_push(JobShard& shard, Session& session, Chunk& chunk,
-                         const wire::Parsed& parsed) {
+                         const wire::Parsed& parsed, const wire::RowsView* rows) {
   const wire::Header& header = parsed.header;
   const sync::Progress& progress = chunk.sync->progress;
   PBOX_DCHECK(chunk.has_own_rounds() && progress.takes_part(session.rank));
@@ -79,26 +83,33 @@ void Engine::on_own_push(JobShard& shard, Session& session, Chunk& chunk,
     context_.counters.add(Counter::kRejectRound);
     return;
   }
-  const uint64_t bit = uint64_t{1} << header.fragment;
-  if (ahead < 0 || (chunk.claimed[session.rank] & bit) != 0) {
+  const uint64_t fragments = rows != nullptr ? rows->fragments : uint64_t{1} << header.fragment;
+  if (ahead < 0 || (chunk.claimed[session.rank] & fragments) != 0) {
     count_duplicate(context_, session);
     return;
   }
-  apply(shard, session, chunk, parsed);
+  chunk.claimed[session.rank] |= fragments;
+  if (rows != nullptr) {
+    tables_.apply(shard, session, chunk, parsed, *rows);
+  } else {
+    apply(shard, session, chunk, parsed);
+  }
+  egress_.note_results_changed();
+  ++aggregated_;
+  aggregated_bytes_ += header.payload_bytes;
+  session.bytes_received.add(header.payload_bytes);
+  session.fragments_received.add(1);
+  clock_.mark(Phase::kAdd);
   if (chunk.claimed[session.rank] != chunk.full_mask) return;
   complete_push(shard, session, chunk, header);
   clock_.mark(Phase::kFinish);
 }
 
-// Claims the fragment and steps its part of the chunk: one update of the optimizer.
+// Steps the fragment's part of the chunk: one update of the optimizer.
 void Engine::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
-  chunk.claimed[session.rank] |= uint64_t{1} << header.fragment;
   const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
   const size_t elements = header.payload_bytes / wire::dtype_bytes(chunk.dtype);
-  const auto type = static_cast<size_t>(chunk.dtype);
-  PBOX_DCHECK(offset + elements <= chunk.elements);
-  PBOX_DCHECK(shard.gradient != nullptr && chunk.weights != nullptr);
   measure_gradient(kernels_, shard, session, chunk, parsed);
   const auto take = gradient_kernel(kernels_, shard.guard, chunk.dtype, true);
   if (!take(shard.gradient, parsed.payload, elements, shard.value_limit)) [[unlikely]]
@@ -110,25 +121,8 @@ void Engine::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::
     size.weight_squares +=
         static_cast<float>(kernels_.sum_squares(chunk.weights + offset, elements));
   }
-  const bool is_mean = shard.reduction == Reduction::kMean;
-  const auto parameters =
-      optimizer::step_parameters(shard.optimizer, chunk.lr_scale, chunk.weight_decay,
-                                 is_mean ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f,
-                                 ++chunk.sync->updates[header.fragment]);
-  const size_t state_floats = optimizer::state_floats_per_element(shard.optimizer.kind);
-  float* state = state_floats > 0 ? chunk.optimizer_state + state_floats * offset : nullptr;
-  optimizer::step(shard.optimizer, parameters, chunk.weights + offset, state, shard.gradient,
-                  elements);
-  if (chunk.dtype != wire::Dtype::kF32) {
-    kernels_.narrow[type](chunk.result[0] + size_t{header.fragment} * shard.fragment_bytes,
-                          chunk.weights + offset, elements);
-  }
-  egress_.note_results_changed();
-  ++aggregated_;
-  aggregated_bytes_ += header.payload_bytes;
-  session.bytes_received.add(header.payload_bytes);
-  session.fragments_received.add(1);
-  clock_.mark(Phase::kAdd);
+  ++chunk.sync->updates[header.fragment];
+  step_on_arrival(shard, chunk, header.fragment, offset, elements);
 }
 
 void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
@@ -139,6 +133,7 @@ void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
   PBOX_DCHECK(chunk.claimed[rank] == chunk.full_mask);
   PBOX_DCHECK(header.round == static_cast<uint32_t>(round));
   chunk.claimed[rank] = 0;
+  if (chunk.table != nullptr) chunk.table->note_read(rank);
   const bool advanced = progress.complete_push(rank);
   if (progress.lead() > shard.lead_rounds.get()) shard.lead_rounds.set(progress.lead());
   if (advanced) {
@@ -173,7 +168,7 @@ void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   release_parked(shard, chunk, context_.now_ns, [&](uint32_t rank) {
     return !sync::releases(chunk.sync->spec, progress.next(rank) - 1, progress.slowest());
   });
-  if (chunk.sync->spec.model != SyncModel::kEssp) return;
+  if (!sync::sends_unasked(chunk.sync->spec)) return;
   for (const Session& session : shard.sessions()) {
     if (session.present) shard.queue_reply(chunk, session.rank);
   }
@@ -216,24 +211,23 @@ void Engine::close_round(JobShard& shard, Chunk& chunk) {
   }
 }
 
-// Model `drop`: a fragment of a round that closed without it.
+// Model `drop`: fragments of a round that closed without them.
 void Engine::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
-                          const wire::Header& header) {
+                          const wire::Header& header, uint64_t fragments) {
   PBOX_DCHECK(chunk.sync->pushed != nullptr && session.rank < shard.worker_count());
   sync::Pushed& pushed = chunk.sync->pushed[session.rank];
   PBOX_DCHECK((pushed.counted & ~pushed.mask) == 0 && (pushed.mask & ~chunk.full_mask) == 0);
-  const uint64_t bit = uint64_t{1} << header.fragment;
   const int32_t ahead = wire::round_distance(header.round, pushed.round);
   if (ahead < 0) {
     context_.counters.add(Counter::kStale);
     return;
   }
   if (ahead > 0) pushed = {header.round, 0, 0};
-  if ((pushed.mask & bit) != 0) {
+  if ((pushed.mask & fragments) != 0) {
     count_duplicate(context_, session);
     return;
   }
-  pushed.mask |= bit;
+  pushed.mask |= fragments;
   egress_.note_results_changed();  // results name the rank's own newest round
   context_.counters.add(Counter::kDropped);
   session.dropped.add(1);

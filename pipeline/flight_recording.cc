@@ -153,6 +153,7 @@ void FlightRecording::record_chunk(const JobShard& shard, const Chunk& chunk, bo
   record.fanned_out_rounds = chunk.fanned_out_rounds;
   record.copy_rank = chunk.copy_rank;
   record.dtype = static_cast<uint8_t>(chunk.dtype);
+  record.is_table = chunk.table != nullptr ? 1 : 0;
   record.opens = opens ? 1 : 0;
   const bool has_claims = chunk.claimed_any != 0 || chunk.copy_rank != kNoRank;
   const uint32_t workers = shard.worker_count();

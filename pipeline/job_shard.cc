@@ -78,6 +78,28 @@ size_t sync_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
               : cache_lines(workers * sizeof(sync::Pushed)));
 }
 
+// Enough wherever in a row the chunk begins.
+size_t touched_bytes(const ChunkSpec& chunk) {
+  const uint32_t bytes = chunk.elements * wire::dtype_bytes(chunk.dtype);
+  return cache_lines(wire::row_words(bytes / chunk.row_bytes + 2) * sizeof(uint32_t));
+}
+
+size_t changed_bytes(const ChunkSpec& chunk) {
+  const uint32_t bytes = chunk.elements * wire::dtype_bytes(chunk.dtype);
+  return cache_lines((bytes / chunk.row_bytes + 2) * sizeof(uint32_t));
+}
+
+size_t readers_bytes(size_t ranks) {
+  return cache_lines(ranks * sizeof(TableRows::Reader));
+}
+
+size_t table_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
+  if (chunk.row_bytes == 0) return 0;
+  const size_t bytes = cache_lines(sizeof(TableRows)) + limits::kSlotRing * touched_bytes(chunk);
+  if (!applies_on_arrival(spec, chunk)) return bytes;
+  return bytes + changed_bytes(chunk) + readers_bytes(spec.sessions.size());
+}
+
 size_t pulled_bytes(const ShardSpec& spec) {
   return spec.delivery == wire::Delivery::kPull ? spec.sessions.size() * sizeof(uint32_t) : 0;
 }
@@ -89,6 +111,12 @@ size_t shaped_bytes(const ShardSpec& spec) {
 // The size of a chunk's sum. A slot's elements are bytes of it.
 size_t sum_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
   return size_t{chunk.elements} * (spec.is_collective ? 1 : sizeof(float));
+}
+
+// Relayed: the size of the results that the ranks get, if these are not as the upper box sends
+// them.
+size_t own_result_bytes(const ChunkSpec& chunk) {
+  return chunk.dtype == wire::Dtype::kF32 ? 0 : cache_lines(size_t{chunk.elements} * 2);
 }
 
 // The size of all ranks' pushes of one round.
@@ -105,8 +133,12 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t masks =
       cache_lines(spec.sessions.size() * sizeof(uint64_t)) + shaped_bytes(spec) +
       sync_footprint(spec, chunk) + cache_lines(pulled_bytes(spec)) +
-      cache_lines(pushed_bytes(spec, chunk)) +
+      cache_lines(pushed_bytes(spec, chunk)) + table_footprint(spec, chunk) +
       (counts_contributors(spec, chunk) ? limits::kSlotRing * contributors_bytes() : 0);
+  if (spec.relayed) {
+    const size_t results = spec.mode == Mode::kOptimize ? limits::kSlotRing : 1;
+    return masks + (1 + results) * floats + own_result_bytes(chunk);
+  }
   if (spec.mode == Mode::kAggregate) return masks + limits::kSlotRing * floats;
   const size_t state = optimizer::state_floats_per_element(spec.optimizer.kind);
   const bool narrow = chunk.dtype != wire::Dtype::kF32;
@@ -136,11 +168,21 @@ Result<std::unique_ptr<JobShard>> JobShard::create(const ShardSpec& spec) {
   auto shard = std::make_unique<JobShard>();
   shard->arena_ = std::move(*arena);
   shard->lay_out(spec);
-  if (spec.relayed || spec.replicated) {
-    shard->uplink = std::make_unique<Uplink>(spec.chunks.size());
-  }
+  if (spec.relayed || spec.replicated) shard->open_uplinks(spec);
   if (spec.gated) shard->gate = std::make_unique<StepGate>(spec.chunks.size(), spec.report_fd);
   return shard;
+}
+
+void JobShard::open_uplinks(const ShardSpec& spec) {
+  PBOX_CHECK(spec.uplink_lanes > 0 && spec.uplink_lanes <= Uplink::kLanesMax);
+  std::vector<size_t> counts(spec.uplink_lanes, 0);
+  for (const ChunkSpec& chunk : spec.chunks) {
+    PBOX_CHECK(chunk.uplink_lane < spec.uplink_lanes);
+    ++counts[chunk.uplink_lane];
+  }
+  for (const size_t count : counts) {
+    uplinks.push_back(std::make_unique<Uplink>(std::max<size_t>(count, 1)));
+  }
 }
 
 void JobShard::lay_out(const ShardSpec& spec) {
@@ -153,6 +195,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   mode = spec.mode;
   is_collective = spec.is_collective;
   reduction = spec.reduction;
+  workers = spec.workers != 0 ? spec.workers : static_cast<uint32_t>(spec.sessions.size());
   partial = spec.partial || spec.sync.model == wire::SyncModel::kDrop;
   relaxed_model = relaxed_model_of(spec);
   draw_seed = sync::seed_of(spec.name);
@@ -212,6 +255,7 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   chunk.elements = spec.elements;
   chunk.dtype = spec.dtype;
   chunk.priority = spec.priority;
+  chunk.up.lane = spec.uplink_lane;
   chunk.lr_scale = spec.lr_scale;
   chunk.weight_decay = spec.weight_decay;
   chunk.wire_bytes = spec.elements * wire::dtype_bytes(spec.dtype);
@@ -230,9 +274,11 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   }
 
   const wire::SyncSpec sync = sync_of(job, spec);
+  if (spec.row_bytes > 0) lay_out_table(spec, sync, chunk);
   if (is_relaxed()) lay_out_sync(sync, chunk);
   if (is_collective) chunk.shaped = new (arena_.take(shaped_bytes(job))) ShapedRound[2];
 
+  if (job.relayed) return lay_out_relayed(job, spec, chunk);
   if (mode == Mode::kAggregate) {
     for (size_t slot = 0; slot < limits::kSlotRing; ++slot) {
       chunk.accumulator[slot] = take_floats(float_bytes);
@@ -258,6 +304,44 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
     chunk.optimizer_state =
         job.replicated ? chunk.weights + block.optimizer_state : take_floats(state * float_bytes);
   }
+}
+
+// One sum serves both slots: the upper box's result of a round comes once all ranks have consumed
+// the result before, and the next round's sum begins after that. So does one narrow result.
+void JobShard::lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk) {
+  PBOX_CHECK(!partial && !is_relaxed() && !job.gated);
+  const auto take_floats = [&] {
+    return reinterpret_cast<float*>(arena_.take(staggered(sum_bytes(job, spec))));
+  };
+  const bool optimizes = mode == Mode::kOptimize;
+  chunk.accumulator[0] = chunk.accumulator[1] = take_floats();
+  if (optimizes) chunk.weights = chunk.accumulator[0];
+  chunk.up.result[0] = take_floats();
+  chunk.up.result[1] = optimizes ? take_floats() : chunk.up.result[0];
+  const size_t own = own_result_bytes(spec);
+  std::byte* const narrow = own > 0 ? arena_.take(own) : nullptr;
+  for (size_t slot = 0; slot < limits::kSlotRing; ++slot) {
+    auto* const upper = reinterpret_cast<std::byte*>(chunk.up.result[slot]);
+    chunk.result[slot] = narrow != nullptr ? narrow : upper;
+  }
+}
+
+void JobShard::lay_out_table(const ChunkSpec& spec, const wire::SyncSpec& sync, Chunk& chunk) {
+  PBOX_CHECK(mode == Mode::kOptimize && numerics == wire::Numerics::kFast);
+  chunk.table = new (arena_.take(cache_lines(sizeof(TableRows)))) TableRows;
+  chunk.table->layout = {.row_bytes = spec.row_bytes,
+                         .skipped_bytes = spec.row_skipped_bytes,
+                         .chunk_bytes = chunk.wire_bytes,
+                         .fragment_bytes = fragment_bytes};
+  for (uint32_t*& touched : chunk.table->touched) {
+    touched = reinterpret_cast<uint32_t*>(arena_.take(touched_bytes(spec)));
+  }
+  has_tables = true;
+  if (!wire::applies_on_arrival(sync.model)) return;
+  chunk.table->changed = reinterpret_cast<uint32_t*>(arena_.take(changed_bytes(spec)));
+  chunk.table->reader_count = worker_count();
+  chunk.table->readers =
+      new (arena_.take(readers_bytes(sessions_.size()))) TableRows::Reader[sessions_.size()];
 }
 
 void JobShard::lay_out_sync(const wire::SyncSpec& spec, Chunk& chunk) {
@@ -378,49 +462,6 @@ bool Session::has_resend_budget(uint64_t now_ns) {
 void Session::charge_resend(uint64_t mask, uint32_t fragment_bytes) {
   PBOX_DCHECK(resend_budget_bytes > 0);
   resend_budget_bytes -= int64_t{__builtin_popcountll(mask)} * fragment_bytes;
-}
-
-// Brings the parked time up to date: parked reads times nanoseconds, since the last change.
-void JobShard::count_parked(uint64_t now_ns) {
-  if (now_ns > parked_changed_ns) parked_ns.add(parked_count * (now_ns - parked_changed_ns));
-  parked_changed_ns = now_ns;
-}
-
-void JobShard::park(Chunk& chunk, uint32_t rank, uint64_t now_ns) {
-  PBOX_DCHECK(chunk.has_own_rounds() && !chunk.sync->progress.is_parked(rank));
-  PBOX_DCHECK(parked_count < worker_count() * chunk_count());
-  count_parked(now_ns);
-  ++parked_count;
-  pulls_delayed.add(1);
-  chunk.sync->progress.park(rank);
-}
-
-void JobShard::unpark(Chunk& chunk, uint32_t rank, uint64_t now_ns) {
-  PBOX_DCHECK(parked_count > 0 && chunk.sync->progress.is_parked(rank));
-  count_parked(now_ns);
-  --parked_count;
-  chunk.sync->progress.unpark(rank);
-}
-
-sync::Reader JobShard::reader(const Chunk& chunk, uint32_t rank) const {
-  PBOX_DCHECK(chunk.has_own_rounds() && rank < worker_count());
-  const sync::Progress& progress = chunk.sync->progress;
-  return {.seed = draw_seed,
-          .rank = rank,
-          .round = progress.next(rank) - 1,
-          .slowest = progress.slowest(),
-          .fastest = progress.fastest(),
-          .significance = chunk.sync->sizes[rank].significance};
-}
-
-void JobShard::queue_reply(Chunk& chunk, uint32_t rank) {
-  PBOX_DCHECK(rank < worker_count());
-  chunk.sync->replies_due.add(rank);
-  if (reply_cursor.chunk == &chunk) reply_cursor.ranks.remove(rank);
-  if (chunk.sync->queued) return;
-  PBOX_DCHECK(chunk.fragment_count > 0);
-  chunk.sync->queued = true;
-  egress.push(&chunk, chunk.open_round(), chunk.priority);
 }
 
 }  // namespace pbox::pipeline

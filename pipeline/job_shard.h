@@ -45,6 +45,7 @@
 #include "pipeline/step_gate.h"
 #include "pipeline/sync/chunk_sync.h"
 #include "pipeline/sync/rules.h"
+#include "pipeline/table_rows.h"
 
 namespace pbox::pipeline {
 
@@ -62,8 +63,11 @@ struct ChunkSpec {
   int32_t priority = 0;
   float lr_scale = 1;
   float weight_decay = 0;
-  uint32_t first_round = 0;      // the round that is open at the start
-  uint32_t copy_rank = kNoRank;  // see Chunk
+  uint32_t row_bytes = 0;          // the chunk is of a table of such rows; 0: it is not
+  uint32_t row_skipped_bytes = 0;  // bytes of its first row that an earlier chunk has
+  uint32_t first_round = 0;        // the round that is open at the start
+  uint32_t copy_rank = kNoRank;    // see Chunk
+  uint8_t uplink_lane = 0;         // relayed or replicated: the lane that sends it on
   // The tensor's own consistency model; nothing: the shard's. Model `drop` is the shard's or
   // none's.
   std::optional<wire::SyncSpec> sync = {};  // not kAdaptive
@@ -96,13 +100,18 @@ struct ShardSpec {
   // is none. Only needed where `sync` is BSP.
   wire::SyncModel relaxed_model = wire::SyncModel::kBsp;
   bool partial = false;  // ranks may be excluded, so contributors are counted
-  // Sums go to another box before results leave (Uplink). Needs mode aggregate and not `partial`.
+  // Sums go to another box before results leave (Uplink), in mode optimize the initial weights too:
+  // that box has the optimizer. Needs BSP and not `partial`.
   bool relayed = false;
   // States go to another box before results leave (Uplink). Needs mode optimize, BSP and not
   // `partial`.
   bool replicated = false;
-  bool gated = false;  // rounds wait for a verdict (StepGate). Needs mode optimize and BSP
-  int report_fd = -1;  // an eventfd of the control thread (wake_control); -1: none
+  // Workers whose gradients are in a whole sum, by which means are divided: more than the ranks if
+  // these are boxes. 0: the ranks.
+  uint32_t workers = 0;
+  uint32_t uplink_lanes = 1;  // relayed or replicated: the lanes to the other box
+  bool gated = false;         // rounds wait for a verdict (StepGate). Needs mode optimize and BSP
+  int report_fd = -1;         // an eventfd of the control thread (wake_control); -1: none
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;  // kOrdered needs BSP
   // kReject needs BSP; in mode optimize also `gated`.
@@ -119,6 +128,21 @@ struct ShardSpec {
 size_t shard_footprint(const ShardSpec& spec);
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk);
 size_t common_footprint(const ShardSpec& spec);
+
+// The way of a relayed or replicated chunk to the other box. Before the first result of a relayed
+// chunk in mode optimize, its initial weights are where the sum is.
+struct ChunkUplink {
+  uint8_t lane = 0;
+  // Relayed: the open round's sum is with the lane, and its result may be replacing the last one.
+  bool is_sent = false;
+  // Relayed: the upper box's results, by round & 1. In mode aggregate both are one: it stays as it
+  // came until the next one comes, because the upper box may need it back. Weights cannot be summed
+  // again, so there the last one stays until the next is whole. Ranks get them from here unless
+  // they are to be narrowed.
+  float* result[limits::kSlotRing] = {};
+
+  bool is_relayed() const { return result[0] != nullptr; }
+};
 
 // One chunk. Its pointers lead into the shard's arena. The fields that every fragment touches come
 // first, on one cache line.
@@ -138,11 +162,12 @@ struct alignas(kCacheLineBytes) Chunk {
   uint32_t elements = 0;
   int32_t priority = 0;
   uint32_t fanned_out_rounds = 0;  // rounds whose result has left for every worker, modulo 2^32
-  // In recovery only `copy_rank`'s part of the open round counts: some rank had consumed the round
-  // before the box was lost, so the round's result is what this rank consumed. It comes as STATE,
-  // and nothing is added. kNoRank: an ordinary round.
+  // In recovery only `copy_rank`'s part of the open round counts: some rank had consumed the round,
+  // so its result is what this rank consumed. It comes as STATE, and nothing is added. kNoRank: an
+  // ordinary round.
   uint32_t copy_rank = kNoRank;
-  uint64_t first_round = 0;  // the oldest round whose result this box can have
+  uint64_t first_round = 0;    // the oldest round whose result this box can have
+  TableRows* table = nullptr;  // the rows of a table; null for other tensors
   // Mode optimize: the round that gave the weights from which the optimizer started with an empty
   // state, plus the rounds that were skipped. Modulo 2^64: with a snapshot's optimizer state it
   // lies before the first round.
@@ -150,21 +175,20 @@ struct alignas(kCacheLineBytes) Chunk {
   // Workers whose gradients a result holds, by fragment. Null unless ranks may be excluded.
   uint16_t* contributors[limits::kSlotRing] = {};
   uint32_t first_missing = 0;  // no present rank below has an incomplete push of the open round
-  // Replicated: the state is already that after the open round, which waits for the backup box.
+  // Replicated: the state is that after the open round already, which waits for the backup box.
   bool is_stepped = false;
   bool is_held = false;      // gated: the open round's sum is complete and waits for a verdict
   bool is_rejected = false;  // gated, guard `reject`: the open round contains an unsound value
-  // Delivery `pull`: by rank, the open round at which it last asked for and was sent a result. Null
-  // with other deliveries.
+  // Delivery `pull`: by rank, the open round at which it last asked for a result and got it.
   uint32_t* pulled = nullptr;
   float* weights = nullptr;  // mode optimize. Replicated: a block (StateLayout) begins here
   // Numerics `ordered`: pushes of the open round by rank, wire_bytes each. Otherwise null.
   std::byte* pushed = nullptr;
-  // Optimizer state, [slots][elements]. Where pushes are applied on arrival, it is that for each
-  // fragment in turn. Null if the optimizer has none.
+  // Optimizer state, [slots][elements], or that of each fragment in turn where pushes are applied
+  // on arrival. Null if the optimizer has none.
   float* optimizer_state = nullptr;
-  float lr_scale = 1;
-  float weight_decay = 0;
+  ChunkUplink up;
+  float lr_scale = 1, weight_decay = 0;
   // Weights and optimizer state are a snapshot's: round 0 gives these weights, and rank 0's push of
   // round 0 is ignored.
   bool is_restored = false;
@@ -192,6 +216,12 @@ struct alignas(kCacheLineBytes) Chunk {
     return has_own_rounds() ? static_cast<uint32_t>(sync->progress.next(rank)) : open_round();
   }
 };
+
+// Returns whether the open round's result is replacing the last one, before the round has finished.
+// Every rank has consumed the last one, but for a new process that has taken a rank's place.
+inline bool is_replacing(const Chunk& chunk) {
+  return chunk.is_stepped || chunk.up.is_sent;
+}
 
 // Returns the last finished round of a slot.
 inline const ShapedRound& finished_shape(const Chunk& chunk) {
@@ -297,7 +327,8 @@ class JobShard {
   // leave as replies.
   bool is_relaxed() const { return relaxed_model != wire::SyncModel::kBsp; }
   // True if rounds may wait for a relay or a verdict once all pushes are in.
-  bool finishes_later() const { return uplink != nullptr || gate != nullptr; }
+  bool finishes_later() const { return has_uplinks() || gate != nullptr; }
+  bool has_uplinks() const { return !uplinks.empty(); }
   // True if the open round carries weights, not gradients.
   bool receives_weights(const Chunk& chunk) const {
     return mode == Mode::kOptimize && (chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank);
@@ -386,7 +417,9 @@ class JobShard {
   uint32_t fragment_bytes = 0;
   Mode mode = Mode::kAggregate;
   bool is_collective = false;
+  bool has_tables = false;
   Reduction reduction = Reduction::kSum;
+  uint32_t workers = 0;  // as in ShardSpec, but never 0
   wire::Numerics numerics = wire::Numerics::kFast;
   bool partial = false;
   wire::GuardSpec guard;
@@ -409,8 +442,9 @@ class JobShard {
   sync::ReplyCursor reply_cursor;
   EgressPlace reply_place;  // place of reply_cursor.chunk
 
-  RoundTrace* trace = nullptr;     // null: no trace is requested. Not in a relaxed shard
-  std::unique_ptr<Uplink> uplink;  // null: neither relayed nor replicated
+  RoundTrace* trace = nullptr;  // null: no trace is requested. Not in a relaxed shard
+  // By lane; empty: neither relayed nor replicated.
+  std::vector<std::unique_ptr<Uplink>> uplinks;
   std::unique_ptr<StepGate> gate;  // null: rounds need no verdict
   // Null: no snapshot is in progress. Mode optimize, not in a relaxed shard.
   StateCut* cut = nullptr;
@@ -423,7 +457,10 @@ class JobShard {
   void count_parked(uint64_t now_ns);
   void lay_out(const ShardSpec& spec);
   void lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
+  void lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
   void lay_out_sync(const wire::SyncSpec& spec, Chunk& chunk);
+  void open_uplinks(const ShardSpec& spec);
+  void lay_out_table(const ChunkSpec& spec, const wire::SyncSpec& sync, Chunk& chunk);
   void expect_copy(Chunk& chunk, uint32_t rank);
 
   NumaArena arena_;

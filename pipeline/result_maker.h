@@ -1,10 +1,12 @@
 // Makes the packets of a result. On the data path; used by Egress alone.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 #include "nic/port.h"
 #include "nic/wire/chunk_layout.h"
@@ -28,7 +30,7 @@ class ResultMaker {
         last_fragment_((shard.is_collective ? finished_shape(chunk).shape.fragment_count
                                             : chunk.fragment_count) -
                        1u),
-        workers_(shard.worker_count()),
+        workers_(static_cast<uint16_t>(shard.worker_count())),
         contributors_(chunk.contributors[round & 1]) {
     PBOX_DCHECK(result_ != nullptr);
     PBOX_DCHECK(session.rank < shard.worker_count());
@@ -67,26 +69,57 @@ class ResultMaker {
 
   uint32_t fragment_count() const { return last_fragment_ + 1; }
 
-  // The fields that differ are set in whole words. If narrow stores wrote them, the tag's wider
-  // loads would stall on those stores, once per word and packet.
   // `room`: for the payload of a session that encrypts.
   void make(uint32_t fragment, uint8_t flags, std::byte* room, nic::TxPacket& packet) const {
     PBOX_DCHECK(fragment <= last_fragment_);
     const uint32_t bytes = wire::fragment_length(chunk_bytes_, fragment_bytes_, fragment);
-    if (fragment == last_fragment_) flags |= wire::flag::kLast;
+    const uint16_t contributors = contributors_ != nullptr ? contributors_[fragment] : workers_;
+    make(fragment, 1, flags, {result_ + size_t{fragment} * fragment_bytes_, bytes}, contributors,
+         room, packet);
+  }
+
+  // Makes a packet of these rows of a table, of as many fragments as fit, or of the whole fragment.
+  // Returns the number of fragments. `rows_room`: for its payload.
+  uint32_t make_rows(const wire::RowLayout& layout, wire::RowBits rows, uint32_t fragment,
+                     uint8_t flags, std::byte* rows_room, std::byte* room,
+                     nic::TxPacket& packet) const {
+    const uint32_t count = wire::fragments_by_rows(layout, rows, fragment);
+    if (count == 0) {
+      make(fragment, flags, room, packet);
+      return 1;
+    }
+    PBOX_DCHECK(rows_room != nullptr && fragment + count <= fragment_count());
+    const uint32_t bytes =
+        wire::write_rows(layout, rows, fragment, count, rows_room,
+                         [&](uint32_t, uint32_t begin, uint32_t) { return result_ + begin; });
+    uint16_t contributors = workers_;
+    for (uint32_t each = fragment; contributors_ != nullptr && each < fragment + count; ++each) {
+      contributors = std::min(contributors, contributors_[each]);
+    }
+    make(fragment, count, static_cast<uint8_t>(flags | wire::flag::kRows), {rows_room, bytes},
+         contributors, room, packet);
+    return count;
+  }
+
+ private:
+  // The fields that differ are set in whole words. If narrow stores wrote them, the tag's wider
+  // loads would stall on those stores, once per word and packet.
+  [[gnu::always_inline]] void make(uint32_t fragment, uint32_t count, uint8_t flags,
+                                   std::span<const std::byte> payload, uint16_t contributors,
+                                   std::byte* room, nic::TxPacket& packet) const {
+    const auto bytes = static_cast<uint32_t>(payload.size());
+    if (fragment + count > last_fragment_) flags |= wire::flag::kLast;
     wire::HeaderWords words = words_;
     words[0] |= uint64_t{flags} << (8 * offsetof(wire::Header, flags)) |
                 uint64_t{bytes} << (8 * offsetof(wire::Header, payload_bytes));
     words[4] += applied_mask_ >> fragment & 1;
     words[3] |= uint64_t{fragment} << (8 * (offsetof(wire::Header, fragment) % 8));
-    if (contributors_ != nullptr && contributors_[fragment] != workers_) {
-      set_contributors(contributors_[fragment], words);
-    }
+    if (contributors != workers_) set_contributors(contributors, words);
     static_assert(offsetof(wire::Header, fragment) / 8 == 3);
     static_assert(offsetof(wire::Header, timestamp_us) == 4 * 8);
     packet.to = &session_.endpoint;
     packet.from = &session_.local_address;
-    packet.payload = result_ + size_t{fragment} * fragment_bytes_;
+    packet.payload = payload.data();
     packet.tag = session_.seal.seal(tag_, words, packet.payload, bytes, room);
     // Word by word: a bit_cast of the whole header is compiled to one store per field.
     auto* header = reinterpret_cast<std::byte*>(&packet.header);
@@ -95,7 +128,6 @@ class ResultMaker {
     }
   }
 
- private:
   static void set_contributors(uint16_t contributors, wire::HeaderWords& words) {
     words[0] |= uint64_t{wire::flag::kPartial} << (8 * offsetof(wire::Header, flags));
     words[4] |= uint64_t{contributors} << (8 * (offsetof(wire::Header, dtype_scale) % 8) + 4);
@@ -108,7 +140,7 @@ class ResultMaker {
   uint32_t chunk_bytes_;
   uint32_t fragment_bytes_;
   uint32_t last_fragment_;
-  uint32_t workers_;
+  uint16_t workers_;
   const uint16_t* contributors_;  // by fragment; null: all workers are in every result
   uint64_t applied_mask_ = 0;     // fragments that include one more of the rank's own rounds
   wire::HeaderWords words_{};

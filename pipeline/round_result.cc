@@ -1,5 +1,6 @@
 #include "pipeline/round_result.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -50,7 +51,32 @@ bool count_contributors(JobShard& shard, Chunk& chunk) {
 // The factor that turns the sum into the gradient of the optimizer.
 float gradient_scale_of(const JobShard& shard, bool is_averaged) {
   const bool divides = shard.reduction == Reduction::kMean && !is_averaged;
-  return divides ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f;
+  return divides ? 1.0f / static_cast<float>(shard.workers) : 1.0f;
+}
+
+// Steps the rows that some rank has pushed in this round, and no others.
+void step_rows(const JobShard& shard, Chunk& chunk, const optimizer::StepParameters& parameters) {
+  const uint32_t round = chunk.open_round();
+  const auto step = optimizer::kernels().step[static_cast<size_t>(shard.optimizer.kind)];
+  const auto coefficients = optimizer::step_coefficients(shard.optimizer, parameters);
+  const uint32_t element_bytes = wire::dtype_bytes(chunk.dtype);
+  wire::for_each_run(chunk.table->layout, chunk.table->rows(round), [&](const wire::RowRun& run) {
+    const size_t first = run.begin / element_bytes;
+    PBOX_DCHECK(run.end / element_bytes <= chunk.elements);
+    float* state = chunk.optimizer_state != nullptr ? chunk.optimizer_state + first : nullptr;
+    step(coefficients, chunk.weights + first, state, chunk.elements,
+         chunk.accumulator[round & 1] + first, (run.end - run.begin) / element_bytes);
+  });
+}
+
+// Makes the sum zero again where ranks have pushed.
+void clear_rows(Chunk& chunk) {
+  const uint32_t round = chunk.open_round();
+  const uint32_t element_bytes = wire::dtype_bytes(chunk.dtype);
+  wire::for_each_run(chunk.table->layout, chunk.table->rows(round), [&](const wire::RowRun& run) {
+    std::fill(chunk.accumulator[round & 1] + run.begin / element_bytes,
+              chunk.accumulator[round & 1] + run.end / element_bytes, 0.0f);
+  });
 }
 
 void run_optimizer(JobShard& shard, Chunk& chunk, bool is_averaged) {
@@ -71,17 +97,32 @@ void run_optimizer(JobShard& shard, Chunk& chunk, bool is_averaged) {
       optimizer::step_parameters(shard.optimizer, chunk.lr_scale, chunk.weight_decay,
                                  gradient_scale, chunk.rounds_finished - chunk.stateless_round);
   PBOX_DCHECK(parameters.step == chunk.steps() + 1);
+  if (chunk.table != nullptr) return step_rows(shard, chunk, parameters);
   optimizer::step(shard.optimizer, parameters, chunk.weights, chunk.optimizer_state,
                   chunk.accumulator[chunk.open_round() & 1], chunk.elements);
 }
 
 // Mode optimize: the result is the weights after the step.
 void make_weights(JobShard& shard, Chunk& chunk, bool is_averaged) {
-  if (!shard.receives_weights(chunk)) run_optimizer(shard, chunk, is_averaged);
+  if (!shard.receives_weights(chunk)) {
+    run_optimizer(shard, chunk, is_averaged);
+    if (chunk.table != nullptr) clear_rows(chunk);
+  } else if (chunk.table != nullptr) {
+    chunk.table->touch_all(chunk.open_round());
+  }
   if (chunk.dtype == wire::Dtype::kF32) return;
   PBOX_DCHECK(chunk.result[chunk.open_round() & 1] != nullptr);
   reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](chunk.result[chunk.open_round() & 1],
                                                              chunk.weights, chunk.elements);
+}
+
+// The result is the upper box's, narrowed if it has to be.
+void make_relayed(Chunk& chunk) {
+  const uint32_t slot = chunk.open_round() & 1;
+  PBOX_DCHECK(chunk.up.is_relayed() && chunk.copy_rank == kNoRank);
+  if (chunk.dtype == wire::Dtype::kF32) return;
+  reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot],
+                                                             chunk.up.result[slot], chunk.elements);
 }
 
 // Mode aggregate: the result is the sum or mean, narrowed to the chunk's type in place.
@@ -90,9 +131,7 @@ void make_sum(JobShard& shard, Chunk& chunk, bool is_averaged) {
   const bool copied = chunk.copy_rank != kNoRank;
   PBOX_DCHECK(chunk.result[slot] == reinterpret_cast<std::byte*>(chunk.accumulator[slot]));
   if (shard.reduction == Reduction::kMean && !is_averaged && !copied) {
-    const uint32_t workers = shard.uplink ? shard.uplink->workers() : shard.worker_count();
-    PBOX_DCHECK(workers > 0);
-    reduce::kernels().scale(chunk.accumulator[slot], 1.0f / static_cast<float>(workers),
+    reduce::kernels().scale(chunk.accumulator[slot], 1.0f / static_cast<float>(shard.workers),
                             chunk.elements);
   }
   if (chunk.dtype == wire::Dtype::kF32) return;
@@ -150,6 +189,28 @@ void add_in_order(JobShard& shard, Chunk& chunk, uint64_t now_ns) {
   }
 }
 
+void step_on_arrival(JobShard& shard, Chunk& chunk, uint32_t fragment, size_t offset,
+                     size_t elements) {
+  PBOX_DCHECK(offset + elements <= chunk.elements);
+  PBOX_DCHECK(shard.gradient != nullptr && chunk.weights != nullptr);
+  const bool is_mean = shard.reduction == Reduction::kMean;
+  const auto parameters =
+      optimizer::step_parameters(shard.optimizer, chunk.lr_scale, chunk.weight_decay,
+                                 is_mean ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f,
+                                 chunk.sync->updates[fragment]);
+  const size_t state_floats = optimizer::state_floats_per_element(shard.optimizer.kind);
+  // The fragment's state lies together: [state floats][elements].
+  const size_t first = shard.fragment_offset_elements(chunk, fragment);
+  float* state =
+      state_floats > 0 ? chunk.optimizer_state + state_floats * first + (offset - first) : nullptr;
+  optimizer::kernels().step[static_cast<size_t>(shard.optimizer.kind)](
+      optimizer::step_coefficients(shard.optimizer, parameters), chunk.weights + offset, state,
+      shard.fragment_elements(chunk, fragment), shard.gradient, elements);
+  if (chunk.dtype == wire::Dtype::kF32) return;
+  reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](
+      chunk.result[0] + offset * wire::dtype_bytes(chunk.dtype), chunk.weights + offset, elements);
+}
+
 void measure_round(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(!chunk.is_held && shard.mode == Mode::kOptimize);
   const bool is_averaged = count_contributors(shard, chunk);
@@ -167,7 +228,9 @@ void make_result(JobShard& shard, Chunk& chunk) {
                                          : count_contributors(shard, chunk);
   if (shard.cut != nullptr) [[unlikely]]
     shard.cut->copy_before_round(shard, chunk);
-  if (shard.mode == Mode::kOptimize) {
+  if (chunk.up.is_relayed()) {
+    make_relayed(chunk);
+  } else if (shard.mode == Mode::kOptimize) {
     make_weights(shard, chunk, is_averaged);
   } else if (shard.is_collective) {
     make_combined(shard, chunk);

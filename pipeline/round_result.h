@@ -11,6 +11,11 @@ namespace pbox::pipeline {
 // not depend on the order of arrival. A rank that has not pushed a fragment is left out of it.
 void add_in_order(JobShard& shard, Chunk& chunk, uint64_t now_ns);
 
+// Models that apply pushes on arrival: steps elements of a fragment, from `offset` in the chunk on,
+// by the gradient in shard.gradient.
+void step_on_arrival(JobShard& shard, Chunk& chunk, uint32_t fragment, size_t offset,
+                     size_t elements);
+
 // Gated shards: adds up the squares of the complete sum, or of the mean, and holds the chunk in the
 // shard's gate. A round that the guard rejects has an infinite sum. make_result() follows once
 // there is a verdict.

@@ -19,7 +19,7 @@ bool ShapedPushes::take(JobShard& shard, Session& session, Chunk& chunk,
                         const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   PBOX_DCHECK(chunk.shaped != nullptr && header.round == chunk.open_round());
-  // As in Engine::claim_fragment(): only copy_rank brings STATE, and it brings nothing else.
+  // As in Engine::claim(): only copy_rank brings STATE, and it brings nothing else.
   if ((header.type() == wire::PacketType::kState) != (chunk.copy_rank == session.rank)) {
     context_.counters.add(Counter::kRejectType);
     return false;
@@ -91,7 +91,7 @@ bool ShapedPushes::check_fragment(const JobShard& shard, const Chunk& chunk,
   return false;
 }
 
-// As Engine::claim_fragment(). A push without data claims all fragments of the round, `mask`.
+// As Engine::claim(). A push without data claims all fragments of the round, `mask`.
 bool ShapedPushes::claim(const JobShard& shard, Session& session, Chunk& chunk,
                          const wire::Header& header, uint64_t mask) {
   const uint64_t unused = chunk.full_mask & ~mask;

@@ -43,22 +43,29 @@ std::string incomplete(const TensorSpec& tensor) {
   return "tensor '" + tensor.name + "' is not complete";
 }
 
+// Returns "; the job goes on without ranks 2, 5", or nothing.
+std::string absent_ranks_text(const std::vector<uint32_t>& ranks) {
+  if (ranks.empty()) return {};
+  std::string text =
+      ranks.size() == 1 ? "; the job goes on without rank " : "; the job goes on without ranks ";
+  for (size_t index = 0; index < ranks.size(); ++index) {
+    text += (index == 0 ? "" : ", ") + std::to_string(ranks[index]);
+  }
+  return text;
+}
+
+// Returns "box X was lost 3.2 s ago (why); reconnecting", or nothing.
+std::string lost_box_text(const std::optional<PartSet::Loss>& loss) {
+  if (!loss) return {};
+  return "box " + loss->box + " was lost " + in_seconds(monotonic_ns() - loss->since_ns) +
+         " ago (" + loss->reason + "); reconnecting";
+}
+
 ClientOptions with_incarnation(ClientOptions options) {
   std::random_device random;
   // | 1: never 0, which no worker has
   options.incarnation = uint64_t{random()} << 32 | random() | 1;
   return options;
-}
-
-// Returns "; the job goes on without ranks 2, 5", or nothing.
-std::string absent_ranks_text(const std::vector<uint32_t>& absent) {
-  if (absent.empty()) return {};
-  std::string text =
-      absent.size() == 1 ? "; the job goes on without rank " : "; the job goes on without ranks ";
-  for (size_t index = 0; index < absent.size(); ++index) {
-    text += (index == 0 ? "" : ", ") + std::to_string(absent[index]);
-  }
-  return text;
 }
 
 }  // namespace
@@ -119,17 +126,12 @@ Status Client::set_optimizer(const proto::Optimizer& optimizer) {
   return ok_status();
 }
 
-Status Client::set_tensor_optimizer(uint32_t tensor, float lr_scale, float weight_decay) {
+Status Client::change_tensor(uint32_t tensor, const std::function<Status(TensorSpec&)>& change) {
   const std::lock_guard lock(mutex_);
   if (const Status status = check_phase(Phase::kNew); !status) return status.error();
+  if (options_.collective) return invalid("mode collective has no tensors");
   if (tensor >= tensors_.size()) return invalid("tensor " + std::to_string(tensor) + " is unknown");
-  if (!std::isfinite(lr_scale) || lr_scale < 0 || !std::isfinite(weight_decay) ||
-      weight_decay < 0) {
-    return invalid("lr_scale and weight_decay must be finite and >= 0");
-  }
-  tensors_[tensor].lr_scale = lr_scale;
-  tensors_[tensor].weight_decay = weight_decay;
-  return ok_status();
+  return change(tensors_[tensor]);
 }
 
 // Returns an error unless the operation can be started now. mutex_ must be held.
@@ -142,7 +144,8 @@ Status Client::check_operation(const Operation& operation) const {
                    std::to_string(tensor_states_.size()) + " are registered");
   }
   const std::string& name = tensors_[operation.tensor].name;
-  if (operation.input == nullptr || operation.output == nullptr) {
+  const bool has_input = operation.input != nullptr || operation.rows != nullptr;
+  if (!has_input || operation.output == nullptr) {
     return invalid("tensor '" + name + "': input and output must not be NULL");
   }
   const TensorState& state = tensor_states_[operation.tensor];
@@ -234,19 +237,12 @@ Status Client::call_on_io(std::unique_lock<std::mutex>& lock, const std::functio
                                         " ms; does a callback of the application not return?"};
 }
 
-// Returns "box X was lost 3.2 s ago (why); reconnecting", or nothing. mutex_ must be held.
-std::string Client::lost_box_text() const {
-  if (!loss_) return {};
-  return "box " + loss_->box + " was lost " + in_seconds(monotonic_ns() - loss_->since_ns) +
-         " ago (" + loss_->reason + "); reconnecting";
-}
-
 Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
                             uint32_t timeout_ms, const std::string& what) {
   std::string text = what + " after " +
                      std::to_string(timeout_ms == 0 ? options_.wait_timeout_ms : timeout_ms) +
                      " ms: ";
-  if (loss_) return {ErrorCode::kTimeout, text + lost_box_text()};
+  if (loss_) return {ErrorCode::kTimeout, text + lost_box_text(loss_)};
   PBOX_CHECK(tensor < tensors_.size() && parts_.has_value());
   PartSet::Late laggard;
   const Status asked = call_on_io(
@@ -257,7 +253,7 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
     case Laggard::Kind::kBox:
       text += "box " + laggard.box + " is late; its last packet came " +
               std::to_string(laggard.silent_ns / kNanosPerMilli) + " ms ago";
-      if (has_verdicts()) {
+      if (needs_verdicts(options_, optimizer_)) {
         text +=
             "; with max_grad_norm, skip_nonfinite or guard reject the results of a round leave "
             "once every rank has pushed every tensor";
@@ -346,19 +342,21 @@ Status Client::set_learning_rate(float learning_rate) {
   const uint64_t sequence = ++learning_rates_asked_;
   requests_.push_back([this, learning_rate] { parts_->ask_learning_rate(learning_rate); });
   wake();
-  const Status status = wait_until(lock, 0, [&] { return learning_rates_set_ >= sequence; });
+  const Status status = wait_until(
+      lock, 0, [&] { return learning_rates_set_ >= sequence || phase_ != Phase::kJoined; });
   if (failure_) return *failure_;
+  if (status && learning_rates_set_ < sequence) return check_phase(Phase::kJoined);
   if (!status)
     return Error{ErrorCode::kTimeout, "box " + options_.box +
                                           " did not confirm the learning rate: " +
-                                          (loss_ ? lost_box_text() : status.error().message)};
+                                          (loss_ ? lost_box_text(loss_) : status.error().message)};
   return ok_status();
 }
 
 Status Client::set_loss_scale(float loss_scale, uint64_t age) {
   const std::lock_guard lock(mutex_);
   if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
-  if (!has_verdicts()) {
+  if (!needs_verdicts(options_, optimizer_)) {
     return invalid(
         "a loss scale needs an optimizer with max_grad_norm or skip_nonfinite, or guard reject: "
         "set one of them before the join");
@@ -374,7 +372,7 @@ Status Client::set_loss_scale(float loss_scale, uint64_t age) {
 Result<std::optional<proto::StepVerdict>> Client::last_step() {
   const std::lock_guard lock(mutex_);
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
-  if (!has_verdicts()) {
+  if (!needs_verdicts(options_, optimizer_)) {
     return invalid(
         "the job has neither max_grad_norm nor skip_nonfinite nor guard reject, so that its "
         "rounds have no verdict");
@@ -394,7 +392,7 @@ Status Client::barrier(uint32_t timeout_ms) {
   if (failure_) return *failure_;
   return Error{ErrorCode::kTimeout, "barrier " + std::to_string(sequence) +
                                         ": not every rank has reached it; " +
-                                        (loss_ ? lost_box_text() : status.error().message) +
+                                        (loss_ ? lost_box_text(loss_) : status.error().message) +
                                         absent_ranks_text(absent_ranks_)};
 }
 

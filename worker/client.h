@@ -43,6 +43,21 @@ struct Completion {
   void* user = nullptr;
 };
 
+// Operations that the I/O thread takes by itself, instead of calls that start them. The I/O thread
+// makes all calls.
+class OperationSource {
+ public:
+  virtual ~OperationSource() = default;
+  // Takes the next operation; false if there is none.
+  virtual bool next(Operation& operation) = 0;
+  // The I/O thread is about to sleep until fd() is readable. Returns false if it must ask for
+  // operations again first.
+  virtual bool may_sleep() = 0;
+  virtual int fd() const = 0;  // an eventfd
+  virtual void done(uint32_t tensor) = 0;
+  virtual void failed(ErrorCode status) = 0;  // once; it is asked for nothing more
+};
+
 class Client {
  public:
   explicit Client(ClientOptions options);
@@ -53,10 +68,14 @@ class Client {
   // Only before join().
   Result<uint32_t> register_tensor(TensorSpec tensor);
   Status set_optimizer(const proto::Optimizer& optimizer);
-  Status set_tensor_optimizer(uint32_t tensor, float lr_scale, float weight_decay);
+  // Changes a registered tensor. `change` returns an error if it cannot.
+  Status change_tensor(uint32_t tensor, const std::function<Status(TensorSpec&)>& change);
   // May be called again after it has failed.
   Status join();
 
+  // As pbox_box_pipelines and pbox_run_source. `source` outlives the I/O thread.
+  Result<uint32_t> box_pipelines();
+  Status run_source(OperationSource& source);
   // client_memory.cc: as pbox_register_memory and pbox_unregister_memory.
   Status register_memory(const std::byte* address, uint64_t bytes);
   Status unregister_memory(const std::byte* address);
@@ -155,12 +174,10 @@ class Client {
   void sleep(uint64_t now_ns);
   void wake();
 
-  bool has_verdicts() const { return needs_verdicts(options_, optimizer_); }
   Status check_phase(Phase wanted) const;
   Status check_operation(const Operation& operation) const;
   Status wait_until(std::unique_lock<std::mutex>& lock, uint32_t timeout_ms,
                     const std::function<bool()>& done);
-  std::string lost_box_text() const;
   // `what`: "tensor 'bias' is not complete".
   Error timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor, uint32_t timeout_ms,
                       const std::string& what);
@@ -201,6 +218,7 @@ class Client {
   BoxAddresses addresses_;
   std::shared_ptr<const WorkerKeys> keys_;  // opened in join(); null: control connections are plain
   std::optional<PartSet> parts_;
+  OperationSource* source_ = nullptr;                 // null: operations are started by calls
   std::vector<std::unique_ptr<PartDriver>> drivers_;  // indexed by part
   SendTurns turns_;
   uint64_t busy_ns_ = 0;  // when a packet last arrived or left

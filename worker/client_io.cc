@@ -37,6 +37,12 @@ void notice_lost_addresses(std::optional<AddressWatch>& watch, const Drivers& dr
   for (const auto& driver : drivers) driver->on_addresses_lost(lost, now_ns);
 }
 
+void drain(int event_fd) {
+  uint64_t drained = 0;
+  while (read(event_fd, &drained, sizeof(drained)) < 0 && errno == EINTR) {
+  }
+}
+
 bool must_poll(const Drivers& drivers) {
   return std::any_of(drivers.begin(), drivers.end(),
                      [](const auto& driver) { return driver->must_poll(); });
@@ -70,6 +76,24 @@ void Client::run_io() {
     if (stops) return finish_io();
     if (idle) sleep(now_ns);
   }
+}
+
+Status Client::run_source(OperationSource& source) {
+  std::unique_lock lock(mutex_);
+  if (const Status status = check_phase(Phase::kJoined); !status) return status;
+  for (const TensorState& state : tensor_states_) {
+    if (!state.pending) continue;
+    return Error{ErrorCode::kAlreadyExists,
+                 "an operation is in flight; wait for it before a source takes over"};
+  }
+  bool is_over = false;
+  const Status asked = call_on_io(lock, [&] {
+    PBOX_CHECK(source_ == nullptr);
+    is_over = failure_.has_value();
+    if (!is_over) source_ = &source;
+  });
+  if (asked && is_over) return *failure_;
+  return asked;
 }
 
 // Sends LEAVE, waits a bounded time for the boxes to read it, and completes the operations in
@@ -115,6 +139,11 @@ bool Client::exchange_packets(uint64_t now_ns) {
 void Client::take_requests() {
   std::vector<uint32_t> submitted;
   std::vector<Operation> operations;
+  Operation next;
+  while (source_ != nullptr && source_->next(next)) {
+    next.initial_weights = options_.optimize && parts_->round(next.tensor) == 0;
+    parts_->start(next);
+  }
   {
     const std::lock_guard lock(mutex_);
     if (collectives_) collectives_->take_ready(operations);
@@ -130,6 +159,12 @@ void Client::take_requests() {
 }
 
 void Client::complete(const std::vector<uint32_t>& tensors) {
+  if (source_ != nullptr) {
+    for (const uint32_t tensor : tensors) source_->done(tensor);
+    const std::lock_guard lock(mutex_);
+    completed_ += tensors.size();
+    return;
+  }
   std::vector<Batch> finished;
   std::vector<Collectives::Ended> ended;
   std::vector<Collectives::SliceEnded> slices;
@@ -217,6 +252,7 @@ void Client::publish() {
   }
   run_callbacks(finished);
   Collectives::run_callbacks(ended);
+  if (failure && source_ != nullptr) std::exchange(source_, nullptr)->failed(failure->code);
 }
 
 // One part's box has told the verdict, and the boxes of all parts are sent it now. Callers see it
@@ -272,20 +308,19 @@ void Client::sleep(uint64_t now_ns) {
     if (!submitted_.empty() || !calls_.empty() || !requests_.empty()) return;
     if (collectives_ && collectives_->has_ready()) return;
   }
+  if (source_ != nullptr && !source_->may_sleep()) return;
   const uint64_t wait_ns = sleep_limit_ns(now_ns);
   std::vector<pollfd> waits;
   waits.push_back({wake_fd_, POLLIN, 0});
   waits.push_back({address_watch_ ? address_watch_->fd() : -1, POLLIN, 0});
+  waits.push_back({source_ != nullptr ? source_->fd() : -1, POLLIN, 0});
   for (const auto& driver : drivers_) driver->add_waits(waits);
   timespec timeout{static_cast<time_t>(wait_ns / kNanosPerSecond),
                    static_cast<long>(wait_ns % kNanosPerSecond)};
   if (ppoll(waits.data(), waits.size(), &timeout, nullptr) <= 0) return;
   if (waits[1].revents != 0) control_due_ns_ = now_ns;
-  if (waits[0].revents != 0) {
-    uint64_t drained = 0;
-    while (read(wake_fd_, &drained, sizeof(drained)) < 0 && errno == EINTR) {
-    }
-  }
+  if (waits[0].revents != 0) drain(wake_fd_);
+  if (waits[2].revents != 0) drain(waits[2].fd);
 }
 
 void Client::wake() {

@@ -77,6 +77,16 @@ Status check_ports(const MembershipOptions& options, size_t parts,
                    ports.back() + "|socket'), or use a box without [cluster] store = etcd"};
 }
 
+// Returns whether a worker can repeat the box's step on its own copy of the weights.
+bool repeats_steps(const proto::Optimizer& optimizer, const std::vector<TensorSpec>& tensors) {
+  constexpr uint32_t kSgd = 1;
+  return optimizer.kind() == kSgd &&
+         std::all_of(tensors.begin(), tensors.end(), [&](const TensorSpec& tensor) {
+           return tensor.row_elements == 0 &&
+                  (tensor.weight_decay < 0 ? optimizer.weight_decay() : tensor.weight_decay) == 0;
+         });
+}
+
 Error left_during_join() {
   return {ErrorCode::kClosed, "this worker left the job before it had joined"};
 }
@@ -123,6 +133,15 @@ bool any_matches(const std::string& glob, const std::vector<TensorSpec>& tensors
                      [&](const TensorSpec& tensor) { return matches(glob, tensor); });
 }
 
+void answer_cached_reads(wire::SyncSpec& job, std::vector<TensorSpec>& tensors) {
+  if (wire::keeps_copies(job)) job.reads = wire::Reads::kAnswered;
+  for (TensorSpec& tensor : tensors) {
+    if (tensor.sync && wire::keeps_copies(*tensor.sync)) {
+      tensor.sync->reads = wire::Reads::kAnswered;
+    }
+  }
+}
+
 // Before the join: `job` and `tensors` have the models that the box is told.
 Status register_sync(const std::string& glob, const wire::SyncSpec& sync, wire::SyncSpec& job,
                      std::vector<TensorSpec>& tensors) {
@@ -133,6 +152,12 @@ Status register_sync(const std::string& glob, const wire::SyncSpec& sync, wire::
     if (!glob.empty()) tensor.sync = sync;
   }
   return ok_status();
+}
+
+// Returns the keys in a folder; null if its name is empty.
+Result<std::shared_ptr<const WorkerKeys>> keys_in(const std::string& folder) {
+  if (folder.empty()) return std::shared_ptr<const WorkerKeys>();
+  return open_keys(folder);
 }
 
 }  // namespace
@@ -219,6 +244,20 @@ Status Client::drive_join() {
   return parts_->begin();
 }
 
+Result<uint32_t> Client::box_pipelines() {
+  const std::lock_guard lock(mutex_);
+  if (const Status status = check_phase(Phase::kNew); !status) return status.error();
+  auto keys = keys_in(options_.keys);
+  if (!keys) return keys.error();
+  keys_ = std::move(*keys);
+  MembershipOptions asking = options_;
+  const auto map = ask_part_map(asking, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
+  if (!map) return map.error();
+  // The boxes of a cluster cut the job into parts themselves.
+  const bool is_single = map->boxes_size() == 0 && map->parts_size() == 1;
+  return is_single ? std::clamp(map->pipelines(), 1u, limits::kPartsPerJobMax) : 1;
+}
+
 Status Client::join() {
   const std::unique_lock lock(mutex_);
   if (const Status status = check_phase(Phase::kNew); !status) return status.error();
@@ -235,19 +274,24 @@ Status Client::join() {
     close_in_child(wake_fd_);
   }
   if (options_.collective) tensors_.clear();  // those of a join that has failed
-  if (!options_.keys.empty()) {
-    auto keys = open_keys(options_.keys);
-    if (!keys) return keys.error();
-    keys_ = std::move(*keys);
-  }
+  auto keys = keys_in(options_.keys);
+  if (!keys) return keys.error();
+  keys_ = std::move(*keys);
   // A copy, because the caller may join again after a failure, with the options as they were given.
   MembershipOptions joining = options_;
   joining.seed = std::random_device{}();
   joining.sync = sync_;
   joining.relaxed_model = relaxed_model(sync_, tensors_);
+  // A rank cannot repeat the steps of other optimizers on its copy, so the box answers its reads.
+  if (!repeats_steps(optimizer_, tensors_)) answer_cached_reads(joining.sync, tensors_);
   const auto map =
       ask_part_map(joining, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
   if (!map) return map.error();
+  if (joining.parts > 1 && (map->boxes_size() > 0 || map->parts_size() > 1)) {
+    return Error{ErrorCode::kMismatch,
+                 "box " + joining.box + " was alone and is in a cluster now, which cuts job '" +
+                     options_.job + "' into parts itself; start all ranks again"};
+  }
   if (options_.collective) {
     if (joining.chunk_bytes == 0) joining.chunk_bytes = map->chunk_bytes();
     tensors_ = Collectives::slots(options_.collective_bytes, joining.chunk_bytes);
@@ -297,9 +341,10 @@ Status Client::set_sync(const std::string& tensors, const wire::SyncSpec& sync) 
   const Status status = wait_until(lock, 0, [&] { return syncs_answered_ >= sequence; });
   if (failure_) return *failure_;
   if (!status) {
-    return Error{ErrorCode::kTimeout, "box " + options_.box + " did not confirm sync " +
-                                          wire::sync_text(sync) + ": " +
-                                          (loss_ ? lost_box_text() : status.error().message)};
+    return Error{
+        ErrorCode::kTimeout,
+        "box " + options_.box + " did not confirm sync " + wire::sync_text(sync) + ": " +
+            (loss_ ? "it was lost (" + loss_->reason + "); reconnecting" : status.error().message)};
   }
   std::string refusal;
   const auto look = [&] { refusal = parts_->sync_refusal(sequence); };

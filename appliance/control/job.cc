@@ -103,9 +103,16 @@ void Job::exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank) {
   shards_.exclude(host, spis, rank, ++generation_);
 }
 
-void Job::follow_learning_rate(PipelineHost& host) {
+bool Job::follow_learning_rate(PipelineHost& host, std::function<void()> confirmed) {
   const auto setter = members_.learning_rate_setter();
-  if (setter) shards_.set_learning_rate(host, members_[*setter].learning_rate);
+  if (!setter) return false;
+  const float learning_rate = members_[*setter].learning_rate;
+  if (!spec_.relayed || spec_.mode != pipeline::Mode::kOptimize || !running()) {
+    shards_.set_learning_rate(host, learning_rate);
+    return false;
+  }
+  relay_->set_learning_rate(learning_rate, std::move(confirmed));
+  return true;
 }
 
 bool Job::has_restarted_optimizer() const {
@@ -143,6 +150,7 @@ void Job::describe(uint32_t rank, const PipelineHost& host, proto::Session& sess
   }
   session.set_fragment_bytes(fragment_bytes_);
   session.set_chunk_bytes(spec_.chunk_bytes);
+  session.set_workers(spec_.relayed ? relay_->view().workers : members_.workers());
   if (optimizer_state_) {
     session.set_optimizer_snapshot(optimizer_state_->number);
     session.set_optimizer_snapshot_steps(optimizer_state_->steps);

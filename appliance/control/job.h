@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -107,8 +108,10 @@ class Job {
   // From a new generation on rounds no longer wait for the rank.
   void exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank);
   // Gives the pipelines the learning rate of the roster's learning_rate_setter(), if there is one.
-  // Call it when a rank has come or gone.
-  void follow_learning_rate(PipelineHost& host);
+  // Call it when a rank has come or gone. If the upper box has the optimizer, it is told: returns
+  // true, and `confirmed` is called once it uses the learning rate.
+  bool follow_learning_rate(
+      PipelineHost& host, std::function<void()> confirmed = [] {});
   uint32_t epoch() const { return epoch_; }
   uint32_t generation() const { return generation_; }
   uint32_t fragment_bytes() const { return fragment_bytes_; }

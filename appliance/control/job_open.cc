@@ -116,8 +116,10 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
   for (auto& spec : specs) {
     spec.epoch = epoch_;
     spec.generation = static_cast<uint16_t>(generation_);
+    spec.workers = members_.workers();
     spec.fragment_bytes = fragment_bytes_;
     spec.replicated = relay_ != nullptr && spec_.replicas > 0;
+    if (relay_) spec.uplink_lanes = relay_->lane_count();
     for (uint32_t rank = 0; rank < members_.size(); ++rank) {
       spec.sessions[rank].present = members_[rank].state != Member::State::kExcluded;
       spec.sessions[rank].known_host = members_[rank].known_host;
@@ -128,6 +130,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
   for (auto& chunk : chunks) {
     chunk.priority = priorities[chunk.chunk];
     chunk.sync = rules[chunk.chunk];
+    if (relay_) chunk.uplink_lane = relay_->lane_of(chunk.chunk);
     if (!starts.empty()) {
       const ChunkStart& start = starts[chunk.chunk];
       // A chunk that is handed over gets its rounds from the state, after it is laid out.

@@ -79,6 +79,7 @@ void describe_member(Member& member, const proto::WorkerMessage& message,
   member.software = printable(join.software());
   member.protocol_version = session_version(message);
   member.path_mtu = join.path_mtu();
+  member.workers = std::max(1u, join.workers());
   member.incarnation = join.incarnation();
   member.reads_by_staleness.clear();
   member.progress = {};

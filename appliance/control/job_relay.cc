@@ -1,8 +1,9 @@
 #include "appliance/control/job_relay.h"
 
-#include <cmath>
-
 #include "appliance/control/job.h"
+#include "appliance/control/sync_spec.h"
+#include "appliance/control/table_spec.h"
+#include "appliance/placement/chunk_map.h"
 #include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/state/state_codec.h"
@@ -39,10 +40,31 @@ Status check_relayed(const JobSpec& spec) {
                                                   " ([upstream]: this box forwards its sums to "
                                                   "another box)"};
   };
-  if (spec.mode != pipeline::Mode::kAggregate) {
+  if (spec.sync.model != wire::SyncModel::kBsp) {
+    return refuse(std::string("sync.model ") + to_string(spec.sync.model) +
+                  " cannot be used here, because the upper box sees racks and not their "
+                  "ranks; use bsp");
+  }
+  if (spec.needs_verdicts()) {
     return refuse(
-        "mode optimize cannot be used here; use mode aggregate, and let the ranks run the "
-        "optimizer");
+        "max_grad_norm, skip_nonfinite and guard reject cannot be used here in mode optimize, "
+        "because ranks would not learn the upper box's verdicts; do without them, or let all ranks "
+        "join the upper box");
+  }
+  if (!spec.restore.empty()) {
+    return refuse(
+        "restore cannot be used here, because snapshots are the upper box's; load a checkpoint on "
+        "rank 0 of rack 0, or let all ranks join the upper box");
+  }
+  if (spec.replicas > 0) {
+    return refuse(
+        "replicas 1 cannot be used here, because this box has no optimizer state; set replicas 0");
+  }
+  if (const TensorSpec* table = first_table(spec)) {
+    return refuse("tensor '" + table->name + "' has row_elements " +
+                  std::to_string(table->row_elements) +
+                  ", but sums are forwarded whole; leave row_elements out, or let all ranks join "
+                  "the upper box");
   }
   if (spec.collective) {
     return refuse(
@@ -84,9 +106,14 @@ Status check_replicas(const JobSpec& spec) {
   return ok_status();
 }
 
-RelaySpec relay_spec(const JobSpec& spec, uint64_t join_timeout_ns) {
-  RelaySpec relay{spec.name, spec.world_size, spec.numerics, join_timeout_ns, {}};
+RelaySpec relay_spec(const JobSpec& spec, uint32_t workers, uint64_t join_timeout_ns) {
+  RelaySpec relay{spec.name, workers, spec.numerics, join_timeout_ns, {}};
+  relay.mode = spec.mode;
+  relay.optimizer = spec.optimizer;
+  relay.reduction = spec.reduction;
   relay.guard = spec.guard.policy;
+  relay.part = spec.part;
+  relay.parts = spec.parts;
   const auto chunks = cut_into_chunks(spec);
   relay.chunks.reserve(chunks.size());
   for (const TensorSpec& tensor : spec.tensors) {
@@ -95,7 +122,8 @@ RelaySpec relay_spec(const JobSpec& spec, uint64_t join_timeout_ns) {
       const auto& chunk = chunks[relay.chunks.size()];
       const bool is_fifo = spec.priority_policy == wire::PriorityPolicy::kFifo;
       const int32_t priority = is_fifo ? 0 : chunk.priority;
-      relay.chunks.push_back({chunk_name(tensor.name, index), chunk.elements, priority});
+      relay.chunks.push_back({chunk_name(tensor.name, index), chunk.elements, priority,
+                              chunk.lr_scale, chunk.weight_decay});
     }
   }
   PBOX_CHECK(relay.chunks.size() == chunks.size());  // chunk ids are the same on both boxes
@@ -107,19 +135,25 @@ RelaySpec relay_spec(const JobSpec& spec, uint64_t join_timeout_ns) {
   return relay;
 }
 
-Status check_worker_count(float all, uint32_t own) {
-  constexpr float kMax = 1 << 24;  // above that not every integer is a float
-  const bool is_count = all >= static_cast<float>(own) && all <= kMax && all == std::floor(all);
-  if (is_count) return ok_status();
-  return Error{ErrorCode::kMismatch, "the upstream box counts " + std::to_string(all) +
-                                         " workers in all racks, but " + std::to_string(own) +
-                                         " are here; are all boxes of one release?"};
+std::vector<uint8_t> uplink_lanes(const RelaySpec& relay, size_t lanes) {
+  std::vector<uint32_t> bytes;
+  for (const RelayedChunk& chunk : relay.chunks) bytes.push_back(chunk.elements * sizeof(float));
+  return placement::assign_chunks(bytes, std::vector<uint64_t>(lanes, 0));
+}
+
+std::vector<uint8_t> uplink_lanes(const JobSpec& spec, size_t lanes) {
+  std::vector<uint32_t> bytes;
+  for (const auto& chunk : cut_into_chunks(spec)) bytes.push_back(chunk.elements * sizeof(float));
+  return placement::assign_chunks(bytes, std::vector<uint64_t>(lanes, 0));
 }
 
 RelaySpec backup_spec(const JobSpec& spec, const std::string& name) {
-  RelaySpec relay = relay_spec(spec, kJoinBackupNs);
+  RelaySpec relay = relay_spec(spec, 1, kJoinBackupNs);
   relay.job = name;
-  relay.workers = 1;
+  relay.mode = pipeline::Mode::kAggregate;
+  relay.reduction = pipeline::Reduction::kSum;
+  relay.part = 0;
+  relay.parts = 1;
   relay.numerics = wire::Numerics::kFast;
   relay.guard = wire::Guard::kFlag;
   relay.is_backup = true;

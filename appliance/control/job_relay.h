@@ -11,12 +11,15 @@
 
 namespace pbox::control {
 
-// Returns the description with which a relayed job joins the upstream box.
-RelaySpec relay_spec(const JobSpec& spec, uint64_t join_timeout_ns);
+// Returns the description with which a relayed job joins the upstream box. `workers`: those that
+// this box sums.
+RelaySpec relay_spec(const JobSpec& spec, uint32_t workers, uint64_t join_timeout_ns);
 
-// Checks the number of workers of all racks, as the upstream box has summed it. `own`: those of
-// this rack.
-Status check_worker_count(float all, uint32_t own);
+// Returns the lane of each chunk, if its sums go to the upper box through so many lanes. Equal on
+// all racks. A box with as many pipelines places its chunks alike, so that each pipeline has a lane
+// of its own.
+std::vector<uint8_t> uplink_lanes(const RelaySpec& relay, size_t lanes);
+std::vector<uint8_t> uplink_lanes(const JobSpec& spec, size_t lanes);
 
 // Returns the description with which a part with replicas = 1 joins its backup box. `name`: of the
 // copy there. The chunks

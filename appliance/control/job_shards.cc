@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "appliance/control/job_relay.h"
 #include "appliance/placement/chunk_map.h"
 
 namespace pbox::control {
@@ -32,7 +33,8 @@ JobShards::JobShards(const JobSpec& spec, const Placement& placement)
   } else if (spec.parts == 1) {
     pipelines_.resize(loads_bytes.size());
     std::iota(pipelines_.begin(), pipelines_.end(), 0u);
-    chunk_pipeline_ = placement::assign_chunks(chunk_bytes, loads_bytes);
+    chunk_pipeline_ = spec.relayed ? uplink_lanes(spec, pipelines_.size())
+                                   : placement::assign_chunks(chunk_bytes, loads_bytes);
   } else {  // a job has more parts than a box has pipelines, so one pipeline is enough for a part
     const auto least = std::min_element(loads_bytes.begin(), loads_bytes.end());
     pipelines_ = {static_cast<uint32_t>(least - loads_bytes.begin())};
@@ -267,7 +269,14 @@ std::vector<RelayLane> JobShards::lanes(PipelineHost& host) const {
   std::vector<RelayLane> lanes;
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     const uint32_t pipeline = pipelines_[index];
-    lanes.push_back({shards_[index]->uplink.get(), [&host, pipeline] { host.wake(pipeline); }});
+    const auto& uplinks = shards_[index]->uplinks;
+    const NumaArena& arena = shards_[index]->arena();
+    for (uint32_t lane = 0; lane < uplinks.size(); ++lane) {
+      lanes.push_back({lane,
+                       uplinks[lane].get(),
+                       [&host, pipeline] { host.wake(pipeline); },
+                       {arena.data(), arena.size()}});
+    }
   }
   return lanes;
 }

@@ -8,6 +8,7 @@
 #include "appliance/control/collective_spec.h"
 #include "appliance/control/field_text.h"
 #include "appliance/control/sync_spec.h"
+#include "appliance/control/table_spec.h"
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/sync.h"
@@ -25,9 +26,9 @@ bool finite_at_least(float value, float minimum) {
 
 Result<optimizer::OptimizerSpec> parse_optimizer(const proto::Optimizer& message) {
   using optimizer::OptimizerKind;
-  if (message.kind() < 1 || message.kind() > static_cast<uint32_t>(OptimizerKind::kAdamW)) {
+  if (message.kind() < 1 || message.kind() > static_cast<uint32_t>(OptimizerKind::kAdagrad)) {
     return invalid("optimizer.kind " + std::to_string(message.kind()) +
-                   " is unknown; 1 SGD, 2 momentum, 3 Nesterov, 4 Adam, 5 AdamW");
+                   " is unknown; 1 SGD, 2 momentum, 3 Nesterov, 4 Adam, 5 AdamW, 6 Adagrad");
   }
   optimizer::OptimizerSpec spec;
   spec.kind = static_cast<OptimizerKind>(message.kind());
@@ -78,6 +79,7 @@ Result<TensorSpec> parse_tensor(const proto::Tensor& message, uint32_t index, bo
   spec.elements = message.elements();
   spec.first_element = message.first_element();
   spec.dtype = static_cast<wire::Dtype>(message.dtype());
+  spec.row_elements = message.row_elements();
   spec.priority = message.priority();
   spec.lr_scale = message.lr_scale();
   spec.weight_decay = message.has_weight_decay() ? message.weight_decay() : weight_decay_default;
@@ -205,6 +207,9 @@ Status parse_verdicts(const proto::Join& join, JobSpec& spec) {
                  std::to_string(spec.parts) + ", among them part " + std::to_string(spec.part));
 }
 
+// The most workers that a rank may sum. The number of all workers is exact as a float.
+constexpr uint32_t kWorkersMax = (1u << 24) / limits::kWorkersPerJobMax;
+
 Status check_identity(const proto::Join& join, const JobLimits& limits) {
   if (const Status status = check_job_name(join.job()); !status) return status;
   if (join.world_size() == 0 || join.world_size() > limits.workers_max) {
@@ -219,6 +224,11 @@ Status check_identity(const proto::Join& join, const JobLimits& limits) {
   if (join.rank() >= join.world_size()) {
     return invalid("rank " + std::to_string(join.rank()) + " must be below world_size " +
                    std::to_string(join.world_size()));
+  }
+  if (join.workers() > kWorkersMax) {
+    return invalid("rank " + std::to_string(join.rank()) + " states " +
+                   std::to_string(join.workers()) + " workers; at most " +
+                   std::to_string(kWorkersMax) + " can be summed");
   }
   if (join.parts() > limits::kPartsPerJobMax || join.part() >= std::max(1u, join.parts())) {
     return invalid("part " + std::to_string(join.part()) + " of " + std::to_string(join.parts()) +
@@ -367,6 +377,7 @@ Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
   }
   if (const Status status = check_sizes(spec, limits); !status) return status.error();
   if (const Status status = parse_min_world_size(join, spec); !status) return status.error();
+  if (const Status status = check_tables(spec); !status) return status.error();
   if (const Status status = parse_sync(join, spec); !status) return status.error();
   if (const Status status = parse_guard(join, spec); !status) return status.error();
   if (const Status status = parse_verdicts(join, spec); !status) return status.error();
@@ -384,7 +395,10 @@ std::vector<pipeline::ChunkSpec> cut_into_chunks(const JobSpec& spec) {
   std::vector<pipeline::ChunkSpec> chunks;
   for (const TensorSpec& tensor : spec.tensors) {
     const uint32_t element_bytes = wire::dtype_bytes(tensor.dtype);
+    const uint32_t row_bytes = tensor.row_elements * element_bytes;
+    const uint64_t first_byte = tensor.first_element * element_bytes;
     for (uint64_t offset = 0; offset < tensor.bytes(); offset += spec.chunk_bytes) {
+      const uint64_t skipped = row_bytes > 0 ? (first_byte + offset) % row_bytes : 0;
       const auto bytes = std::min<uint64_t>(spec.chunk_bytes, tensor.bytes() - offset);
       PBOX_CHECK(bytes % element_bytes == 0);
       chunks.push_back({.chunk = static_cast<uint32_t>(chunks.size()),
@@ -393,6 +407,8 @@ std::vector<pipeline::ChunkSpec> cut_into_chunks(const JobSpec& spec) {
                         .priority = tensor.priority,
                         .lr_scale = tensor.lr_scale,
                         .weight_decay = tensor.weight_decay,
+                        .row_bytes = row_bytes,
+                        .row_skipped_bytes = static_cast<uint32_t>(skipped),
                         .sync = tensor.sync});
     }
   }

@@ -33,6 +33,7 @@ struct TensorSpec {
   wire::SyncSpec sync;  // as registered
   // Offset within the whole tensor, if other parts own its other pieces.
   uint64_t first_element = 0;
+  uint32_t row_elements = 0;  // it is a table of such rows; 0: it is not
 
   uint64_t bytes() const { return elements * wire::dtype_bytes(dtype); }
 };

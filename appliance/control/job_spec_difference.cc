@@ -32,6 +32,9 @@ std::optional<std::string> tensor_difference(const TensorSpec& job, const Tensor
           differs(where + " first_element", job.first_element, worker.first_element)) {
     return difference;
   }
+  if (auto difference = differs(where + " row_elements", job.row_elements, worker.row_elements)) {
+    return difference;
+  }
   if (auto difference = differs(where + " priority", job.priority, worker.priority)) {
     return difference;
   }

@@ -55,6 +55,7 @@ void add_counts(JobView& job, const JobView& part) {
     job.pulls->lead_rounds = std::max(job.pulls->lead_rounds, part.pulls->lead_rounds);
   }
   if (part.backup && job.backup) job.backup->chunks_copied += part.backup->chunks_copied;
+  if (part.upstream && job.upstream) job.upstream->chunks_relayed += part.upstream->chunks_relayed;
   add_histogram(job.arrival_skew, part.arrival_skew);
   add_histogram(job.round_times, part.round_times);
   for (size_t rank = 0; rank < std::min(job.workers.size(), part.workers.size()); ++rank) {
@@ -80,6 +81,10 @@ void add_part(JobView& job, const JobView& part) {
   job.sync.by_tensor.insert(part.sync.by_tensor.begin(), part.sync.by_tensor.end());
   job.sync.control.insert(job.sync.control.end(), part.sync.control.begin(),
                           part.sync.control.end());
+  if (part.upstream && job.upstream) {
+    job.upstream->is_joined = job.upstream->is_joined && part.upstream->is_joined;
+    job.upstream->chunks_in_flight += part.upstream->chunks_in_flight;
+  }
   auto& reads = job.reads_by_rounds_behind;
   const auto& more = part.reads_by_rounds_behind;
   reads.resize(std::max(reads.size(), more.size()));

@@ -73,7 +73,7 @@ struct SyncView {
   uint32_t staleness = 0;
   float probability = 1;
   std::string release;  // "soft", "lazy"
-  std::string reads;    // "fresh", "cached"
+  std::string reads;    // "fresh", "cached", "answered"
   uint32_t quorum = 0;
   std::vector<SyncControlView> control = {};  // by part; empty if no tensor is adaptive
 };

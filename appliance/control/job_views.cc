@@ -103,7 +103,8 @@ JobView Job::view(uint64_t now_ns) const {
   view.mode = mode_name(spec_);
   view.reduction = spec_.reduction == pipeline::Reduction::kMean ? "mean" : "sum";
   if (spec_.mode == pipeline::Mode::kOptimize) {
-    constexpr const char* kNames[] = {"none", "sgd", "momentum", "nesterov", "adam", "adamw"};
+    constexpr const char* kNames[] = {"none", "sgd",   "momentum", "nesterov",
+                                      "adam", "adamw", "adagrad"};
     PBOX_DCHECK(static_cast<size_t>(spec_.optimizer.kind) < std::size(kNames));
     view.optimizer = kNames[static_cast<size_t>(spec_.optimizer.kind)];
   }

@@ -95,10 +95,14 @@ void MemberRequests::on_learning_rate(ConnectionId id, const Connection& connect
   Member& member = job.members()[connection.rank];
   member.learning_rates_set = std::max(member.learning_rates_set, request.sequence());
   member.learning_rate = request.learning_rate();
-  if (job.members().learning_rate_setter() == connection.rank) job.follow_learning_rate(host_);
-  proto::BoxMessage message;
-  *message.mutable_learning_rate_set() = request;
-  context_.connections.send(id, std::move(message));
+  const auto confirm = [this, alive = std::weak_ptr(context_.alive), id, request] {
+    if (alive.expired()) return;
+    proto::BoxMessage message;
+    *message.mutable_learning_rate_set() = request;
+    context_.connections.send(id, std::move(message));
+  };
+  const bool counts = job.members().learning_rate_setter() == connection.rank;
+  if (!counts || !job.follow_learning_rate(host_, confirm)) confirm();
 }
 
 void MemberRequests::on_priorities(ConnectionId id, const Connection& connection,

@@ -91,13 +91,16 @@ class SingleBoxDirectory : public PartDirectory {
     proto::PartMap map;
     map.add_parts();
     map.set_chunk_bytes(chunk_bytes_);
+    map.set_pipelines(pipelines_);
     done(map);
   }
   // Applies to jobs that begin from now on.
   void set_chunk_bytes(uint32_t chunk_bytes) { chunk_bytes_ = chunk_bytes; }
+  void set_pipelines(uint32_t pipelines) { pipelines_ = pipelines; }
 
  private:
   uint32_t chunk_bytes_;
+  uint32_t pipelines_ = 1;
 };
 
 }  // namespace pbox::control

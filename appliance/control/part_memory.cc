@@ -23,8 +23,10 @@ void for_each_size(const JobSpec& spec, Add add) {
     const uint32_t element_bytes = wire::dtype_bytes(tensor.dtype);
     const uint64_t whole = tensor.bytes() / spec.chunk_bytes;
     const uint64_t rest = tensor.bytes() % spec.chunk_bytes;
-    pipeline::ChunkSpec chunk{
-        .elements = spec.chunk_bytes / element_bytes, .dtype = tensor.dtype, .sync = tensor.sync};
+    pipeline::ChunkSpec chunk{.elements = spec.chunk_bytes / element_bytes,
+                              .dtype = tensor.dtype,
+                              .row_bytes = tensor.row_elements * element_bytes,
+                              .sync = tensor.sync};
     if (whole > 0) add(chunk, whole);
     chunk.elements = static_cast<uint32_t>(rest / element_bytes);
     if (rest > 0) add(chunk, uint64_t{1});
@@ -75,8 +77,6 @@ uint64_t control_bytes(const JobSpec& spec) {
   bytes += ranks * chunks * sizeof(uint8_t);  // the map of chunks in each SESSION
   // Each rank that resumes reports a round and a bit for each chunk.
   if (spec.may_move()) bytes += ranks * (chunks * sizeof(uint32_t) + chunks / 8);
-  // The relay keeps the results of a relayed job, so that the job survives the other box.
-  if (spec.relayed) bytes += spec.element_count() * sizeof(float);
   if (spec.relayed || spec.replicas > 0) bytes += chunks * kRelayedChunkBytes;
   return bytes;
 }

@@ -6,6 +6,12 @@
 
 namespace pbox::control {
 
+uint32_t Roster::workers() const {
+  uint32_t workers = 0;
+  for (const Member& member : members_) workers += member.workers;
+  return workers;
+}
+
 bool Roster::complete() const {
   bool some = false;
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {

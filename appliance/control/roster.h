@@ -42,6 +42,7 @@ struct Member {
   std::string software;           // name and version, as the worker states them
   uint32_t protocol_version = 0;  // the session's; valid once the rank has joined
   uint32_t path_mtu = 0;
+  uint32_t workers = 1;  // summed by the rank; more than 1 if it is a box
   bool ipv6 = false;
   uint64_t joined_ns = 0;                        // time of its JOIN; valid if kJoined
   std::optional<nic::Endpoint> known_host = {};  // as in pipeline::SessionSpec
@@ -111,6 +112,8 @@ class Roster {
   // A ready rank that does not resume is among them.
   bool has_newcomers() const;
   uint32_t count(Member::State state) const;
+  // The workers of all ranks.
+  uint32_t workers() const;
   // "rank 3" or "ranks 0, 2, 5": the ranks in a state.
   std::string ranks_in(Member::State state) const;
   // Returns the ready resuming rank with the newest session; null if no rank resumes.

@@ -48,6 +48,12 @@ Status has_snapshots(const JobSpec& spec) {
                      " is in mode aggregate: its workers have the weights and the optimizer, and "
                      "save their own checkpoints"};
   }
+  if (spec.relayed) {
+    return Error{ErrorCode::kInvalidArgument,
+                 spec.title() +
+                     " has its weights and its optimizer at the upper box ([upstream]); take the "
+                     "snapshot there"};
+  }
   if (spec.is_relaxed()) {
     return Error{ErrorCode::kInvalidArgument,
                  spec.title() + " has sync.model " + to_string(spec.relaxed_model) +
@@ -98,11 +104,16 @@ Status SnapshotCoordinator::begin(const std::string& name, uint64_t timeout_ns) 
     wire::state_versions(message);
     parts_.ask_box(box, message, [done](const auto& answer) { done(progress_in(answer)); });
   };
-  const auto ask_part_map = [this, alive, name](const PartDirectory::Answer& done) {
+  // A single box has no part map, but all parts into which boxes of racks have cut the job.
+  const auto own_parts = static_cast<int>(parts[0]->spec().parts);
+  const auto ask_part_map = [this, alive, name, own_parts](const PartDirectory::Answer& done) {
     if (alive.expired()) return;
     proto::AskPartMap question;
     question.set_job(name);
-    parts_.ask(question, done);
+    parts_.ask(question, [done, own_parts](Result<proto::PartMap> map) {
+      while (map && map->boxes_size() == 0 && map->parts_size() < own_parts) map->add_parts();
+      done(map);
+    });
   };
   const auto end = [this, alive, name] {
     if (!alive.expired()) on_end(*runs_.at(name).run);

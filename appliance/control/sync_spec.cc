@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "appliance/control/field_text.h"
+#include "appliance/control/table_spec.h"
 #include "base/check.h"
 #include "base/glob.h"
 #include "nic/wire/sync_message.h"
@@ -37,8 +38,9 @@ Status check_values(const proto::Sync& sync) {
     return invalid("sync.release " + std::to_string(sync.release()) +
                    " is unknown; 0 soft, 1 lazy");
   }
-  if (sync.reads() > static_cast<uint32_t>(Reads::kCached)) {
-    return invalid("sync.reads " + std::to_string(sync.reads()) + " is unknown; 0 fresh, 1 cached");
+  if (sync.reads() > static_cast<uint32_t>(Reads::kAnswered)) {
+    return invalid("sync.reads " + std::to_string(sync.reads()) +
+                   " is unknown; 0 fresh, 1 cached, 2 answered");
   }
   return ok_status();
 }
@@ -83,15 +85,15 @@ Status check_fields(const SyncSpec& spec, uint32_t world_size) {
     return invalid("sync.release lazy has no meaning with " + model +
                    ", because no fresh read waits there; leave it soft, or use ssp, pssp or dpssp");
   }
-  if (spec.release == Release::kLazy && spec.reads == Reads::kCached) {
-    return invalid(
-        "sync.release lazy has no meaning with sync.reads cached, because cached reads wait for a "
-        "clock; leave it soft, or read fresh");
+  if (spec.release == Release::kLazy && spec.reads != Reads::kFresh) {
+    return invalid("sync.release lazy has no meaning with sync.reads " +
+                   std::string(to_string(spec.reads)) +
+                   ", because such reads wait for a clock; leave it soft, or read fresh");
   }
   const bool may_cache = spec.model == SyncModel::kSsp || spec.model == SyncModel::kEssp;
-  if (spec.reads == Reads::kCached && !may_cache) {
-    return invalid("sync.reads cached is possible only with ssp and essp, not with " + model +
-                   "; read fresh");
+  if (spec.reads != Reads::kFresh && !may_cache) {
+    return invalid("sync.reads " + std::string(to_string(spec.reads)) +
+                   " is possible only with ssp and essp, not with " + model + "; read fresh");
   }
   const std::string quorum = "sync.quorum " + std::to_string(spec.quorum);
   if (spec.model != SyncModel::kDrop && spec.quorum != 0) {
@@ -105,13 +107,19 @@ Status check_fields(const SyncSpec& spec, uint32_t world_size) {
 }
 
 // A worker with cached reads applies its own updates to its copies, so it must be able to compute
-// the optimizer's step.
+// the optimizer's step. libpbox asks for answered reads where it cannot.
 Status check_replay(const SyncSpec& sync, const JobSpec& spec) {
   if (!reads_cached(sync)) return ok_status();
   const std::string why = ", because workers apply their own updates to the copies that they read";
+  const std::string remedy = " sync.reads 2 (answered), as libpbox of this release does by itself";
   if (spec.optimizer.kind != optimizer::OptimizerKind::kSgd) {
     return invalid(model_of(sync) + " with cached reads needs optimizer.kind 1 (SGD)" + why +
-                   "; use it, or ssp with fresh reads");
+                   "; use it, or" + remedy);
+  }
+  if (const TensorSpec* table = first_table(spec)) {
+    return invalid(model_of(sync) + " with cached reads cannot have tables" + why + "; tensor '" +
+                   table->name + "' has row_elements " + std::to_string(table->row_elements) +
+                   ": use" + remedy);
   }
   const auto decays =
       std::find_if(spec.tensors.begin(), spec.tensors.end(),
@@ -122,7 +130,7 @@ Status check_replay(const SyncSpec& sync, const JobSpec& spec) {
                    (is_tensors
                         ? "tensor '" + decays->name + "' has " + number(decays->weight_decay)
                         : "optimizer.weight_decay is " + number(spec.optimizer.weight_decay)) +
-                   ": set it to 0, or use ssp with fresh reads");
+                   ": set it to 0, or use" + remedy);
   }
   return ok_status();
 }
@@ -165,7 +173,7 @@ Result<SyncSpec> parse(const proto::Sync& message, uint32_t world_size) {
   sync.by_gradient = message.by_gradient();
   const bool is_set = message.probability() != 0 || wire::has_probability(sync.model);
   sync.probability = is_set ? message.probability() : 1;
-  if (sync.model == SyncModel::kEssp) sync.reads = Reads::kCached;
+  if (wire::keeps_copies(sync)) sync.reads = Reads::kCached;
   if (const Status status = check_fields(sync, world_size); !status) return status.error();
   return sync;
 }
@@ -235,7 +243,9 @@ const char* to_string(Release release) {
 }
 
 const char* to_string(Reads reads) {
-  return reads == Reads::kCached ? "cached" : "fresh";
+  constexpr const char* kNames[] = {"fresh", "cached", "answered"};
+  PBOX_DCHECK(static_cast<size_t>(reads) < std::size(kNames));
+  return kNames[static_cast<size_t>(reads)];
 }
 
 bool is_relaxed(const proto::Join& join) {

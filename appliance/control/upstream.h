@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "base/result.h"
 #include "nic/wire/guard.h"
 #include "nic/wire/schedule.h"
+#include "pipeline/job_shard.h"
 #include "pipeline/state/uplink.h"
 
 namespace pbox::control {
@@ -22,14 +24,22 @@ struct RelayedChunk {
   std::string name;
   uint32_t elements = 0;
   int32_t priority = 0;
+  // Mode optimize.
+  float lr_scale = 1;
+  float weight_decay = 0;
 };
 
 struct RelaySpec {
   std::string job;
-  uint32_t workers = 0;  // number of the job's workers on this box
+  uint32_t workers = 0;  // number of workers that this box sums
   wire::Numerics numerics = wire::Numerics::kFast;
   uint64_t join_timeout_ns = 0;
   std::vector<RelayedChunk> chunks;  // indexed by chunk id
+  pipeline::Mode mode = pipeline::Mode::kAggregate;
+  optimizer::OptimizerSpec optimizer = {};  // run by the upper box, in mode optimize
+  pipeline::Reduction reduction = pipeline::Reduction::kSum;  // over the workers of all racks
+  // The part of the job whose chunks these are.
+  uint32_t part = 0, parts = 1;
   // The remote job is the backup of a part: it has one rank, and if its box is lost no other box is
   // tried.
   bool is_backup = false;
@@ -37,13 +47,17 @@ struct RelaySpec {
   wire::Guard guard = wire::Guard::kFlag;
 };
 
-// Number of tensors before those of the chunks: one, which counts the workers.
+// Number of tensors of a backup copy before those of its chunks: one of one element, whose exchange
+// shows that the backup box takes what it is sent.
 inline constexpr uint32_t kTensorsBesideChunks = 1;
 
-// The way between a relay and one pipeline's shard.
+// The way between one pipeline's shard and one of the relay's lanes.
 struct RelayLane {
+  uint32_t lane = 0;
   pipeline::Uplink* uplink = nullptr;
   std::function<void()> wake;  // wakes the pipeline; any thread
+  // All memory from which the pipeline's sums are sent.
+  std::span<const std::byte> memory = {};
 };
 
 // One job's session at the other box. Control thread. Nothing touches the lanes after the relay has
@@ -60,7 +74,16 @@ class Relay {
   // The priorities of the chunks, by chunk id, instead of those of the spec. Applies to chunks that
   // are relayed from now on, and to their results at the other box. Only after joining.
   virtual void set_priorities(std::vector<int32_t> by_chunk) = 0;
+  // Mode optimize: the upper box's optimizer takes this learning rate for rounds that begin from
+  // now on. `confirmed` is called on the control thread, once it does; never if the relay fails.
+  // Only after run().
+  virtual void set_learning_rate(float /*learning_rate*/, std::function<void()> /*confirmed*/) {
+    PBOX_CHECK(false);
+  }
   virtual RelayView view() const = 0;
+  // The number of lanes to the other box, and the lane that sends a chunk on. Only after joining.
+  virtual uint32_t lane_count() const { return 1; }
+  virtual uint8_t lane_of(uint32_t /*chunk*/) const { return 0; }
 };
 
 class Upstream {

@@ -17,31 +17,38 @@ namespace pbox::relay {
 namespace {
 
 constexpr int kAskAgainMs = 500;
-constexpr uint32_t kWaitMs = 200;
-// The tensor to which each rack contributes its number of workers. Means divide by its sum.
-constexpr uint32_t kWorkersTensor = 0;
-static_assert(control::kTensorsBesideChunks == 1);
+constexpr char kThreadName[] = "relay";
 
-uint32_t left_ms(uint64_t deadline_ns) {
-  const uint64_t now_ns = monotonic_ns();
-  const uint64_t left = now_ns >= deadline_ns ? 0 : (deadline_ns - now_ns) / kNanosPerMilli;
-  return static_cast<uint32_t>(std::clamp<uint64_t>(left, 1, UINT32_MAX));
+int open_eventfd() {
+  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  PBOX_CHECK(fd >= 0);
+  return fd;
+}
+
+// Returns the chunks of each lane, ascending.
+std::vector<std::vector<uint32_t>> chunks_by_lane(const std::vector<uint8_t>& lane_of,
+                                                  uint32_t lanes) {
+  std::vector<std::vector<uint32_t>> chunks(lanes);
+  for (uint32_t chunk = 0; chunk < lane_of.size(); ++chunk) {
+    PBOX_CHECK(lane_of[chunk] < lanes);
+    chunks[lane_of[chunk]].push_back(chunk);
+  }
+  return chunks;
 }
 
 }  // namespace
 
 BoxRelay::BoxRelay(boost::asio::io_context& context, const config::Upstream& settings,
-                   std::string keys, control::RelaySpec spec, std::function<void(Status)> report)
+                   std::string keys, control::RelaySpec spec, std::function<void(Status)> report,
+                   std::function<void(std::function<void()>)> post)
     : control_context_(context),
-      settings_(settings),
-      keys_(std::move(keys)),
-      spec_(std::move(spec)),
+      plan_{settings, std::move(keys), std::move(spec)},
       report_(std::move(report)),
-      wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      lane_of_(spec_.chunks.size()) {
-  PBOX_CHECK(wake_fd_ >= 0 && report_ != nullptr);
+      post_(std::move(post)),
+      wake_fd_(open_eventfd()) {
+  PBOX_CHECK(report_ != nullptr);
   thread_ = std::thread([this] {
-    name_current_thread("relay");
+    name_current_thread(kThreadName);
     work();
   });
 }
@@ -49,229 +56,223 @@ BoxRelay::BoxRelay(boost::asio::io_context& context, const config::Upstream& set
 BoxRelay::~BoxRelay() {
   stop_ = true;
   wake();
-  {
-    const std::lock_guard lock(context_mutex_);
-    if (context_ != nullptr) pbox_leave(context_);
-  }
+  leave_lanes();
   thread_.join();
-  pbox_destroy(context_);
-  // Closed later: until the owner of this relay has taken the lanes away, the pipelines may still
-  // write to the event fd.
-  boost::asio::post(control_context_, [fd = wake_fd_] { close(fd); });
+  lanes_.clear();
+  // Closed later: until the owner of this relay has taken the rings away, the pipelines may still
+  // write to the eventfds.
+  lane_fds_.push_back(wake_fd_);
+  boost::asio::post(control_context_, [fds = std::move(lane_fds_)] {
+    for (const int fd : fds) close(fd);
+  });
 }
 
 void BoxRelay::seed(std::vector<std::vector<float>> values) {
-  PBOX_CHECK(!is_running_ && values.size() <= spec_.chunks.size());
+  PBOX_CHECK(!is_running_ && values.size() <= plan_.spec.chunks.size());
   seeds_ = std::move(values);
   has_seeds_ = true;
   wake();
 }
 
-void BoxRelay::run(std::vector<control::RelayLane> lanes) {
+void BoxRelay::run(std::vector<control::RelayLane> rings) {
   PBOX_CHECK(is_joined_ && !is_running_);
-  for (const control::RelayLane& lane : lanes) PBOX_CHECK(lane.uplink != nullptr);
-  lanes_ = std::move(lanes);
+  rings_ = std::move(rings);
   is_running_ = true;
   wake();
 }
 
 // The other box is told, so that results come back in this order too, and so are its other ranks.
 void BoxRelay::set_priorities(std::vector<int32_t> by_chunk) {
-  PBOX_CHECK(is_joined_ && by_chunk.size() == spec_.chunks.size());
-  by_chunk.insert(by_chunk.begin(), control::kTensorsBesideChunks, 0);
-  const pbox_status status = pbox_set_priorities(context_, PBOX_PRIORITY_EXPLICIT, by_chunk.data());
-  if (status != PBOX_OK) fail(last_error(status));
+  PBOX_CHECK(is_joined_ && by_chunk.size() == plan_.spec.chunks.size());
+  for (const auto& lane : lanes_) {
+    if (const Status set = lane->set_priorities(by_chunk); !set) fail(set.error());
+  }
+}
+
+void BoxRelay::set_learning_rate(float learning_rate, std::function<void()> confirmed) {
+  PBOX_CHECK(is_running_ && plan_.spec.mode == pipeline::Mode::kOptimize);
+  {
+    const std::lock_guard lock(rates_mutex_);
+    rates_.push_back({learning_rate, std::move(confirmed)});
+  }
+  wake();
 }
 
 control::RelayView BoxRelay::view() const {
-  const uint64_t relayed = relayed_;
-  return {.box = settings_.box,
-          .rank = settings_.rank,
-          .racks = settings_.world_size,
-          .is_joined = is_joined_,
-          .workers = workers_,
-          .chunks_relayed = relayed,
-          .chunks_in_flight = static_cast<uint32_t>(started_ - relayed)};
+  control::RelayView view{.box = plan_.settings.box,
+                          .rank = plan_.settings.rank,
+                          .racks = plan_.settings.world_size,
+                          .is_joined = is_joined_};
+  if (!view.is_joined) return view;
+  view.workers = lanes_.front()->workers();
+  for (const auto& lane : lanes_) {
+    const uint64_t relayed = lane->relayed();
+    view.chunks_relayed += relayed;
+    view.chunks_in_flight += static_cast<uint32_t>(lane->started() - relayed);
+  }
+  return view;
+}
+
+uint32_t BoxRelay::lane_count() const {
+  PBOX_CHECK(is_joined_);
+  return static_cast<uint32_t>(lanes_.size());
+}
+
+uint8_t BoxRelay::lane_of(uint32_t chunk) const {
+  PBOX_CHECK(is_joined_ && chunk < lane_of_.size());
+  return lane_of_[chunk];
 }
 
 void BoxRelay::work() {
   if (const Status joined = join(); !joined) return fail(joined.error());
-  workers_ = static_cast<uint32_t>(all_workers_);
   is_joined_ = true;
   report_(ok_status());
   while (!is_running_ && !stop_) {
     sleep(-1);
     if (!has_seeds_.exchange(false)) continue;
-    if (const Status sent = send_seeds(); !sent) return fail(sent.error());
+    PBOX_CHECK(lanes_.size() == 1);  // only backups are seeded
+    if (const Status sent = lanes_.front()->send_seeds(seeds_); !sent) return fail(sent.error());
+    seeds_.clear();
     report_(ok_status());
   }
-  if (is_running_) relay_sums();
+  if (stop_) return;
+  Status runs = run_lanes();
+  // From now on the thread has nothing to do but this.
+  while (runs && !stop_ && plan_.spec.mode == pipeline::Mode::kOptimize) {
+    sleep(-1);
+    runs = set_learning_rates();
+  }
+  if (!runs) fail(runs.error());
+}
+
+Status BoxRelay::set_learning_rates() {
+  std::vector<LearningRate> rates;
+  {
+    const std::lock_guard lock(rates_mutex_);
+    rates.swap(rates_);
+  }
+  for (LearningRate& rate : rates) {
+    for (const auto& lane : lanes_) {
+      if (const Status set = lane->set_learning_rate(rate.value); !set) return set;
+    }
+    post_(std::move(rate.confirmed));
+  }
+  return ok_status();
 }
 
 // Retries a box that is not available yet until the job's join timeout is over. A backup box is
 // tried once, because there may be others.
 Status BoxRelay::join() {
-  const uint64_t deadline_ns = monotonic_ns() + spec_.join_timeout_ns;
+  const uint64_t deadline_ns = monotonic_ns() + plan_.spec.join_timeout_ns;
   for (;;) {
     const Status joined = try_join(deadline_ns);
     const bool may_pass =
-        !joined && joined.error().code == ErrorCode::kUnavailable && !spec_.is_backup;
+        !joined && joined.error().code == ErrorCode::kUnavailable && !plan_.spec.is_backup;
     if (!may_pass || stop_ || monotonic_ns() >= deadline_ns) return joined;
     sleep(kAskAgainMs);
   }
 }
 
+// A replica is one job with one rank, which other boxes know by name. A part of several stays one.
+Result<uint32_t> BoxRelay::ask_lanes(uint64_t deadline_ns) {
+  if (plan_.spec.is_backup || plan_.spec.parts > 1) return 1u;
+  std::vector<std::unique_ptr<UplinkLane>> asking;
+  asking.push_back(
+      std::make_unique<UplinkLane>(plan_, 0, 1, std::vector<uint32_t>(), [](const Error&) {}));
+  UplinkLane& first = *asking.front();
+  if (!set_lanes(std::move(asking))) return Error{ErrorCode::kClosed, "the job has ended"};
+  const auto pipelines = first.ask_lanes(deadline_ns);
+  if (!pipelines) return pipelines;
+  const auto chunks = static_cast<uint32_t>(plan_.spec.chunks.size());
+  return std::min({*pipelines, chunks, pipeline::Uplink::kLanesMax});
+}
+
 Status BoxRelay::try_join(uint64_t deadline_ns) {
-  pbox_options options;
-  pbox_options_init(&options);
-  options.box = settings_.box.c_str();
-  options.job = spec_.job.c_str();
-  options.rank = settings_.rank;
-  options.world_size = settings_.world_size;
-  options.port = settings_.port.c_str();
-  options.keys = keys_.c_str();
-  options.numerics = static_cast<pbox_numerics>(spec_.numerics);
-  options.guard = static_cast<pbox_guard>(spec_.guard);
-  options.backup = spec_.is_backup ? 1 : 0;
-  if (spec_.is_backup) {
-    options.recovery = PBOX_RECOVERY_NONE;
-    // No result is needed, only the announcement that the copy has arrived.
-    options.delivery = PBOX_DELIVERY_PULL;
+  const auto count = ask_lanes(deadline_ns);
+  if (!count) return count.error();
+  PBOX_CHECK(*count > 0);
+  lane_of_ = control::uplink_lanes(plan_.spec, *count);
+  auto chunks = chunks_by_lane(lane_of_, *count);
+  std::vector<std::unique_ptr<UplinkLane>> lanes;
+  for (uint32_t lane = 0; lane < *count; ++lane) {
+    const bool is_whole = plan_.spec.parts == 1;  // the lanes cut it into parts
+    lanes.push_back(std::make_unique<UplinkLane>(
+        plan_, is_whole ? lane : plan_.spec.part, is_whole ? *count : plan_.spec.parts,
+        std::move(chunks[lane]), [this](const Error& error) { fail(error); }));
   }
-  options.join_timeout_ms = left_ms(deadline_ns);
-  {
-    const std::lock_guard lock(context_mutex_);
-    pbox_destroy(std::exchange(context_, nullptr));
-    const pbox_status made = pbox_create(&options, &context_);
-    if (made != PBOX_OK) return last_error(made);
-  }
-  if (const Status registered = register_tensors(); !registered) return registered;
-  if (stop_) return Error{ErrorCode::kClosed, "the job has ended"};
-  return join_and_count(deadline_ns);
+  if (!set_lanes(std::move(lanes))) return Error{ErrorCode::kClosed, "the job has ended"};
+  return join_lanes(deadline_ns);
 }
 
-Status BoxRelay::register_tensors() {
-  const auto add = [this](const std::string& name, uint32_t elements, int32_t priority) {
-    uint32_t id = 0;
-    return pbox_register_tensor(context_, name.c_str(), elements, PBOX_F32, priority, &id);
-  };
-  pbox_status status = add("pbox.workers", 1, 0);
-  for (const control::RelayedChunk& chunk : spec_.chunks) {
-    if (status != PBOX_OK) break;
-    status = add(chunk.name, chunk.elements, chunk.priority);
+// Replaces the lanes. Returns false if they must not be used, because the relay ends.
+bool BoxRelay::set_lanes(std::vector<std::unique_ptr<UplinkLane>> lanes) {
+  const std::lock_guard lock(lanes_mutex_);
+  lanes_.swap(lanes);
+  return !stop_;
+}
+
+// Joins all lanes at once: each waits for the other racks. The first that fails ends the others,
+// and says why.
+Status BoxRelay::join_lanes(uint64_t deadline_ns) {
+  std::mutex mutex;
+  Status outcome = ok_status();
+  std::vector<std::thread> threads;
+  for (const auto& lane : lanes_) {
+    threads.emplace_back([&, own = lane.get()] {
+      name_current_thread(kThreadName);
+      const Status joined = own->join(deadline_ns);
+      if (joined) return;
+      {
+        const std::lock_guard lock(mutex);
+        if (!outcome) return;
+        outcome = joined;
+      }
+      leave_lanes();
+    });
   }
-  if (status != PBOX_OK) return last_error(status);
-  return ok_status();
+  for (std::thread& thread : threads) thread.join();
+  return outcome;
 }
 
-Status BoxRelay::join_and_count(uint64_t deadline_ns) {
-  if (const pbox_status joined = pbox_join(context_); joined != PBOX_OK) return last_error(joined);
-  return count_workers(deadline_ns);
-}
-
-Status BoxRelay::count_workers(uint64_t deadline_ns) {
-  own_workers_ = all_workers_ = static_cast<float>(spec_.workers);
-  pbox_status status =
-      pbox_push_pull(context_, kWorkersTensor, &own_workers_, &all_workers_, nullptr, nullptr);
-  if (status != PBOX_OK) return last_error(status);
-  if (const Status counted = await(kWorkersTensor, deadline_ns); !counted) return counted;
-  return control::check_worker_count(all_workers_, spec_.workers);
-}
-
-Status BoxRelay::await(uint32_t tensor, uint64_t deadline_ns) {
-  pbox_status status = PBOX_TIMEOUT;
-  while (status == PBOX_TIMEOUT && !stop_ && monotonic_ns() < deadline_ns) {
-    status = pbox_wait(context_, tensor, std::min(kWaitMs, left_ms(deadline_ns)));
+Status BoxRelay::run_lanes() {
+  std::vector<std::vector<control::RelayLane>> rings(lanes_.size());
+  for (const control::RelayLane& ring : rings_) {
+    PBOX_CHECK(ring.lane < rings.size());
+    rings[ring.lane].push_back(ring);
   }
-  if (status != PBOX_OK) return last_error(status);
-  return ok_status();
-}
-
-// Sends the initial values and waits until the other box has them, however long the network takes.
-// The loss of the box ends the wait.
-Status BoxRelay::send_seeds() {
-  for (uint32_t chunk = 0; chunk < seeds_.size(); ++chunk) {
-    float* values = seeds_[chunk].data();
-    if (seeds_[chunk].empty()) continue;
-    const pbox_status status = pbox_push_pull(context_, chunk + control::kTensorsBesideChunks,
-                                              values, values, nullptr, nullptr);
-    if (status != PBOX_OK) return last_error(status);
-  }
-  for (uint32_t chunk = 0; chunk < seeds_.size(); ++chunk) {
-    if (seeds_[chunk].empty()) continue;
-    const Status there = await(chunk + control::kTensorsBesideChunks, UINT64_MAX);
-    if (!there) return there;
-  }
-  seeds_.clear();
-  return ok_status();
-}
-
-void BoxRelay::relay_sums() {
-  for (const control::RelayLane& lane : lanes_) lane.uplink->open(workers_, wake_fd_);
-  while (!stop_ && !failed_) {
-    if (!start_all() && may_sleep()) sleep(-1);
-  }
-}
-
-// Starts every sum that is ready. Returns whether there was any.
-bool BoxRelay::start_all() {
-  bool any = false;
-  pipeline::Uplink::Sum sum;
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-    while (!failed_ && lanes_[lane].uplink->next(sum)) {
-      start(lane, sum);
-      any = true;
-    }
+    const int fd = lane_fds_.emplace_back(open_eventfd());
+    if (const Status runs = lanes_[lane]->run(std::move(rings[lane]), fd); !runs) return runs;
   }
-  return any;
+  return ok_status();
 }
 
-void BoxRelay::start(size_t lane, const pipeline::Uplink::Sum& sum) {
-  PBOX_CHECK(sum.chunk < lane_of_.size());
-  lane_of_[sum.chunk] = static_cast<uint16_t>(lane);
-  ++started_;
-  const pbox_status status = pbox_push_pull(context_, sum.chunk + control::kTensorsBesideChunks,
-                                            sum.values, sum.values, on_result, this);
-  if (status != PBOX_OK) fail(last_error(status));
+// All at once: a lane may have to wait for a box that does not answer.
+void BoxRelay::leave_lanes() {
+  const std::lock_guard lock(lanes_mutex_);
+  std::vector<std::thread> threads;
+  for (size_t lane = 1; lane < lanes_.size(); ++lane) {
+    threads.emplace_back([own = lanes_[lane].get()] { own->leave(); });
+  }
+  if (!lanes_.empty()) lanes_.front()->leave();
+  for (std::thread& thread : threads) thread.join();
 }
 
-bool BoxRelay::may_sleep() {
-  return std::all_of(lanes_.begin(), lanes_.end(),
-                     [](const control::RelayLane& lane) { return lane.uplink->may_sleep(); });
+void BoxRelay::fail(const Error& error) {
+  if (stop_ || failed_.exchange(true)) return;
+  report_(error);
 }
 
 void BoxRelay::sleep(int timeout_ms) {
   pollfd wait{wake_fd_, POLLIN, 0};
   if (poll(&wait, 1, timeout_ms) <= 0) return;
   uint64_t count = 0;
-  [[maybe_unused]] const ssize_t drained = read(wake_fd_, &count, sizeof(count));
-}
-
-void BoxRelay::on_result(void* self, uint32_t tensor, pbox_status status) {
-  auto& relay = *static_cast<BoxRelay*>(self);
-  if (status != PBOX_OK) return relay.fail(relay.last_error(status));
-  PBOX_CHECK(tensor >= control::kTensorsBesideChunks);
-  const uint32_t chunk = tensor - control::kTensorsBesideChunks;
-  PBOX_CHECK(chunk < relay.lane_of_.size() && relay.lane_of_[chunk] < relay.lanes_.size());
-  const control::RelayLane& lane = relay.lanes_[relay.lane_of_[chunk]];
-  ++relay.relayed_;
-  lane.uplink->give_back(chunk);
-  lane.wake();
-}
-
-void BoxRelay::fail(const Error& error) {
-  if (stop_ || failed_.exchange(true)) return;
-  report_(error);
-  wake();
+  [[maybe_unused]] const ssize_t drained = read(wait.fd, &count, sizeof(count));
 }
 
 void BoxRelay::wake() const {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
-}
-
-Error BoxRelay::last_error(pbox_status status) const {
-  return {static_cast<ErrorCode>(status), pbox_last_error(context_)};
 }
 
 }  // namespace pbox::relay

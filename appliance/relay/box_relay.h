@@ -1,22 +1,23 @@
-// One job's session at the other box: a libpbox session whose tensors are the job's chunks, and a
-// thread that passes sums from the pipelines to the library. The library sends from the chunk's
-// accumulator and writes the result there; nothing is copied here.
+// One job's way to the other box: a session there for each lane (uplink_lane.h), and the thread
+// that joins them.
 //
 // Sums travel as f32 whatever the job's type, so that they are rounded only once, after the last
-// sum.
+// sum. The lanes are as many as the other box has pipelines, so that each lane ends on a pipeline
+// there, and begins on one here if this box has as many.
 #pragma once
 
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "appliance/control/upstream.h"
+#include "appliance/relay/uplink_lane.h"
 #include "config/config.h"
-#include "pbox/pbox.h"
 
 namespace pbox::relay {
 
@@ -24,60 +25,63 @@ class BoxRelay : public control::Relay {
  public:
   // `context` is the control thread's. `report` is called on any thread, as Upstream::join says of
   // `on_change`.
+  // `post` has a function run on the control thread, and then what the function has caused.
   BoxRelay(boost::asio::io_context& context, const config::Upstream& settings, std::string keys,
-           control::RelaySpec spec, std::function<void(Status)> report);
+           control::RelaySpec spec, std::function<void(Status)> report,
+           std::function<void(std::function<void()>)> post);
   // Leaves the job at the other box and waits for the library, which ends at once unless it is
   // connecting.
   ~BoxRelay() override;
   void seed(std::vector<std::vector<float>> values) override;
   void run(std::vector<control::RelayLane> lanes) override;
   void set_priorities(std::vector<int32_t> by_chunk) override;
+  void set_learning_rate(float learning_rate, std::function<void()> confirmed) override;
   control::RelayView view() const override;
+  uint32_t lane_count() const override;
+  uint8_t lane_of(uint32_t chunk) const override;
 
  private:
   // On the relay's thread.
   void work();
   Status join();
   Status try_join(uint64_t deadline_ns);
-  Status join_and_count(uint64_t deadline_ns);
-  Status count_workers(uint64_t deadline_ns);
-  Status await(uint32_t tensor, uint64_t deadline_ns);
-  Status send_seeds();
-  Status register_tensors();
-  void relay_sums();
-  bool start_all();
-  void start(size_t lane, const pipeline::Uplink::Sum& sum);
-  bool may_sleep();
-  void sleep(int timeout_ms);
-  // On the library's I/O thread.
-  static void on_result(void* self, uint32_t tensor, pbox_status status);
-  // On either thread; only the first error is reported.
+  Result<uint32_t> ask_lanes(uint64_t deadline_ns);
+  bool set_lanes(std::vector<std::unique_ptr<UplinkLane>> lanes);
+  Status join_lanes(uint64_t deadline_ns);
+  Status run_lanes();
+  Status set_learning_rates();
+  // Any thread. Ends the lanes' joins, and what they relay.
+  void leave_lanes();
+  // Any thread; only the first error is reported.
   void fail(const Error& error);
-
+  void sleep(int timeout_ms);
   void wake() const;
-  Error last_error(pbox_status status) const;
 
   boost::asio::io_context& control_context_;
-  const config::Upstream settings_;
-  const std::string keys_;  // folder of this box's keys; empty: none
-  const control::RelaySpec spec_;
+  const LanePlan plan_;
   const std::function<void(Status)> report_;
-  int wake_fd_ = -1;
+  const std::function<void(std::function<void()>)> post_;
+  const int wake_fd_;          // the thread's, an eventfd
+  std::vector<int> lane_fds_;  // by lane; the thread's
   std::atomic<bool> stop_ = false;
   std::atomic<bool> failed_ = false;
   std::atomic<bool> is_joined_ = false;
   std::atomic<bool> is_running_ = false;
   std::vector<std::vector<float>> seeds_;
   std::atomic<bool> has_seeds_ = false;
-  std::vector<control::RelayLane> lanes_;  // set before is_running_
-  // by chunk: index of its lane; valid once its first sum has arrived
-  std::vector<uint16_t> lane_of_;
-  // Guards `context_`: the thread creates and destroys it, the destructor makes it leave.
-  std::mutex context_mutex_;
-  pbox_context* context_ = nullptr;
-  float own_workers_ = 0, all_workers_ = 0;
-  std::atomic<uint32_t> workers_ = 0;
-  std::atomic<uint64_t> started_ = 0, relayed_ = 0;
+  std::vector<control::RelayLane> rings_;  // set before is_running_
+  std::vector<uint8_t> lane_of_;           // by chunk; set before is_joined_
+  // Learning rates that are to be set, oldest first, and what is called then.
+  struct LearningRate {
+    float value = 0;
+    std::function<void()> confirmed;
+  };
+  std::mutex rates_mutex_;
+  std::vector<LearningRate> rates_;
+  // Guards `lanes_`, which the thread makes and the destructor makes leave. Constant once
+  // is_joined_ is set.
+  std::mutex lanes_mutex_;
+  std::vector<std::unique_ptr<UplinkLane>> lanes_;
   std::thread thread_;
 };
 

@@ -8,16 +8,22 @@
 namespace pbox::relay {
 namespace {
 
-// Returns a callback that runs `on_change` and then `on_done` on the control thread.
-std::function<void(const Status&)> posted(boost::asio::io_context& context,
-                                          std::function<void(Status)> on_change,
-                                          const std::function<void()>& on_done) {
-  return [&context, on_change = std::move(on_change), on_done](const Status& status) {
-    boost::asio::post(context, [on_change, on_done, status] {
-      on_change(status);
+// Makes a relay whose reports run on the control thread, each followed by `on_done`.
+std::unique_ptr<BoxRelay> make_relay(boost::asio::io_context& context,
+                                     const config::Upstream& settings, const std::string& keys,
+                                     control::RelaySpec spec,
+                                     const std::function<void(Status)>& on_change,
+                                     const std::function<void()>& on_done) {
+  const auto post = [&context, on_done](std::function<void()> function) {
+    boost::asio::post(context, [function = std::move(function), on_done] {
+      function();
       on_done();
     });
   };
+  const auto report = [post, on_change](const Status& status) {
+    post([on_change, status] { on_change(status); });
+  };
+  return std::make_unique<BoxRelay>(context, settings, keys, std::move(spec), report, post);
 }
 
 }  // namespace
@@ -31,8 +37,7 @@ BoxUpstream::BoxUpstream(boost::asio::io_context& context, config::Upstream sett
 
 std::unique_ptr<control::Relay> BoxUpstream::join(control::RelaySpec spec,
                                                   std::function<void(Status)> on_change) {
-  return std::make_unique<BoxRelay>(context_, settings_, keys_, std::move(spec),
-                                    posted(context_, std::move(on_change), on_done_));
+  return make_relay(context_, settings_, keys_, std::move(spec), on_change, on_done_);
 }
 
 std::unique_ptr<control::Relay> BoxBackups::join(const std::string& address,
@@ -42,8 +47,7 @@ std::unique_ptr<control::Relay> BoxBackups::join(const std::string& address,
   settings.box = address;
   settings.rank = 0;
   settings.world_size = 1;
-  return std::make_unique<BoxRelay>(context_, settings, keys_, std::move(spec),
-                                    posted(context_, std::move(on_change), on_done_));
+  return make_relay(context_, settings, keys_, std::move(spec), on_change, on_done_);
 }
 
 }  // namespace pbox::relay

@@ -28,6 +28,12 @@ constexpr AddedField kAddedFields[] = {
      [](const proto::WorkerMessage& message) { return message.join().guard_max_abs() != 0; }},
     {"Join.collective", 3, Scope::kJob,
      [](const proto::WorkerMessage& message) { return message.join().collective(); }},
+    {"Tensor.row_elements", 3, Scope::kJob,
+     [](const proto::WorkerMessage& message) {
+       const auto& tensors = message.join().tensors();
+       return std::any_of(tensors.begin(), tensors.end(),
+                          [](const proto::Tensor& tensor) { return tensor.row_elements() != 0; });
+     }},
     {"Join.min_world_size", 3, Scope::kJob,
      [](const proto::WorkerMessage& message) { return message.join().min_world_size() != 0; }},
     {"Tensor.sync", 3, Scope::kJob,
@@ -46,6 +52,8 @@ constexpr AddedField kAddedFields[] = {
      [](const proto::WorkerMessage& message) { return message.join().relaxed_model() != 0; }},
     {"WorkerMessage.set_sync", 3, Scope::kReceiver,
      [](const proto::WorkerMessage& message) { return message.has_set_sync(); }},
+    {"Join.workers", 3, Scope::kReceiver,
+     [](const proto::WorkerMessage& message) { return message.join().workers() != 0; }},
     {"WorkerMessage.step_verdict", 3, Scope::kReceiver,
      [](const proto::WorkerMessage& message) { return message.has_step_verdict(); }},
     {"WorkerMessage.ask_step", 3, Scope::kReceiver,
@@ -66,12 +74,16 @@ constexpr AddedField kAddedFields[] = {
     {"PartState.syncs", 3},
     {"PartState.sync_by_tensor", 3},
     {"BoxMessage.step_taken", 3},
+    // Only boxes that are ranks read it, and those need Join.workers.
+    {"Session.workers", 3},
     {"WorkerMessage.needs", 3},
     {"WorkerMessage.newest_version", 3},
     // A box of version 2 may place a part on another such box, which then refuses the rank.
     {"AskPartMap.job_version", 3},
     // Only boxes with keys use these, and none of version 2 has keys.
     {"AskPartMap.rank", 3},
+    // A rack's box that does not know it sends its sums up in one part.
+    {"PartMap.pipelines", 3},
     {"AskDataAddresses.cut_off_job", 3},
     {"AskDataAddresses.cut_off_ranks", 3},
     {"DataAddresses.most_are_cut_off", 3},

@@ -36,7 +36,7 @@ namespace flag {
 inline constexpr uint8_t kRetransmission = 1 << 0;  // the fragment was sent before
 inline constexpr uint8_t kLast = 1 << 1;            // the last fragment that is sent of the chunk
 inline constexpr uint8_t kEncrypted = 1 << 2;       // the payload is encrypted
-inline constexpr uint8_t kNonfinite = 1 << 3;       // no sender sets it yet
+inline constexpr uint8_t kRows = 1 << 3;            // the payload has some rows of a table (rows.h)
 inline constexpr uint8_t kPartial = 1 << 4;         // not all workers are in it: contributors()
 inline constexpr uint8_t kCongestionEcho = 1 << 5;  // CE_ECHO; no sender sets it yet
 inline constexpr uint8_t kKeyPhase = 1 << 6;        // lowest bit of the generation of keys
@@ -46,7 +46,7 @@ inline constexpr uint8_t kReserved = 0x80;          // a packet with this bit is
 struct Header {
   uint8_t version_type = 0;  // version in the high nibble, PacketType in the low one
   uint8_t flags = 0;
-  uint16_t payload_bytes = 0;  // must equal fragment_length() of this fragment
+  uint16_t payload_bytes = 0;  // fragment_length() of this fragment, unless it is by rows
   uint32_t spi = 0;            // session; the sender's identity comes from this field only
   uint64_t packet_number = 0;  // unique for each transmission of an spi, retransmissions included
   uint32_t epoch = 0;          // version of the ownership of the part's chunks

@@ -45,8 +45,10 @@ bool take_choice(std::string_view word, SyncSpec& spec) {
     spec.by_gradient = true;
   } else if (word == "soft" || word == "lazy") {
     spec.release = word == "lazy" ? Release::kLazy : Release::kSoft;
-  } else if (word == "fresh" || word == "cached") {
-    spec.reads = word == "cached" ? Reads::kCached : Reads::kFresh;
+  } else if (word == "fresh" || word == "cached" || word == "answered") {
+    spec.reads = word == "fresh"    ? Reads::kFresh
+                 : word == "cached" ? Reads::kCached
+                                    : Reads::kAnswered;
   } else {
     return false;
   }
@@ -108,8 +110,8 @@ Result<SyncSpec> parse_sync_text(std::string_view text) {
     const std::string word(take_word(rest));
     if (take_choice(word, spec)) continue;
     return invalid(text, "'" + word +
-                             "' has no meaning there; soft, lazy, fresh, cached and gradient may "
-                             "follow the model's numbers");
+                             "' has no meaning there; soft, lazy, fresh, cached, answered and "
+                             "gradient may follow the model's numbers");
   }
   return spec;
 }
@@ -125,6 +127,7 @@ std::string sync_text(const SyncSpec& spec) {
   if (has_probability(spec.model)) text.append(":").append(to_text(spec.probability));
   if (spec.release == Release::kLazy) text += ":lazy";
   if (spec.reads == Reads::kCached && spec.model != SyncModel::kEssp) text += ":cached";
+  if (spec.reads == Reads::kAnswered) text += ":answered";
   if (spec.by_gradient) text += ":gradient";
   return text;
 }

@@ -42,10 +42,13 @@ enum class Release : uint8_t {
   kLazy = 1,  // when all workers have finished the waiting worker's own iteration
 };
 
-// When a worker reads from the box.
+// When a worker reads from the box. ESSP knows the last two only.
 enum class Reads : uint8_t {
   kFresh = 0,   // at each iteration
-  kCached = 1,  // only when its copy is older than the model allows; ESSP always does this
+  kCached = 1,  // only when its copy is older than the model allows
+  // At each iteration, once the data is as new as a cached copy would have to be. For optimizers
+  // whose step a worker cannot repeat on a copy.
+  kAnswered = 2,
 };
 
 inline constexpr uint32_t kStalenessMax = 64;
@@ -64,6 +67,12 @@ struct SyncSpec {
 
   bool operator==(const SyncSpec&) const = default;
 };
+
+// Returns whether workers keep copies of the weights, to which they add their own updates.
+constexpr bool keeps_copies(const SyncSpec& spec) {
+  return spec.reads == Reads::kCached ||
+         (spec.model == SyncModel::kEssp && spec.reads == Reads::kFresh);
+}
 
 // Returns whether the box applies each push on arrival, so that no round waits for all workers.
 constexpr bool applies_on_arrival(SyncModel model) {

@@ -98,7 +98,7 @@ void HotLoop::sum(const Kernels& kernels, const Chunk& chunk, size_t worker) con
 
 void HotLoop::step(const Kernels& kernels, const Chunk& chunk) const {
   if (!steps_) return;
-  kernels.step(kernels.coefficients, weights_ + chunk.begin, velocities_ + chunk.begin,
+  kernels.step(kernels.coefficients, weights_ + chunk.begin, velocities_ + chunk.begin, chunk.count,
                sums_ + chunk.begin, chunk.count);
 }
 

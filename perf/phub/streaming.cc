@@ -47,7 +47,7 @@ void add(float* sum, const float* source, size_t count) {
 
 // The operations of the product's step, in their order (pipeline/optimizer/reference.h).
 void nesterov(const optimizer::StepCoefficients& coefficients, float* weights, float* state,
-              const float* gradient, size_t count) {
+              size_t /*state_stride*/, const float* gradient, size_t count) {
   const optimizer::StepCoefficients c = coefficients;  // a local copy cannot alias the arrays
   const auto visit = [&](auto d, size_t i) HWY_ATTR {
     const auto momentum = hn::Set(d, c.momentum);

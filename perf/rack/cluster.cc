@@ -36,6 +36,7 @@ RackCluster::RackCluster(const Options& options)
     : folder_(std::filesystem::temp_directory_path() / "pbox-cluster-XXXXXX"),
       rack_({.worker_count = options.workers,
              .box_count = options.boxes,
+             .mtu = options.mtu,
              .worker_link = link(options.worker_megabits),
              .box_link = link(options.box_megabits)}) {
   if (mkdtemp(folder_.data()) == nullptr)

@@ -16,6 +16,7 @@ class RackCluster {
   struct Options {
     uint32_t workers = 2, boxes = 3;
     double worker_megabits = 400, box_megabits = 400;  // rate of a cable
+    uint32_t mtu = 9000;
   };
   // Starts etcd but no box. Every member function throws std::runtime_error on failure.
   explicit RackCluster(const Options& options);

@@ -1,8 +1,10 @@
 // Ranks of several racks exchange the gradients of a model in two ways: through one box, and
 // through a box in each rack that sends its sums to an upper box. All boxes have cables of the same
-// rate. The scenario compares each time with the shortest that the cables allow. Every rank checks
-// every sum.
+// rate. The scenario compares each time with the shortest that the cables allow, for each number of
+// racks. Every rank checks every sum.
+#include <charconv>
 #include <iomanip>
+#include <sstream>
 #include <stdexcept>
 
 #include "perf/measure.h"
@@ -12,15 +14,19 @@
 namespace pbox::perf {
 namespace {
 
+constexpr uint32_t kRanksMax = 64;  // all racks together
+
 void add_options(po::options_description& options) {
-  options.add_options()("racks", po::value<uint32_t>()->default_value(2), "racks")(
+  options.add_options()("racks", po::value<std::string>()->default_value("2,3,4"),
+                        "numbers of racks, separated by commas")(
       "ranks", po::value<uint32_t>()->default_value(4), "worker machines of each rack")(
       "model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
-      "worker-mbit", po::value<uint32_t>()->default_value(100),
+      "worker-mbit", po::value<uint32_t>()->default_value(50),
       "rate of each worker's cable, in Mbit/s")(
-      "box-mbit", po::value<uint32_t>()->default_value(400), "rate of each box's cable, in Mbit/s")(
+      "box-mbit", po::value<uint32_t>()->default_value(200), "rate of each box's cable, in Mbit/s")(
       "turns", po::value<uint32_t>()->default_value(3),
-      "timed exchanges through one box, and through two levels");
+      "timed exchanges through one box, and through two levels")(
+      "no-one-box", "do not measure one box for all racks");
 }
 
 struct Shape {
@@ -36,74 +42,122 @@ struct Shape {
   }
 };
 
-Shape shape_of(const po::variables_map& options) {
+Shape shape_of(const po::variables_map& options, uint32_t racks) {
   const auto model = model_by_name(options["model"].as<std::string>());
   if (!model) throw std::runtime_error(model.error().message);
-  const Shape shape{options["racks"].as<uint32_t>(), options["ranks"].as<uint32_t>(),
+  const Shape shape{racks, options["ranks"].as<uint32_t>(),
                     double(options["worker-mbit"].as<uint32_t>()),
                     double(options["box-mbit"].as<uint32_t>()),
                     double(element_count(*model)) * sizeof(float) * 8};
-  if (shape.racks == 0 || shape.ranks == 0 || shape.racks * shape.ranks > 64) {
-    throw std::runtime_error("--racks times --ranks must be in [1, 64]");
+  if (shape.ranks == 0 || shape.racks * shape.ranks > kRanksMax) {
+    throw std::runtime_error("--racks " + std::to_string(racks) + " times --ranks " +
+                             std::to_string(shape.ranks) + " must be in [1, " +
+                             std::to_string(kRanksMax) + "]");
   }
   return shape;
+}
+
+std::vector<uint32_t> rack_counts(const std::string& list) {
+  std::vector<uint32_t> counts;
+  std::istringstream words(list);
+  for (std::string word; std::getline(words, word, ',');) {
+    uint32_t count = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), count);
+    if (error != std::errc() || end != word.data() + word.size() || count == 0 ||
+        count > kRanksMax) {
+      throw std::runtime_error("--racks: '" + word + "' is no number in [1, " +
+                               std::to_string(kRanksMax) + "]; give a list such as 2,3,4");
+    }
+    counts.push_back(count);
+  }
+  if (counts.empty()) throw std::runtime_error("--racks is empty; give a list such as 2,3,4");
+  return counts;
 }
 
 Link link(double megabits) {
   return {.bits_per_second = static_cast<uint64_t>(megabits * 1e6)};
 }
 
-nlohmann::json run(const po::variables_map& options, std::ostream& report) {
-  const Shape shape = shape_of(options);
-  Rack rack({.worker_count = shape.racks * shape.ranks,
-             .box_count = 1 + shape.racks,
-             .worker_link = link(shape.worker_mbit),
-             .box_link = link(shape.box_mbit)});
-  // The one box, and the upper one.
-  std::vector<RackBox> boxes;
-  boxes.push_back(rack.start_box(0, {}));
-  std::string racks_boxes;
-  for (uint32_t index = 0; index < shape.racks; ++index) {
-    boxes.push_back(rack.start_box(
-        1 + index,
-        {"--upstream.box=" + boxes[0].control, "--upstream.rank=" + std::to_string(index),
-         "--upstream.world_size=" + std::to_string(shape.racks)}));
-    racks_boxes += (index == 0 ? "" : ",") + boxes.back().control;
+// Measures one number of racks.
+class Racks {
+ public:
+  Racks(const po::variables_map& options, uint32_t racks)
+      : shape_(shape_of(options, racks)),
+        turns_(std::max(1u, options["turns"].as<uint32_t>())),
+        rack_({.worker_count = racks * shape_.ranks,
+               .box_count = 1 + racks,
+               .worker_link = link(shape_.worker_mbit),
+               .box_link = link(shape_.box_mbit)}),
+        peer_{.model = options["model"].as<std::string>(),
+              .worker_count = racks * shape_.ranks,
+              .hosts = worker_hosts(rack_)} {
+    boxes_.push_back(rack_.start_box(0, {}));  // the one box, and the upper one
+    for (uint32_t index = 0; index < racks; ++index) {
+      boxes_.push_back(rack_.start_box(
+          1 + index,
+          {"--upstream.box=" + boxes_[0].control, "--upstream.rank=" + std::to_string(index),
+           "--upstream.world_size=" + std::to_string(racks)}));
+      boxes_of_racks_ += (index == 0 ? "" : ",") + boxes_.back().control;
+    }
   }
-  std::vector<const Program*> programs;
-  for (const RackBox& box : boxes) programs.push_back(box.program.get());
 
-  PeerOptions peer{.model = options["model"].as<std::string>(),
-                   .worker_count = shape.racks * shape.ranks,
-                   .hosts = worker_hosts(rack)};
-  nlohmann::json figures = {{"model", peer.model},
-                            {"racks", shape.racks},
-                            {"ranks", shape.ranks},
-                            {"worker_mbit", shape.worker_mbit},
-                            {"box_mbit", shape.box_mbit}};
-  const auto turns = std::max(1u, options["turns"].as<uint32_t>());
-  // The two ways run one after the other, because both use a job of the same name at boxes[0].
-  const auto measure = [&](const std::string& way, const std::string& box, double limit_ms) {
-    peer.box = box;
-    System system = start_system(rack, "pbox", peer);
-    for (uint32_t turn = 0; turn < turns; ++turn) {
+  // The two ways run one after the other, because both use a job of the same name at boxes_[0].
+  nlohmann::json measure(bool with_one_box, std::ostream& report) {
+    nlohmann::json figures = {{"racks", shape_.racks}};
+    std::vector<double> one;
+    if (with_one_box) {
+      one = run("one box", boxes_[0].control, shape_.one_box_ms(), figures, report);
+    }
+    const auto two = run("two levels", boxes_of_racks_, shape_.two_levels_ms(), figures, report);
+    if (!with_one_box) return figures;
+    figures["speedup"] = median_ratio(one, two);
+    figures["speedup_possible"] = shape_.one_box_ms() / shape_.two_levels_ms();
+    report << "           speedup " << std::setprecision(2) << figures["speedup"].get<double>()
+           << "; the cables allow " << figures["speedup_possible"].get<double>() << "\n";
+    return figures;
+  }
+
+ private:
+  std::vector<double> run(const std::string& way, const std::string& box, double limit_ms,
+                          nlohmann::json& figures, std::ostream& report) {
+    std::vector<const Program*> programs;
+    for (const RackBox& one : boxes_) programs.push_back(one.program.get());
+    peer_.box = box;
+    System system = start_system(rack_, "pbox", peer_);
+    for (uint32_t turn = 0; turn < turns_; ++turn) {
       measure_once(system, programs);
-      report << "\r  " << way << " " << turn + 1 << "/" << turns << std::flush;
+      report << "\r  " << way << " " << turn + 1 << "/" << turns_ << std::flush;
     }
     system.program->finish();
+    const double share = limit_ms / median(system.ms);
     figures["ways"][way] = figures_of(system, limit_ms);
-    report << "\r  " << std::left << std::setw(12) << way << std::right << std::fixed
-           << std::setprecision(1) << std::setw(10) << median(system.ms) << " ms"
-           << std::setprecision(3) << std::setw(8) << median(system.ms) / limit_ms
-           << " times the shortest time that the cables allow\n";
+    figures["ways"][way]["share_of_cables"] = share;
+    report << "\r  " << shape_.racks << " racks  " << std::left << std::setw(12) << way
+           << std::right << std::fixed << std::setprecision(1) << std::setw(10) << median(system.ms)
+           << " ms" << std::setprecision(3) << std::setw(8) << share
+           << " of what the cables allow\n";
     return system.ms;
-  };
-  const auto one = measure("one box", boxes[0].control, shape.one_box_ms());
-  const auto two = measure("two levels", racks_boxes, shape.two_levels_ms());
-  figures["speedup"] = median_ratio(one, two);
-  figures["speedup_possible"] = shape.one_box_ms() / shape.two_levels_ms();
-  report << "  speedup of two levels: " << std::setprecision(2) << figures["speedup"].get<double>()
-         << " (the cables allow " << figures["speedup_possible"].get<double>() << ")\n";
+  }
+
+  const Shape shape_;
+  const uint32_t turns_;
+  Rack rack_;
+  PeerOptions peer_;
+  std::vector<RackBox> boxes_;
+  std::string boxes_of_racks_;
+};
+
+nlohmann::json run(const po::variables_map& options, std::ostream& report) {
+  const std::vector<uint32_t> counts = rack_counts(options["racks"].as<std::string>());
+  nlohmann::json figures = {{"model", options["model"].as<std::string>()},
+                            {"ranks", options["ranks"].as<uint32_t>()},
+                            {"worker_mbit", options["worker-mbit"].as<uint32_t>()},
+                            {"box_mbit", options["box-mbit"].as<uint32_t>()},
+                            {"by_racks", nlohmann::json::array()}};
+  for (const uint32_t racks : counts) {
+    Racks measured(options, racks);
+    figures["by_racks"].push_back(measured.measure(options.count("no-one-box") == 0, report));
+  }
   return figures;
 }
 

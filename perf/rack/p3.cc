@@ -1,5 +1,6 @@
 // Compares P3 (Jayarajan et al., MLSys 2019) with the scheme that it replaces, on a shaped rack.
-// Four jobs play the same trace of a model in turns, at several rates of the cables.
+// Four jobs play the same trace of a model in turns, at several rates of the cables. With several
+// boxes each job has a part on each of them.
 //
 //   baseline   whole tensors, first in first out, notify and pull, as MXNet with ps-lite
 //   slicing    slices, each answered to all workers as soon as it is summed; first in first out
@@ -8,12 +9,14 @@
 #include <algorithm>
 #include <fstream>
 #include <iomanip>
+#include <map>
 #include <sstream>
 #include <stdexcept>
 
 #include "base/clock.h"
 #include "perf/measure.h"
 #include "perf/peers/peer.h"
+#include "perf/rack/cluster.h"
 #include "perf/rack/job.h"
 #include "perf/rack/processor.h"
 #include "perf/scenario.h"
@@ -43,6 +46,7 @@ constexpr size_t kP3 = 3;
 constexpr uint32_t kWholeTensorChunkBytes = 32 << 10;
 constexpr uint32_t kChunkGranularity = 64;
 constexpr uint32_t kPacketPayloadBytes = 8192;
+constexpr uint32_t kBoxesMax = 16;
 
 // Default scales. They cut models down to about 16 MiB, which two cores can carry.
 struct ModelScale {
@@ -58,6 +62,7 @@ constexpr uint32_t scale_of(std::string_view model) {
 }
 
 struct Point {
+  uint32_t boxes = 1;
   double ratio = 0;  // M/B divided by the computing time
   uint64_t bits_per_second = 0;
   std::vector<double> iteration_ms[kVariantCount];  // one per turn
@@ -67,8 +72,11 @@ struct Point {
 
 struct Settings {
   std::string model;
+  std::vector<uint32_t> boxes;
   uint32_t workers, scale, mtu, queue_kib, turns, iterations, window_bytes, slice_parameters;
   double compute_ms;
+  double
+      box_rate;  // of a box's cable, in rates of a worker's; 0: the boxes share the workers' rates
   std::vector<double> ratios;
   uint64_t model_bytes;
 };
@@ -79,16 +87,34 @@ uint32_t slice_bytes(const Settings& settings) {
   return std::max(bytes, kPacketPayloadBytes);
 }
 
-std::vector<double> parse_ratios(const std::string& text) {
-  std::vector<double> ratios;
+std::vector<double> parse_list(const std::string& text) {
+  std::vector<double> numbers;
   std::istringstream list(text);
-  for (std::string one; std::getline(list, one, ',');) ratios.push_back(std::stod(one));
-  return ratios;
+  for (std::string one; std::getline(list, one, ',');) numbers.push_back(std::stod(one));
+  return numbers;
+}
+
+std::vector<uint32_t> parse_boxes(const std::string& text) {
+  std::vector<uint32_t> boxes;
+  for (const double count : parse_list(text)) {
+    if (count < 1 || count > kBoxesMax) {
+      throw std::runtime_error("--boxes " + text + ": each number must be 1 to " +
+                               std::to_string(kBoxesMax));
+    }
+    boxes.push_back(static_cast<uint32_t>(count));
+  }
+  if (boxes.empty()) throw std::runtime_error("--boxes is empty: give a number, for example 1");
+  return boxes;
 }
 
 void add_options(po::options_description& options) {
   options.add_options()("model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "workers", po::value<uint32_t>()->default_value(4), "worker machines")(
+      "boxes", po::value<std::string>()->default_value("1"),
+      "boxes that a job is spread over; several numbers, as in 1,4, take turns in one run")(
+      "box-rate", po::value<double>()->default_value(0),
+      "rate of each box's cable, in rates of a worker's; 0: the workers' rates together, shared "
+      "by the boxes")(
       "scale", po::value<uint32_t>()->default_value(0),
       "each tensor keeps one in this many of its elements, and slices shrink by the same factor; "
       "0: 6, 32, 6 for resnet50, vgg19, sockeye")(
@@ -115,6 +141,7 @@ void add_options(po::options_description& options) {
 
 Settings settings_from(const po::variables_map& options) {
   Settings settings{.model = options["model"].as<std::string>(),
+                    .boxes = parse_boxes(options["boxes"].as<std::string>()),
                     .workers = options["workers"].as<uint32_t>(),
                     .scale = options["scale"].as<uint32_t>(),
                     .mtu = options["mtu"].as<uint32_t>(),
@@ -124,7 +151,8 @@ Settings settings_from(const po::variables_map& options) {
                     .window_bytes = options["window-bytes"].as<uint32_t>(),
                     .slice_parameters = options["slice-parameters"].as<uint32_t>(),
                     .compute_ms = options["compute-ms"].as<double>(),
-                    .ratios = parse_ratios(options["ratios"].as<std::string>()),
+                    .box_rate = options["box-rate"].as<double>(),
+                    .ratios = parse_list(options["ratios"].as<std::string>()),
                     .model_bytes = 0};
   if (settings.scale == 0) settings.scale = scale_of(settings.model);
   const auto layers = layers_by_name(settings.model);
@@ -137,56 +165,65 @@ Settings settings_from(const po::variables_map& options) {
 
 std::vector<Point> points_of(const Settings& settings) {
   std::vector<Point> points;
-  for (const double ratio : settings.ratios) {
-    Point& point = points.emplace_back();
-    point.ratio = ratio;
-    point.bits_per_second = static_cast<uint64_t>(static_cast<double>(settings.model_bytes) * 8 /
-                                                  (ratio * settings.compute_ms * 1e-3));
+  for (const uint32_t boxes : settings.boxes) {
+    for (const double ratio : settings.ratios) {
+      Point& point = points.emplace_back();
+      point.boxes = boxes;
+      point.ratio = ratio;
+      point.bits_per_second = static_cast<uint64_t>(static_cast<double>(settings.model_bytes) * 8 /
+                                                    (ratio * settings.compute_ms * 1e-3));
+    }
   }
   return points;
 }
 
-// A rack with one box. The rate of the box's cable is the sum of the workers' rates.
+// The rack, and for each number of boxes the jobs that are spread over so many. Several boxes are a
+// cluster, in which a job has one part on each of its boxes. Then each box has one pipeline.
 class Experiment {
  public:
   Experiment(const Settings& settings, const std::vector<std::string>& box_flags)
-      : settings_(settings),
-        rack_({.worker_count = settings.workers,
-               .box_count = 1,
-               .mtu = settings.mtu,
-               .worker_link = {},
-               .box_link = {}}),
-        box_(rack_.start_box(0, box_flags)) {
-    for (const Variant& variant : kVariants) {
-      jobs_.push_back(std::make_unique<RackJob>(
-          rack_, PlayerOptions{
-                     .box = box_.control,
-                     .job = variant.name,
-                     .model = settings.model,
-                     .scale = settings.scale,
-                     .chunk_bytes = variant.sliced ? slice_bytes(settings) : kWholeTensorChunkBytes,
-                     .window_bytes = settings.window_bytes,
-                     .policy = variant.policy,
-                     .delivery = variant.delivery}));
+      : settings_(settings) {
+    const uint32_t boxes = *std::max_element(settings.boxes.begin(), settings.boxes.end());
+    const uint32_t workers = settings.workers, mtu = settings.mtu;
+    if (boxes > 1) {
+      cluster_ = std::make_unique<RackCluster>(
+          RackCluster::Options{.workers = workers, .boxes = boxes, .mtu = mtu});
+    } else {
+      single_ = std::make_unique<Rack>(RackOptions{.worker_count = workers,
+                                                   .box_count = boxes,
+                                                   .mtu = mtu,
+                                                   .worker_link = {},
+                                                   .box_link = {}});
     }
+    for (uint32_t index = 0; index < boxes; ++index) {
+      boxes_.push_back(cluster_ ? cluster_->start_box(kCluster, index, box_flags)
+                                : single_->start_box(index, box_flags));
+    }
+    if (cluster_) cluster_->await_boxes(kCluster, boxes);
+    for (const uint32_t count : settings.boxes) start_jobs(count);
   }
 
-  void set_rate(uint64_t bits_per_second) {
-    for (const Host& worker : rack_.workers()) {
-      rack_.set_link(worker, {.bits_per_second = bits_per_second,
-                              .queue_bytes = uint64_t{settings_.queue_kib} << 10});
+  void set_rate(const Point& point) {
+    const auto link = [this](double bits_per_second) {
+      return Link{.bits_per_second = static_cast<uint64_t>(bits_per_second),
+                  .queue_bytes = uint64_t{settings_.queue_kib} << 10};
+    };
+    const auto rate = static_cast<double>(point.bits_per_second);
+    const double box_rate =
+        settings_.box_rate > 0 ? settings_.box_rate : 1.0 * settings_.workers / point.boxes;
+    for (const Host& worker : rack().workers()) rack().set_link(worker, link(rate));
+    for (uint32_t index = 0; index < boxes_.size(); ++index) {
+      rack().set_link(rack().box(index), link(rate * box_rate));
     }
-    rack_.set_link(rack_.box(0), {.bits_per_second = bits_per_second * settings_.workers,
-                                  .queue_bytes = uint64_t{settings_.queue_kib} << 10});
   }
 
   void measure(Point& point, size_t variant) {
     const ProcessorTimes start = processor_times();
     const uint64_t start_ns = monotonic_ns();
-    const double box_cpu_start = process_cpu_seconds(box_.program->pid());
-    const auto run = jobs_[variant]->play(settings_.iterations, settings_.compute_ms);
-    const double cpu_seconds =
-        run.cpu_seconds + process_cpu_seconds(box_.program->pid()) - box_cpu_start;
+    const double boxes_cpu_start = boxes_cpu_seconds();
+    const auto run =
+        jobs_.at(point.boxes)[variant]->play(settings_.iterations, settings_.compute_ms);
+    const double cpu_seconds = run.cpu_seconds + boxes_cpu_seconds() - boxes_cpu_start;
     point.cores_used.push_back(cpu_seconds /
                                (static_cast<double>(monotonic_ns() - start_ns) * 1e-9));
     point.idle_shares.push_back(idle_share(start, processor_times()));
@@ -195,7 +232,7 @@ class Experiment {
   }
 
   void write_trace(const std::string& path, const Point& point) {
-    set_rate(point.bits_per_second);
+    set_rate(point);
     const auto layers = layers_by_name(settings_.model);
     std::vector<std::string> layer_names, tensor_names;
     for (const ModelLayer& layer : *layers) layer_names.push_back(layer.name);
@@ -203,7 +240,8 @@ class Experiment {
     nlohmann::json events = nlohmann::json::array();
     uint32_t process = 0;
     for (const size_t variant : {kBaseline, kP3}) {
-      const auto run = jobs_[variant]->play(settings_.iterations, settings_.compute_ms, true);
+      const auto run =
+          jobs_.at(point.boxes)[variant]->play(settings_.iterations, settings_.compute_ms, true);
       for (size_t rank = 0; rank < run.spans_by_rank.size(); ++rank) {
         append_trace_events(events, process++,
                             std::string(kVariants[variant].name) + " rank " + std::to_string(rank),
@@ -216,14 +254,47 @@ class Experiment {
   }
 
   void finish() {
-    for (const auto& job : jobs_) job->finish();
+    for (const auto& [boxes, jobs] : jobs_) {
+      for (const auto& job : jobs) job->finish();
+    }
   }
 
  private:
+  static constexpr char kCluster[] = "p3";
+
+  Rack& rack() { return cluster_ ? cluster_->rack() : *single_; }
+
+  double boxes_cpu_seconds() const {
+    double seconds = 0;
+    for (const RackBox& box : boxes_) seconds += process_cpu_seconds(box.program->pid());
+    return seconds;
+  }
+
+  void start_jobs(uint32_t boxes) {
+    std::vector<std::string> names;
+    for (uint32_t index = 0; index < boxes; ++index) names.push_back(RackCluster::box_name(index));
+    for (const Variant& variant : kVariants) {
+      const std::string job = variant.name + ("-" + std::to_string(boxes));
+      constexpr bool kRecovers = false;  // its parts stay
+      if (cluster_) cluster_->put_plan(kCluster, job, settings_.model_bytes, names, kRecovers);
+      jobs_[boxes].push_back(std::make_unique<RackJob>(
+          rack(), PlayerOptions{.box = boxes_.front().control,
+                                .job = job,
+                                .model = settings_.model,
+                                .scale = settings_.scale,
+                                .chunk_bytes = variant.sliced ? slice_bytes(settings_)
+                                                              : kWholeTensorChunkBytes,
+                                .window_bytes = settings_.window_bytes,
+                                .policy = variant.policy,
+                                .delivery = variant.delivery}));
+    }
+  }
+
   Settings settings_;
-  Rack rack_;
-  RackBox box_;
-  std::vector<std::unique_ptr<RackJob>> jobs_;
+  std::unique_ptr<RackCluster> cluster_;  // with several boxes
+  std::unique_ptr<Rack> single_;          // with one
+  std::vector<RackBox> boxes_;
+  std::map<uint32_t, std::vector<std::unique_ptr<RackJob>>> jobs_;  // by number of boxes
 };
 
 double speedup(const Point& point, size_t variant) {
@@ -231,7 +302,8 @@ double speedup(const Point& point, size_t variant) {
 }
 
 nlohmann::json figures_of(const Point& point) {
-  nlohmann::json figures = {{"bandwidth_mbps", static_cast<double>(point.bits_per_second) / 1e6},
+  nlohmann::json figures = {{"boxes", point.boxes},
+                            {"bandwidth_mbps", static_cast<double>(point.bits_per_second) / 1e6},
                             {"communication_over_computation", point.ratio},
                             {"cores_used", median(point.cores_used)},
                             {"machine_idle", median(point.idle_shares)},
@@ -247,20 +319,39 @@ void print_table(const nlohmann::json& figures, std::ostream& report) {
   report << figures["model"].get<std::string>() << " / " << figures["scale"] << ", "
          << figures["workers"] << " workers, " << figures["compute_ms"]
          << " ms of computing per iteration\n"
-         << "    Mbit/s   M/B over    baseline     faster by:\n"
-         << "           computing  ms/iteration  slicing  priority       p3  cores\n"
+         << " boxes    Mbit/s   M/B over    baseline     faster by:\n"
+         << "                 computing  ms/iteration  slicing  priority       p3  cores\n"
          << std::fixed;
   for (const auto& point : figures["points"]) {
     const auto& speedups = point["speedup"];
-    report << std::setprecision(0) << std::setw(10) << point["bandwidth_mbps"].get<double>()
-           << std::setprecision(2) << std::setw(10)
-           << point["communication_over_computation"].get<double>() << std::setprecision(0)
-           << std::setw(14) << point["iteration_ms"]["baseline"].get<double>()
-           << std::setprecision(2) << std::setw(9) << speedups["slicing"].get<double>()
-           << std::setw(10) << speedups["priority"].get<double>() << std::setw(9)
-           << speedups["p3"].get<double>() << std::setw(7) << point["cores_used"].get<double>()
-           << "\n";
+    report << std::setw(6) << point["boxes"].get<uint32_t>() << std::setprecision(0)
+           << std::setw(10) << point["bandwidth_mbps"].get<double>() << std::setprecision(2)
+           << std::setw(10) << point["communication_over_computation"].get<double>()
+           << std::setprecision(0) << std::setw(14)
+           << point["iteration_ms"]["baseline"].get<double>() << std::setprecision(2)
+           << std::setw(9) << speedups["slicing"].get<double>() << std::setw(10)
+           << speedups["priority"].get<double>() << std::setw(9) << speedups["p3"].get<double>()
+           << std::setw(7) << point["cores_used"].get<double>() << "\n";
   }
+  if (!figures.contains("gain_over_one_box")) return;
+  for (const auto& [boxes, gain] : figures.at("gain_over_one_box").items()) {
+    report << "p3's gain with " << boxes << " boxes is " << std::setprecision(2)
+           << gain.get<double>() << " of that with one\n";
+  }
+}
+
+// Returns the median, over the ratios, of how p3's speed-up with several boxes compares with that
+// with one box in the same run; null if there was no run with one.
+nlohmann::json gain_over_one_box(const std::vector<Point>& points) {
+  nlohmann::json gains;
+  std::map<uint32_t, std::vector<double>>
+      speedups;  // by number of boxes, in the order of the ratios
+  for (const Point& point : points) speedups[point.boxes].push_back(speedup(point, kP3));
+  if (!speedups.contains(1)) return gains;
+  for (const auto& [boxes, own] : speedups) {
+    if (boxes > 1) gains[std::to_string(boxes)] = median_ratio(own, speedups.at(1));
+  }
+  return gains;
 }
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
@@ -271,12 +362,13 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   Experiment experiment(settings, options["box-flags"].as<std::vector<std::string>>());
   for (uint32_t turn = 0; turn < settings.turns; ++turn) {
     for (Point& point : points) {
-      experiment.set_rate(point.bits_per_second);
+      experiment.set_rate(point);
       for (size_t index = 0; index < kVariantCount; ++index) {
         experiment.measure(point, (turn + index) % kVariantCount);
       }
       report << "\r  turn " << turn + 1 << "/" << settings.turns << ", "
-             << point.bits_per_second / 1'000'000 << " Mbit/s " << std::flush;
+             << point.bits_per_second / 1'000'000 << " Mbit/s, " << point.boxes << " boxes "
+             << std::flush;
     }
   }
   report << "\r";
@@ -294,9 +386,13 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
                             {"compute_ms", settings.compute_ms},
                             {"model_bytes", settings.model_bytes},
                             {"slice_bytes", slice_bytes(settings)},
+                            {"box_rate", settings.box_rate},
                             {"turns", settings.turns}};
   figures["points"] = nlohmann::json::array();
   for (const Point& point : points) figures["points"].push_back(figures_of(point));
+  if (const auto gains = gain_over_one_box(points); !gains.is_null()) {
+    figures["gain_over_one_box"] = gains;
+  }
   figures["best"] = figures_of(best);
   figures["best"]["speedup_by_variant"] = figures["best"]["speedup"];
   figures["best"]["speedup"] = speedup(best, kP3);

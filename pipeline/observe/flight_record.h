@@ -104,7 +104,9 @@ struct ChunkRecord {
   uint8_t dtype = 0;
   uint8_t opens = 0;    // 1: the chunk before the packet of the preceding record
   uint16_t claims = 0;  // ClaimsRecords that follow
-  uint32_t unused = 0;
+  // 1: the chunk is of a table. Its packets cannot be replayed: how many fragments they cover is in
+  // their payload.
+  uint32_t is_table = 0;
 };
 
 struct ClaimsRecord {

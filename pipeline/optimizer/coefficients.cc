@@ -18,6 +18,7 @@ StepCoefficients step_coefficients(const OptimizerSpec& spec, const StepParamete
   c.gradient_scale = parameters.gradient_scale;
   c.weight_decay = parameters.weight_decay;
   c.momentum = spec.momentum;
+  c.epsilon = spec.epsilon;
   c.step_size = parameters.learning_rate;
   if (state_floats_per_element(spec.kind) < 2) return c;
 
@@ -31,7 +32,6 @@ StepCoefficients step_coefficients(const OptimizerSpec& spec, const StepParamete
   c.beta2 = spec.beta2;
   c.one_minus_beta2 = static_cast<float>(1.0 - beta2);
   c.inverse_root_correction2 = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, step)));
-  c.epsilon = spec.epsilon;
   c.step_size = static_cast<float>(static_cast<double>(parameters.learning_rate) /
                                    (1.0 - std::pow(beta1, step)));
   if (spec.kind == OptimizerKind::kAdamW) {

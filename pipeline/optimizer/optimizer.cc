@@ -81,17 +81,33 @@ struct Adam {
   }
 };
 
+struct Adagrad {
+  static constexpr size_t kStateFloats = 1;
+
+  template <class D>
+  static HWY_INLINE void apply(D d, const StepCoefficients& c, const Position& at) {
+    const auto weight = hn::LoadU(d, at.weights);
+    const auto g = effective_gradient(d, c, weight, at);
+    const auto sum = hn::Add(hn::LoadU(d, at.first_state), hn::Mul(g, g));
+    hn::StoreU(sum, d, at.first_state);
+    const auto change =
+        hn::Div(hn::Mul(hn::Set(d, c.step_size), g), hn::Add(hn::Sqrt(sum), hn::Set(d, c.epsilon)));
+    hn::StoreU(hn::Sub(weight, change), d, at.weights);
+  }
+};
+
 // Whole vectors first, then the rest with vectors of one lane and the same operations.
 template <class Rule>
-void run(const StepCoefficients& coefficients, float* weights, float* state, const float* gradient,
-         size_t count) {
+void run(const StepCoefficients& coefficients, float* weights, float* state, size_t state_stride,
+         const float* gradient, size_t count) {
+  PBOX_DCHECK(Rule::kStateFloats < 2 || state_stride >= count);
   PBOX_DCHECK(count == 0 || (weights != nullptr && gradient != nullptr));
   PBOX_DCHECK(count == 0 || Rule::kStateFloats == 0 || state != nullptr);
   const StepCoefficients c = coefficients;  // a local copy cannot alias the arrays
   const auto at = [&](size_t i) HWY_ATTR {
     return Position{.weights = weights + i,
                     .first_state = Rule::kStateFloats >= 1 ? state + i : nullptr,
-                    .second_state = Rule::kStateFloats >= 2 ? state + count + i : nullptr,
+                    .second_state = Rule::kStateFloats >= 2 ? state + state_stride + i : nullptr,
                     .gradient = gradient + i};
   };
   const hn::ScalableTag<float> d;
@@ -103,12 +119,12 @@ void run(const StepCoefficients& coefficients, float* weights, float* state, con
   for (; i < count; ++i) Rule::apply(one, c, at(i));
 }
 
-void do_nothing(const StepCoefficients&, float*, float*, const float*, size_t) {}
+void do_nothing(const StepCoefficients&, float*, float*, size_t, const float*, size_t) {}
 
 Kernels table() {
   return {.target = HWY_TARGET,
           .step = {do_nothing, run<Sgd>, run<Momentum<false>>, run<Momentum<true>>, run<Adam>,
-                   run<Adam>}};
+                   run<Adam>, run<Adagrad>}};
 }
 
 }  // namespace pbox::optimizer::HWY_NAMESPACE
@@ -138,7 +154,7 @@ void step(const OptimizerSpec& spec, const StepParameters& parameters, float* we
           const float* gradient, size_t count) {
   PBOX_DCHECK(static_cast<size_t>(spec.kind) < kOptimizerKindCount);
   kernels().step[static_cast<size_t>(spec.kind)](step_coefficients(spec, parameters), weights,
-                                                 state, gradient, count);
+                                                 state, count, gradient, count);
 }
 
 }  // namespace pbox::optimizer

@@ -7,6 +7,10 @@
 //   Nesterov: the same paper, section 2; also PHub's NAG (Luo et al., SoCC 2018).
 //   Adam: Kingma and Ba, ICLR 2015, algorithm 1. Weight decay is added to the gradient.
 //   AdamW: Loshchilov and Hutter, ICLR 2019, algorithm 2. Weight decay shrinks the weights.
+//   Adagrad: Duchi et al., JMLR 2011, figure 1, diagonal, with torch's epsilon outside of the root.
+//
+// Rows of a table that no rank has pushed are not stepped, so their state stays as it is ("lazy"
+// Adam, as torch.optim.SparseAdam).
 //
 // All targets agree bit for bit with reference.h, because multiplications and additions are never
 // fused. Numbers are dimensionless f32. No function allocates or throws. Any thread may call; on
@@ -19,10 +23,10 @@
 
 namespace pbox::optimizer {
 
-enum class OptimizerKind : uint8_t { kNone, kSgd, kMomentum, kNesterov, kAdam, kAdamW };
+enum class OptimizerKind : uint8_t { kNone, kSgd, kMomentum, kNesterov, kAdam, kAdamW, kAdagrad };
 
 // OptimizerKind values are in [0, kOptimizerKindCount), and index tables.
-inline constexpr size_t kOptimizerKindCount = 6;
+inline constexpr size_t kOptimizerKindCount = 7;
 
 // A job's optimizer. Fields that its kind does not use are ignored. Defaults are torch's.
 struct OptimizerSpec {
@@ -31,7 +35,7 @@ struct OptimizerSpec {
   float momentum = 0.0f;  // kMomentum, kNesterov
   float beta1 = 0.9f;     // kAdam, kAdamW
   float beta2 = 0.999f;
-  float epsilon = 1e-8f;
+  float epsilon = 1e-8f;  // kAdagrad too
   float weight_decay = 0.0f;
 };
 
@@ -48,14 +52,15 @@ struct StepParameters {
 StepParameters step_parameters(const OptimizerSpec& spec, float lr_scale, float weight_decay,
                                float gradient_scale, uint64_t step);
 
-// Returns the f32 of optimizer state per weight: 0 (none, SGD), 1 (momentum, Nesterov) or 2 (Adam,
-// AdamW). The state of a new job is all zero.
+// Returns the f32 of optimizer state per weight: 0 (none, SGD), 1 (momentum, Nesterov, Adagrad) or
+// 2 (Adam, AdamW). The state of a new job is all zero.
 constexpr size_t state_floats_per_element(OptimizerKind kind) {
   switch (kind) {
     case OptimizerKind::kNone:
     case OptimizerKind::kSgd: return 0;
     case OptimizerKind::kMomentum:
-    case OptimizerKind::kNesterov: return 1;
+    case OptimizerKind::kNesterov:
+    case OptimizerKind::kAdagrad: return 1;
     case OptimizerKind::kAdam:
     case OptimizerKind::kAdamW: return 2;
   }
@@ -79,13 +84,15 @@ struct StepCoefficients {
 
 StepCoefficients step_coefficients(const OptimizerSpec& spec, const StepParameters& parameters);
 
-// weights, gradient: [count]. state: [state_floats_per_element][count], first all of the momentum
-// (Adam: the first moment), then all of the second moment; may be null if the optimizer has no
-// state. The arrays do not overlap. The gradient is the sum of the workers', and is not changed.
+// weights, gradient: [count]. state: the momentum (Adam: the first moment; Adagrad: the sum of
+// squares), [count]; Adam's second moment begins `state_stride` floats behind it, at least `count`.
+// May be null if the optimizer has no state. The arrays do not overlap. The gradient is the sum of
+// the workers', and is not changed.
 using StepFunction = void (*)(const StepCoefficients& coefficients, float* weights, float* state,
-                              const float* gradient, size_t count);
+                              size_t state_stride, const float* gradient, size_t count);
 
-// Applies one step to one chunk. Does nothing for kNone.
+// Applies one step to one chunk, whose state is [state_floats_per_element][count]. Does nothing for
+// kNone.
 void step(const OptimizerSpec& spec, const StepParameters& parameters, float* weights, float* state,
           const float* gradient, size_t count);
 

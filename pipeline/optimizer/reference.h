@@ -40,7 +40,13 @@ inline void adam(const StepCoefficients& c, float& weight, float& first, float& 
   weight = c.weight_keep * weight - (c.step_size * first) / denominator;
 }
 
-// Does the same as optimizer.h's step functions.
+inline void adagrad(const StepCoefficients& c, float& weight, float& sum, float gradient) {
+  const float g = effective_gradient(c, weight, gradient);
+  sum += g * g;
+  weight -= (c.step_size * g) / (std::sqrt(sum) + c.epsilon);
+}
+
+// Does the same as optimizer.h's step functions, with a state_stride of `count`.
 inline void step(OptimizerKind kind, const StepCoefficients& c, float* weights, float* state,
                  const float* gradient, size_t count) {
   PBOX_DCHECK((weights != nullptr && gradient != nullptr) || count == 0);
@@ -54,6 +60,7 @@ inline void step(OptimizerKind kind, const StepCoefficients& c, float* weights, 
       case OptimizerKind::kAdamW:
         adam(c, weights[i], state[i], state[count + i], gradient[i]);
         break;
+      case OptimizerKind::kAdagrad: adagrad(c, weights[i], state[i], gradient[i]); break;
     }
   }
 }

@@ -1,11 +1,11 @@
-// The rings between a pipeline and a relay, for a shard whose sums or states go to another box
-// before results are published here. The pipeline has one uplink per such shard. The relay is a
-// thread that talks to the other box. Values are not copied: while the chunk is with the relay, its
-// round stays open and the pipeline does not touch the values.
+// The rings between a pipeline and an uplink lane, for a shard whose sums or states go to another
+// box before results are published here. A lane is a thread that talks to the other box. The shard
+// has one uplink for each lane. Values are not copied: while the chunk is with the lane, its round
+// stays open and the pipeline does not touch the values.
 //
 // Two-level aggregation (PHub's cross-rack reduction: Luo et al., SoCC 2018, section 3.4) sends
-// sums, and the results replace them in place. Replication sends a chunk's state after its round,
-// and the chunk comes back once the backup box has it.
+// sums, and the results come into memory of their own. Replication sends a chunk's state after its
+// round, and the chunk comes back once the backup box has it.
 #pragma once
 
 #include <unistd.h>
@@ -15,17 +15,23 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/check.h"
+#include "base/limits.h"
 #include "base/spsc_ring.h"
 
 namespace pbox::pipeline {
 
 class Uplink {
  public:
+  static constexpr uint32_t kLanesMax = limits::kPipelinesMax;  // uplinks of one shard
+
   struct Sum {
     uint32_t chunk = 0;  // job-local id
-    // The sum of all its elements, or its state as a block (StateLayout::block). Belongs to the
-    // relay until it gives the chunk back.
+    // The sum of all its elements, or its state as a block (StateLayout::block); and where the
+    // result goes, which may be the same place. Both belong to the lane until it gives the chunk
+    // back.
     float* values = nullptr;
+    float* result = nullptr;
   };
 
   // Each chunk is in a ring at most once, so no ring is ever full.
@@ -35,6 +41,11 @@ class Uplink {
     return std::bit_ceil(chunks) * (sizeof(Sum) + sizeof(uint32_t));
   }
 
+  // Returns the most that the rings of kLanesMax uplinks take that share these chunks.
+  static size_t rings_bytes(size_t chunks) {
+    return (kLanesMax + 2 * chunks) * (sizeof(Sum) + sizeof(uint32_t));
+  }
+
   // Pipeline: sends a chunk to the relay, and wakes the relay if it sleeps.
   void send(const Sum& sum) {
     PBOX_CHECK(sums_.push(sum));
@@ -42,14 +53,9 @@ class Uplink {
   }
   // Pipeline: takes the next chunk that the relay has given back. Returns false if there is none.
   bool take(uint32_t& chunk) { return results_.pop(chunk); }
-  // Pipeline, once it has taken a chunk: the number of workers whose gradients are in each result.
-  uint32_t workers() const { return workers_; }
 
   // Relay, before it gives any chunk back. `wake_fd` is an eventfd that the relay owns.
-  void open(uint32_t workers, int wake_fd) {
-    workers_ = workers;
-    wake_fd_.store(wake_fd, std::memory_order_release);
-  }
+  void open(int wake_fd) { wake_fd_.store(wake_fd, std::memory_order_release); }
   // Relay: takes the next sum or state. Returns false if there is none.
   bool next(Sum& sum) { return sums_.pop(sum); }
   // Relay, about to sleep on its wake_fd. Returns false if it must look for work again first.
@@ -74,7 +80,6 @@ class Uplink {
   SpscRing<uint32_t> results_;
   std::atomic<bool> relay_sleeps_{false};
   std::atomic<int> wake_fd_{-1};
-  uint32_t workers_ = 1;
 };
 
 }  // namespace pbox::pipeline

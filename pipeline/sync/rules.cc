@@ -25,7 +25,7 @@ bool blocks(const wire::SyncSpec& spec, const Reader& reader) {
   PBOX_DCHECK(wire::applies_on_arrival(spec.model) && spec.model != SyncModel::kAdaptive);
   PBOX_DCHECK(reader.significance >= 0 && reader.significance <= 1);
   PBOX_DCHECK(reader.round <= reader.fastest && reader.slowest <= reader.fastest + 1);
-  if (reads_cached(spec)) return reader.slowest + spec.staleness <= reader.round;
+  if (waits_for_clock(spec)) return reader.slowest + spec.staleness <= reader.round;
   if (spec.model == SyncModel::kAsp) return false;
   // The lead is -1 once every rank has pushed the round.
   if (reader.round < reader.slowest + spec.staleness) return false;
@@ -42,13 +42,13 @@ bool blocks(const wire::SyncSpec& spec, const Reader& reader) {
 
 uint64_t awaited_clock(const wire::SyncSpec& spec, uint64_t round, uint64_t slowest) {
   PBOX_DCHECK(spec.staleness <= wire::kStalenessMax);
-  if (reads_cached(spec)) return round + 1 < spec.staleness ? 0 : round + 1 - spec.staleness;
+  if (waits_for_clock(spec)) return round + 1 < spec.staleness ? 0 : round + 1 - spec.staleness;
   return spec.release == wire::Release::kLazy ? round + 1 : slowest + 1;
 }
 
 bool releases(const wire::SyncSpec& spec, uint64_t round, uint64_t slowest) {
   PBOX_DCHECK(wire::applies_on_arrival(spec.model));
-  const bool is_soft = !reads_cached(spec) && spec.release == wire::Release::kSoft;
+  const bool is_soft = !waits_for_clock(spec) && spec.release == wire::Release::kSoft;
   return is_soft || slowest >= awaited_clock(spec, round, slowest);
 }
 

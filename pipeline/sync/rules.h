@@ -32,7 +32,8 @@ uint64_t seed_of(std::string_view job);
 // and parts it has. FluentPS draws once per server instead.
 double draw(uint64_t seed, uint32_t rank, uint64_t round);
 
-// Returns true if the read must wait. Cached reads wait if the data is older than the model allows.
+// Returns true if the read must wait. Cached and answered reads wait if the data is older than the
+// model allows.
 bool blocks(const wire::SyncSpec& spec, const Reader& reader);
 
 // Returns the value that V must reach before a parked read of `round` is released. With soft
@@ -47,9 +48,22 @@ bool releases(const wire::SyncSpec& spec, uint64_t round, uint64_t slowest);
 // reads keep their rule, because the workers' copies are made for its staleness.
 bool may_follow(const wire::SyncSpec& former, const wire::SyncSpec& next);
 
-// True if workers read from their own copies. With ESSP they always do.
+// True if workers read from their own copies.
 constexpr bool reads_cached(const wire::SyncSpec& spec) {
-  return spec.model == wire::SyncModel::kEssp || spec.reads == wire::Reads::kCached;
+  return wire::keeps_copies(spec);
+}
+
+// True if a read waits until the data has the clock that the bound on staleness demands. Other
+// reads wait by the reader's lead.
+constexpr bool waits_for_clock(const wire::SyncSpec& spec) {
+  return spec.model == wire::SyncModel::kEssp || spec.reads != wire::Reads::kFresh;
+}
+
+// True if every rank is sent the data whenever the minimum clock advances. Where each push is
+// answered with the data, a rank would have no use for more: what it has read with its last push is
+// at least as new, but for a rank that waits.
+constexpr bool sends_unasked(const wire::SyncSpec& spec) {
+  return spec.model == wire::SyncModel::kEssp && reads_cached(spec);
 }
 
 }  // namespace pbox::sync

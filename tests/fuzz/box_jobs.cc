@@ -40,7 +40,8 @@ wire::SyncSpec read_sync(Input& input, uint32_t workers) {
   if (is_ssp || by_chance || sync.model == SyncModel::kEssp) sync.staleness = choice >> 4 & 3;
   if (by_chance) sync.probability = 0.5f;
   const bool cached = sync.model == SyncModel::kEssp || (is_ssp && (choice & 64) != 0);
-  if (cached) sync.reads = wire::Reads::kCached;
+  const bool is_answered = cached && (choice & 128) != 0;
+  if (cached) sync.reads = is_answered ? wire::Reads::kAnswered : wire::Reads::kCached;
   if ((is_ssp || by_chance) && !cached && (choice & 128) != 0) sync.release = wire::Release::kLazy;
   return sync;
 }

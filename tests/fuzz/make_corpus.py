@@ -194,7 +194,8 @@ def boxes() -> None:
             data += b"\x05\x40\x01\x00\x40\x07\x0b\x03\x14\x0a"
         write("fuzz_box", name, data)
     syncs = {"asp": 0, "ssp": 0x11, "ssp-lazy": 0x91, "ssp-cached": 0x51, "essp": 0x12,
-             "pssp": 3, "pssp-lazy": 0x83, "dpssp": 0x14, "drop": 5, "drop-two": 0x15}
+             "pssp": 3, "pssp-lazy": 0x83, "dpssp": 0x14, "drop": 5, "drop-two": 0x15,
+             "ssp-answered": 0xd1, "essp-answered": 0x92}
     for index, (name, choice) in enumerate(syncs.items()):
         kind = 128 + 2 + 4 * (index % 6) if name != "drop-two" else 128 + 64 + 3
         kind |= 64 if index % 3 == 2 else 0

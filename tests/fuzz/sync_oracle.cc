@@ -37,7 +37,7 @@ SyncOracle::SyncOracle(const JobShape& shape, const std::vector<float>& weights)
       answered_(shape.workers) {}
 
 bool SyncOracle::is_fresh() const {
-  return shape_.sync.model != SyncModel::kEssp && shape_.sync.reads == wire::Reads::kFresh;
+  return shape_.sync.reads != wire::Reads::kCached;
 }
 
 uint64_t SyncOracle::fastest() const {
@@ -51,6 +51,7 @@ uint64_t SyncOracle::fastest() const {
 bool SyncOracle::blocks(uint32_t rank, uint64_t round) const {
   const int64_t k = static_cast<int64_t>(round) - static_cast<int64_t>(oldest_);
   const int64_t s = shape_.sync.staleness;
+  if (shape_.sync.reads == wire::Reads::kAnswered) return k + 1 > s;
   if (shape_.sync.model == SyncModel::kAsp || k < s) return false;
   if (shape_.sync.model == SyncModel::kSsp) return true;
   double probability = static_cast<double>(shape_.sync.probability);
@@ -93,7 +94,11 @@ void SyncOracle::complete_push(uint32_t rank) {
   move_oldest();
   if (!is_fresh() || !blocks(rank, round)) return;
   ++delayed_;
-  parked_[rank] = shape_.sync.release == wire::Release::kLazy ? round : oldest_;
+  if (shape_.sync.reads == wire::Reads::kAnswered) {
+    parked_[rank] = round - shape_.sync.staleness;
+  } else {
+    parked_[rank] = shape_.sync.release == wire::Release::kLazy ? round : oldest_;
+  }
 }
 
 void SyncOracle::somebody_excluded() {

@@ -271,7 +271,7 @@ void WorkerOracle::accepted(const wire::Parsed& result) {
   PBOX_CHECK(header.fragment < chunk.fragments());
   PBOX_CHECK(header.payload_bytes ==
              wire::fragment_length(chunk.bytes, kFragmentBytes, header.fragment));
-  if (worker::caches_reads(sync_)) store(chunk, result);
+  if (wire::keeps_copies(sync_)) store(chunk, result);
   if (reads_cache(chunk)) return finish_if_readable(chunk);
   PBOX_CHECK(tensor.started && !chunk.is_done && !chunk.giving && !gets_no_result(chunk));
   if (is_collective_) PBOX_CHECK(header.timestamp_us == slot(chunk)->shape.digest);

@@ -87,7 +87,7 @@ class WorkerOracle {
   const wire::SyncSpec& sync() const { return sync_; }
   // The chunk's round at hand ends with an acknowledgement, and is read from the copy.
   bool reads_cache(const Chunk& chunk) const {
-    return worker::caches_reads(sync_) && chunk.round > 0;
+    return wire::keeps_copies(sync_) && chunk.round > 0;
   }
   uint32_t epoch() const { return epoch_; }
   uint16_t generation() const { return generation_; }

@@ -15,7 +15,7 @@ enum class Keys { kNone, kAuthenticate, kEncrypt };
 struct Trial {
   pbox_options options{};
   pbox_dtype dtype = PBOX_F32;
-  bool rejoins = false, restores = false, relayed = false, traced = false;
+  bool rejoins = false, restores = false, relayed = false, traced = false, has_table = false;
   bool has_models = false;  // a second tensor has a model of its own
   Keys keys = Keys::kNone;
 
@@ -23,6 +23,8 @@ struct Trial {
 };
 
 inline constexpr uint64_t kElements = 700;
+// Elements of a row of a table, of which every other row is pushed.
+inline constexpr uint32_t kRowElements = 50;
 
 inline bool is_collective(const Trial& trial) {
   return trial.options.mode == PBOX_MODE_COLLECTIVE;
@@ -48,8 +50,28 @@ inline void reduce(const AbiWorker& worker, const Trial& trial,
   require(result == gathered, "the gathered segments are not the sum");
 }
 
+inline void push_rows(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
+                      std::vector<unsigned char>& result) {
+  std::vector<uint64_t> ids;
+  for (uint64_t row = 0; row < kElements / kRowElements; row += 2) ids.push_back(row);
+  const auto rows = encode(trial.dtype, std::vector<float>(ids.size() * kRowElements, value));
+  worker.must(pbox_push_pull_rows(worker.context(), tensor, ids.data(), ids.size(), rows.data(),
+                                  result.data(), nullptr, nullptr));
+  worker.wait(tensor);
+}
+
+// Returns the result of which the pushed elements have this value, and the others 0.
+inline std::vector<unsigned char> result_of(const Trial& trial, float value) {
+  std::vector<float> values(kElements, value);
+  for (uint64_t at = 0; trial.has_table && at < kElements; ++at) {
+    if (at / kRowElements % 2 == 1) values[at] = 0;
+  }
+  return encode(trial.dtype, values);
+}
+
 inline void push(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
                  std::vector<unsigned char>& result) {
+  if (trial.has_table && tensor == 0) return push_rows(worker, trial, tensor, value, result);
   const auto input = encode(trial.dtype, std::vector<float>(kElements, value));
   if (is_collective(trial)) return reduce(worker, trial, input, result);
   worker.push_pull(tensor, input.data(), result.data());

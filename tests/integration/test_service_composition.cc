@@ -80,6 +80,7 @@ constexpr Feature kFeatures[] = {
     {"guard zero", "guard", [](Trial& t) { use_guard(t, PBOX_GUARD_ZERO); }},
     {"restore", "restore", [](Trial& t) { t.restores = true; }, true},
     {"[upstream]", "upstream", [](Trial& t) { t.relayed = true; }},
+    {"tables", "tables", [](Trial& t) { t.has_table = true; }, true},
     {"trace", "trace", [](Trial& t) { t.traced = true; }},
     {"keys", "keys", [](Trial& t) { t.keys = Keys::kAuthenticate; }},
     {"keys that encrypt", "keys", [](Trial& t) { t.keys = Keys::kEncrypt; }},
@@ -147,7 +148,9 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
   const uint32_t tensor =
       is_collective(trial) ? 0 : worker.tensor("tensor", kElements, trial.dtype);
   Beside beside(worker, trial);
-  if (beside.set_model() != PBOX_OK) {
+  const bool is_described =
+      !trial.has_table || pbox_set_tensor_rows(worker.context(), tensor, kRowElements) == PBOX_OK;
+  if (!is_described || beside.set_model() != PBOX_OK) {
     return line.say(std::string("refused ") + pbox_last_error(worker.context()));
   }
   if (optimizes) {
@@ -168,8 +171,7 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
   }
   const float own = gradient_of(plan.rank), both = gradient_of(0) + gradient_of(1);
   const auto expect = [&](float value) {
-    require(result == encode(trial.dtype, std::vector<float>(kElements, value)),
-            "the result is wrong");
+    require(result == result_of(trial, value), "the result is wrong");
   };
   const bool is_restored = !plan.restore.empty();
   if (is_restored) require(worker.statistics().restored_snapshot > 0, "nothing was restored");

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/momentum.h"
 #include "tests/support/mortal_box.h"
 #include "tests/support/sums.h"
 
@@ -81,6 +82,42 @@ TEST_CASE("three levels work, because a box of racks may be a rack itself") {
   require_sums(first, second, {.reduction = PBOX_MEAN});
 }
 
+TEST_CASE(
+    "sums go up by a lane for each pipeline of the upper box, however many a rack's box has") {
+  const auto pipelines = [](Arguments flags, uint32_t count) {
+    flags.push_back("--pipeline.count=" + std::to_string(count));
+    return flags;
+  };
+  for (const uint32_t of_top : {1u, 3u}) {
+    CAPTURE(of_top);
+    Daemon top(pipelines({}, of_top));
+    Daemon first(pipelines(rack_flags(top.control(), 0), 3));
+    Daemon second(pipelines(rack_flags(top.control(), 1), 2));
+    const SumsOptions options{.dtype = PBOX_BF16, .reduction = PBOX_MEAN, .waits = true};
+    auto ranks = start_sums(of_rack(first, 0, options));
+    for (auto& rank : start_sums(of_rack(second, 1, options))) ranks.push_back(std::move(rank));
+    await_joined(ranks);
+    const auto jobs = nlohmann::json::parse(top.get("/api/v1/jobs")).at("jobs");
+    REQUIRE(jobs.size() == 1);
+    CHECK(jobs.at(0).at("part_count") == of_top);
+    CHECK(jobs.at(0).at("parts").size() == of_top);
+    for (auto& rank : ranks) rank.go();
+    CHECK(collect(ranks).failure == "");
+    for (Daemon* box : {&first, &second, &top}) CHECK(box->await_no_jobs(kDeadlineMs));
+  }
+}
+
+TEST_CASE(
+    "the upper box's optimizer steps equal a local oracle's, through one rack and through two") {
+  Daemon top;
+  Daemon first(rack_flags(top.control(), 0)), second(rack_flags(top.control(), 1));
+  CHECK(run_momentum({first.control(), second.control()}) == "");
+  for (Daemon* box : {&first, &second}) CHECK(box->await_no_jobs(kDeadlineMs));
+  Daemon other;
+  Daemon alone(rack_flags(other.control(), 0, 1));
+  CHECK(run_momentum(alone.control()) == "");
+}
+
 TEST_CASE("a job shows its upstream box, and its racks show as ranks of the upper box") {
   Daemon top;
   Daemon first(rack_flags(top.control(), 0)), second(rack_flags(top.control(), 1));
@@ -130,9 +167,10 @@ TEST_CASE("a job that cannot be relayed is refused with the reason") {
     worker.tensor("tensor", 1'000);
     pbox_optimizer_options sgd;
     pbox_optimizer_options_init(&sgd, PBOX_SGD);
+    sgd.max_grad_norm = 1;
     worker.must(pbox_set_optimizer(worker.context(), &sgd));
     require_contains(worker.must_be(PBOX_INVALID_ARGUMENT, pbox_join(worker.context())),
-                     "mode optimize cannot be used here");
+                     "max_grad_norm, skip_nonfinite and guard reject cannot be used here");
   });
   CHECK(rank.finish() == "");
   CHECK_THAT(refusal(

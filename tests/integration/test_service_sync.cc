@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "pipeline/optimizer/reference.h"
 #include "tests/support/daemon.h"
 #include "tests/support/worker_process.h"
 
@@ -50,6 +51,18 @@ struct Model {
   bool keeps_copy() const { return sync == PBOX_SYNC_ESSP || reads == PBOX_READS_CACHED; }
 };
 
+void adjust(const Model& model, pbox_options& options) {
+  options.mode = PBOX_MODE_OPTIMIZE;
+  options.reduction = PBOX_SUM;
+  options.recovery = PBOX_RECOVERY_NONE;
+  options.sync = model.sync;
+  options.staleness = model.staleness;
+  options.sync_probability = model.probability;
+  options.release = model.release;
+  options.reads = model.reads;
+  options.quorum = model.quorum;
+}
+
 // A joined rank of a job with one tensor whose weights start at 0; the box runs plain SGD with
 // learning rate 1.
 class Rank {
@@ -80,18 +93,6 @@ class Rank {
   const AbiWorker& worker() const { return worker_; }
 
  private:
-  static void adjust(const Model& model, pbox_options& options) {
-    options.mode = PBOX_MODE_OPTIMIZE;
-    options.reduction = PBOX_SUM;
-    options.recovery = PBOX_RECOVERY_NONE;
-    options.sync = model.sync;
-    options.staleness = model.staleness;
-    options.sync_probability = model.probability;
-    options.release = model.release;
-    options.reads = model.reads;
-    options.quorum = model.quorum;
-  }
-
   void check(const Model& model, uint32_t iteration) const {
     const auto [least, most] = std::minmax_element(weights_.begin(), weights_.end());
     for (const float weight : {*least, *most}) {
@@ -126,6 +127,76 @@ void check_statistics(const Model& model, const pbox_statistics& statistics) {
           "a read was staler than the bound");
   require((statistics.shadow_bytes >= kElements * sizeof(float)) == model.keeps_copy(), "memory");
   require(model.sync == PBOX_SYNC_DROP || statistics.dropped_rounds == 0, "rounds were dropped");
+}
+
+constexpr float kRate = 0.0625f;
+constexpr float kDecay = 0.125f;
+
+pbox_optimizer_options optimizer_of(pbox_optimizer kind) {
+  pbox_optimizer_options options;
+  pbox_optimizer_options_init(&options, kind);
+  options.learning_rate = kRate;
+  options.weight_decay = kDecay;
+  options.momentum = 0.5f;
+  return options;
+}
+
+// Returns what a weight of 1 is after n updates by a gradient of 1, for n in [0, most]. All ranks
+// push the same gradient, so nothing depends on their order.
+std::vector<float> weights_by_updates(pbox_optimizer kind, uint32_t most) {
+  const pbox_optimizer_options chosen = optimizer_of(kind);
+  const optimizer::OptimizerSpec spec{.kind = static_cast<optimizer::OptimizerKind>(kind),
+                                      .learning_rate = chosen.learning_rate,
+                                      .momentum = chosen.momentum,
+                                      .beta1 = chosen.beta1,
+                                      .beta2 = chosen.beta2,
+                                      .epsilon = chosen.epsilon,
+                                      .weight_decay = chosen.weight_decay};
+  std::vector<float> weights = {1};
+  std::vector<float> state(optimizer::state_floats_per_element(spec.kind));
+  const float gradient = 1;
+  for (uint32_t update = 1; update <= most; ++update) {
+    float weight = weights.back();
+    const auto parameters = optimizer::step_parameters(spec, 1, spec.weight_decay, 1, update);
+    optimizer::reference::step(spec.kind, optimizer::step_coefficients(spec, parameters), &weight,
+                               state.data(), &gradient, 1);
+    weights.push_back(weight);
+  }
+  return weights;
+}
+
+// A rank that pushes gradients of 1 and finds in each read the updates that the model promises.
+void train_with(const std::string& box, const Model& model, pbox_optimizer kind, uint32_t rank) {
+  AbiWorker worker({.box = box,
+                    .job = model.name + std::to_string(kind),
+                    .rank = rank,
+                    .world_size = kWorkers,
+                    .adjust = [&](auto& options) { adjust(model, options); }});
+  worker.tensor("weights", kElements);
+  const pbox_optimizer_options chosen = optimizer_of(kind);
+  worker.must(pbox_set_optimizer(worker.context(), &chosen));
+  worker.join();
+  std::vector<float> weights(kElements, 1.0f);
+  worker.must(pbox_init_weights(worker.context(), 0, weights.data(), nullptr, nullptr));
+  worker.wait(0);
+  const std::vector<float> expected = weights_by_updates(kind, kWorkers * kIterations);
+  const std::vector<float> gradient(kElements, 1.0f);
+  for (uint32_t iteration = 1; iteration <= kIterations; ++iteration) {
+    if (rank + 1 == kWorkers) usleep(kSlowUs);
+    worker.push_pull(0, gradient.data(), weights.data());
+    worker.wait(0);
+    const uint32_t others = iteration - std::min(iteration, model.staleness);
+    const auto first = expected.begin() + iteration + (kWorkers - 1) * others;
+    const auto last = expected.begin() + iteration + (kWorkers - 1) * kIterations + 1;
+    for (const float weight : weights) {
+      require(std::find(first, last, weight) != last,
+              "rank " + std::to_string(rank) + " reads " + std::to_string(weight) +
+                  " after its iteration " + std::to_string(iteration));
+    }
+  }
+  require(worker.statistics().shadow_bytes == 0, "a copy is kept");
+  worker.must(pbox_barrier(worker.context(), 0));
+  worker.leave();
 }
 
 }  // namespace
@@ -213,6 +284,26 @@ TEST_CASE("ranks of different speed train under every model and read what the mo
     for (auto& worker : workers) CHECK(worker.finish() == "");
   }
   CHECK(daemon.await_no_jobs(kDeadlineMs));
+}
+
+TEST_CASE("ESSP and cached reads go with every optimizer, and reads hold the rank's own updates") {
+  const Model models[] = {
+      {.name = "cached", .sync = PBOX_SYNC_SSP, .staleness = 2, .reads = PBOX_READS_CACHED},
+      {.name = "essp", .sync = PBOX_SYNC_ESSP, .staleness = 2},
+      {.name = "strict", .sync = PBOX_SYNC_ESSP},
+  };
+  Daemon daemon;
+  for (const Model& model : models) {
+    for (const pbox_optimizer kind :
+         {PBOX_SGD, PBOX_MOMENTUM, PBOX_NESTEROV, PBOX_ADAM, PBOX_ADAMW}) {
+      INFO(model.name << " with optimizer " << kind);
+      std::vector<WorkerProcess> workers;
+      for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+        workers.emplace_back([&, rank](Line&) { train_with(daemon.control(), model, kind, rank); });
+      }
+      for (auto& worker : workers) CHECK(worker.finish() == "");
+    }
+  }
 }
 
 TEST_CASE("a rank that is held back for too long learns which rank is the slowest") {

@@ -22,12 +22,14 @@ class Application {
   // UINT64_MAX if none is due before an operation completes.
   virtual uint64_t start_due(worker::Membership& membership, uint64_t now_ns,
                              uint64_t rack_now_ns) = 0;
-  virtual void completed(uint32_t tensor, uint64_t now_ns) = 0;
+  virtual void completed(uint32_t tensor, const worker::Exchange& exchange, uint64_t now_ns) = 0;
   // For a new process in a job that has begun: sets the round in which each tensor continues.
   virtual void resume(const worker::Exchange& exchange, uint64_t now_ns) = 0;
 
   // True once this rank's rounds are done, and those of the ranks that need it to continue.
   virtual bool done() const = 0;
+  // The priority that the tensor's last operation was started with.
+  virtual int32_t priority(uint32_t tensor) const = 0;
   // Number of operations of which the box dropped some part; nothing once they are no longer
   // counted.
   virtual std::optional<uint64_t> operations_dropped() const = 0;

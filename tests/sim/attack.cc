@@ -54,7 +54,7 @@ uint64_t Member::attack(uint64_t draw, Forger& forger, uint32_t bursts) {
   if (membership_ == nullptr || over_ || lanes_.empty()) return 0;
   if (membership_->phase() != Phase::kRunning) return 0;
   const auto index = static_cast<uint32_t>(draw % lanes_.size());
-  const uint64_t now_ns = thread_.now_ns();
+  const uint64_t now_ns = thread().now_ns();
   worker::Exchange& exchange = *membership_->exchange();
   const size_t unsent = exchange.to_send(index, now_ns).size();
   const worker::Statistics before = exchange.statistics();

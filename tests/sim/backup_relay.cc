@@ -15,7 +15,8 @@ constexpr uint32_t kRanges = 4'000;
 
 std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box, uint32_t number,
                                                   const std::string& address,
-                                                  const control::RelaySpec& spec) {
+                                                  const control::RelaySpec& spec,
+                                                  std::shared_ptr<worker::SendPaths> paths) {
   worker::MembershipOptions options;
   options.job = spec.job;
   options.box = address;
@@ -26,6 +27,7 @@ std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box, 
   options.delivery = wire::Delivery::kPull;
   options.numerics = spec.numerics;
   options.is_backup = spec.is_backup;
+  options.paths = std::move(paths);
   options.incarnation = uint64_t{box} << 32 | number;
   options.seed = rack.options.seed * 77 + options.incarnation;
   std::vector<worker::TensorSpec> tensors;
@@ -44,14 +46,14 @@ std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box, 
 BackupMember::BackupMember(Rack& rack, HostId box, uint32_t number, const std::string& address,
                            control::RelaySpec spec, std::function<void(Status)> tell)
     : Member(rack,
-             {.host = client_of(rack.options, box),
+             {.process = std::make_shared<Process>(rack, client_of(rack.options, box)),
               .first_port = static_cast<uint16_t>(kFirstPort + kPortsEach * (number % kRanges))}),
       box_(box),
       spec_(std::move(spec)),
       address_(address),
       tell_(std::move(tell)),
       lane_of_(spec_.chunks.size()) {
-  begin(membership_of(rack, box, number, address, spec_));
+  begin(membership_of(rack, box, number, address, spec_, process_->paths()));
 }
 
 std::string BackupMember::who() const {
@@ -61,15 +63,15 @@ std::string BackupMember::who() const {
 void BackupMember::seed(std::vector<std::vector<float>> values) {
   seeds_ = std::move(values);
   seeds_started_ = false;
-  thread_.wake_soon();
+  thread().wake_soon();
 }
 
 void BackupMember::run(std::vector<control::RelayLane> lanes) {
   lanes_ = std::move(lanes);
   for (const control::RelayLane& lane : lanes_) {
-    lane.uplink->open(static_cast<uint32_t>(all_workers_), -1);
+    lane.uplink->open(-1);
   }
-  thread_.wake_soon();
+  thread().wake_soon();
 }
 
 control::RelayView BackupMember::view() const {
@@ -105,7 +107,7 @@ void BackupMember::crash() {
   if (!over_) forget();
 }
 
-uint64_t BackupMember::run(worker::Exchange& exchange, uint64_t now_ns, bool& busy) {
+uint64_t BackupMember::start_operations(uint64_t /*now_ns*/) {
   if (!std::exchange(counts_workers_, true)) {
     own_workers_ = static_cast<float>(spec_.workers);
     membership_->start({.tensor = kWorkersTensor,
@@ -114,12 +116,13 @@ uint64_t BackupMember::run(worker::Exchange& exchange, uint64_t now_ns, bool& bu
   }
   if (is_joined_) start_seeds();
   start_sums();
-  busy = exchange_packets(now_ns);
-  for (const uint32_t tensor : exchange.take_completed()) {
-    completed(tensor);
-    busy = true;
-  }
-  return busy ? UINT64_MAX : exchange.next_deadline_ns();
+  return UINT64_MAX;
+}
+
+bool BackupMember::complete_operations(worker::Exchange& exchange, uint64_t /*now_ns*/) {
+  const auto done = exchange.take_completed();
+  for (const uint32_t tensor : done) completed(tensor);
+  return !done.empty();
 }
 
 // The result overwrites `values`.

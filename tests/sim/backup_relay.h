@@ -28,7 +28,7 @@ class BackupMember final : public Member {
 
   // Called when a pipeline may have chunks for the relay.
   void wake() {
-    if (!lanes_.empty()) thread_.wake_soon();
+    if (!lanes_.empty()) thread().wake_soon();
   }
   // The primary's process has died.
   void crash();
@@ -37,7 +37,8 @@ class BackupMember final : public Member {
   static constexpr uint32_t kWorkersTensor = 0;
 
   std::string who() const override;
-  uint64_t run(worker::Exchange& exchange, uint64_t now_ns, bool& busy) override;
+  uint64_t start_operations(uint64_t now_ns) override;
+  bool complete_operations(worker::Exchange& exchange, uint64_t now_ns) override;
   void end_if_over() override;
   void start(uint32_t chunk, float* values);
   void start_seeds();

@@ -102,6 +102,9 @@ void Box::start() {
       pipeline.port->set_watch([this, index](const nic::TxPacket& packet) {
         checker_->sent(index, *pipelines_[index].port, packet);
       });
+      pipeline.port->set_burst_watch([this, index](const auto& packets, size_t taken) {
+        checker_->offered(index, packets, taken);
+      });
     }
     pipeline.engine = std::make_unique<pipeline::Engine>(
         pipeline::EngineOptions{.pipeline_index = index,
@@ -229,7 +232,7 @@ void Box::turn_control() {
 
 bool Box::on_accept(ConnectionId id, HostId from) {
   if (!up()) return false;
-  peers_[id] = from;
+  peers_[id] = {.host = from};
   open_keys(id);
   constexpr HostId kControlNetwork = 0x8000;
   const HostId seen = rack_.options.has_control_network ? from | kControlNetwork : from;
@@ -238,6 +241,7 @@ bool Box::on_accept(ConnectionId id, HostId from) {
 }
 
 void Box::on_control_message(ConnectionId id, const std::string& body) {
+  note_part(id, body);
   hears_from_ = id;
   registry_->on_message(id, body, control_thread_.now_ns());
   flush();
@@ -339,13 +343,25 @@ bool Box::has_part(const std::string& job, uint32_t part) const {
 }
 
 bool Box::is_box(ConnectionId id) const {
-  return peers_.at(id) >= client_of(rack_.options, 0);
+  return peers_.at(id).host >= client_of(rack_.options, 0);
+}
+
+// A worker of a job in several parts says on each connection which part it joins.
+void Box::note_part(ConnectionId id, const std::string& body) {
+  const auto peer = peers_.find(id);
+  if (peer == peers_.end() || is_box(id) || job_of(id).options.parts == 1) return;
+  proto::WorkerMessage message;
+  if (message.ParseFromString(body) && message.has_join()) {
+    peer->second.part = message.join().part();
+  }
 }
 
 JobModel& Box::job_of(ConnectionId id) {
-  const HostId worker = peers_.at(id);
+  const Peer& worker = peers_.at(id);
   const auto job = std::find_if(rack_.jobs.begin(), rack_.jobs.end(), [&](const auto& model) {
-    return worker >= model->first_host && worker < model->first_host + model->options.workers;
+    return worker.host >= model->first_host &&
+           worker.host < model->first_host + model->options.workers &&
+           worker.part == model->options.part;
   });
   return **job;
 }
@@ -384,9 +400,23 @@ void Box::note_epoch(uint32_t epoch, uint32_t job) {
           [&] { return "epoch " + std::to_string(epoch) + " was assigned before"; });
 }
 
+// An elastic job begins with enough ranks. Only a job that begins anew has no rounds.
+void Box::note_begin(JobModel& job, const proto::Session& session) {
+  if (!job.options.is_elastic() || session.epoch() == job.epoch) return;
+  job.epoch = session.epoch();
+  if (session.has_rounds()) return;
+  job.begin_run();
+  const uint32_t present = job.options.workers - static_cast<uint32_t>(session.absent_ranks_size());
+  require(present >= job.options.workers_min, [&] {
+    return "elastic: " + job.title + " begins with " + std::to_string(present) + " ranks, " +
+           std::to_string(job.options.workers_min) + " are needed";
+  });
+}
+
 void Box::learn_session(ConnectionId id, const proto::Session& session) {
   JobModel& job = job_of(id);
   note_epoch(session.epoch(), job.index);
+  note_begin(job, session);
   for (int index = 0; checker_ && index < session.pipelines_size(); ++index) {
     checker_->named(static_cast<uint32_t>(index), session.pipelines(index).spi(), job);
   }
@@ -439,7 +469,7 @@ void Box::pause(uint64_t length_ns) {
   control_thread_.pause(length_ns);
   if (cluster_) cluster_->store().cut_off(rack_.queue.now_ns() + length_ns, true);
   for (Pipeline& pipeline : pipelines_) pipeline.thread->pause(length_ns);
-  for (auto& relay : relays_) relay->pause_thread(length_ns);
+  for (auto& relay : relays_) relay->process().thread().pause(length_ns);
 }
 
 void Box::pause_pipeline(uint32_t index, uint64_t length_ns) {
@@ -449,7 +479,7 @@ void Box::pause_pipeline(uint32_t index, uint64_t length_ns) {
 void Box::jump(uint64_t ahead_ns) {
   control_thread_.jump(ahead_ns);
   for (Pipeline& pipeline : pipelines_) pipeline.thread->jump(ahead_ns);
-  for (auto& relay : relays_) relay->jump(ahead_ns);
+  for (auto& relay : relays_) relay->process().thread().jump(ahead_ns);
 }
 
 void Box::set_small_ring(uint32_t index, bool small) {

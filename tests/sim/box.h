@@ -134,6 +134,7 @@ class Box final : public ControlEnd,
   void flush();
   void carry_out(const control::Action& action);
   bool is_box(ConnectionId id) const;  // the other end is a box, not a worker
+  void note_part(ConnectionId id, const std::string& body);
   JobModel& job_of(ConnectionId id);
   // Notes that the epoch was assigned to a job, or (kOfCopies) to a backup copy. No epoch may be
   // assigned twice.
@@ -149,6 +150,7 @@ class Box final : public ControlEnd,
   void check_handed_back(const JobModel& job) const;
   // The part map that this box knows gives it the part that it runs.
   void check_place(const std::string& job, uint32_t part) const;
+  static void note_begin(JobModel& job, const proto::Session& session);
   void learn_session(ConnectionId id, const proto::Session& session);
   control::RegistryOptions registry_options();
 
@@ -170,7 +172,11 @@ class Box final : public ControlEnd,
   uint64_t starts_ = 0;
   // Over all starts of the box: the job and the start to which each epoch was assigned.
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> epochs_given_;
-  std::map<ConnectionId, HostId> peers_;
+  struct Peer {
+    HostId host = 0;
+    uint32_t part = 0;  // of its job, as its JOIN says
+  };
+  std::map<ConnectionId, Peer> peers_;
   std::map<ConnectionId, std::unique_ptr<seal::SessionKeys>> session_keys_;
   ConnectionId hears_from_ = 0;  // connection whose message is being handled; 0: none
   std::map<ConnectionId, Question> questions_;

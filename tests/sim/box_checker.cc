@@ -43,6 +43,7 @@ void BoxChecker::installed(uint32_t pipeline, pipeline::JobShard& shard) {
     entry.copies.push_back(chunk.copy_rank != pipeline::kNoRank);
   }
   pipelines_[pipeline].shards.push_back(std::move(entry));
+  pipelines_[pipeline].egress.add(shard);
 }
 
 uint64_t BoxChecker::bytes_on(uint32_t pipeline) const {
@@ -74,6 +75,7 @@ void BoxChecker::removed(uint32_t pipeline, const pipeline::JobShard& shard) {
   }
   std::erase_if(pipelines_[pipeline].shards,
                 [&](const Shard& entry) { return entry.shard == &shard; });
+  pipelines_[pipeline].egress.remove(shard);
 }
 
 void BoxChecker::named(uint32_t pipeline, uint32_t spi, JobModel& job) {
@@ -82,6 +84,7 @@ void BoxChecker::named(uint32_t pipeline, uint32_t spi, JobModel& job) {
       if (session.spi != spi) continue;
       entry.job = &job;
       rack_.cluster.note_draw_seed(job, entry.shard->draw_seed);
+      pipelines_[pipeline].egress.name(*entry.shard, job);
     }
     if (entry.job == &job && job.options.is_relaxed() && !entry.replay) {
       entry.replay = std::make_unique<SyncReplay>(*entry.shard, job);
@@ -101,7 +104,7 @@ BoxChecker::Tally BoxChecker::tally(const pipeline::Engine& engine) {
 uint64_t BoxChecker::hash(const Pipeline& pipeline) {
   uint64_t hash = 0;
   for (const Shard& entry : pipeline.shards) {
-    if (entry.shard->uplink) continue;  // results from the backup box change it too
+    if (entry.shard->has_uplinks()) continue;  // results from the backup box change it too
     for (const auto& session : entry.shard->sessions()) {
       hash = crc_of(hash, &session.endpoint, sizeof(session.endpoint));
       hash = crc_of(hash, &session.newest_packet_number, sizeof(session.newest_packet_number));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pipeline/engine.h"
+#include "tests/sim/egress_check.h"
 #include "tests/sim/rack.h"
 #include "tests/sim/sync_replay.h"
 
@@ -34,6 +35,9 @@ class BoxChecker {
   void before_turn(uint32_t pipeline, const pipeline::Engine& engine, bool damaged);
   // A packet is being sent; `port` still holds the packets that the turn has received.
   void sent(uint32_t pipeline, const SimPort& port, const nic::TxPacket& packet);
+  void offered(uint32_t pipeline, std::span<const nic::TxPacket> packets, size_t taken) {
+    pipelines_[pipeline].egress.offered(packets, taken);
+  }
   void after_turn(uint32_t pipeline, const pipeline::Engine& engine, const SimPort& port,
                   bool commanded);
   // Returns a hash of all that an accepted packet can change on a pipeline.
@@ -54,6 +58,7 @@ class BoxChecker {
   };
   struct Pipeline {
     std::vector<Shard> shards;
+    EgressCheck egress;
     Tally before;
     bool damaged = false;
     bool replayed = false;  // this turn's packets have been replayed

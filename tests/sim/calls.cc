@@ -111,7 +111,7 @@ void Calls::check(uint32_t number) const {
   }
 }
 
-void Calls::completed(uint32_t slot, uint64_t now_ns) {
+void Calls::completed(uint32_t slot, const worker::Exchange& /*exchange*/, uint64_t now_ns) {
   const auto ended = collectives_.complete(slot);
   if (!ended) return;
   const auto number = static_cast<uint32_t>(ended->operation);

@@ -17,10 +17,11 @@ class Calls final : public Application {
 
   uint64_t start_due(worker::Membership& membership, uint64_t now_ns,
                      uint64_t rack_now_ns) override;
-  void completed(uint32_t slot, uint64_t now_ns) override;
+  void completed(uint32_t slot, const worker::Exchange& exchange, uint64_t now_ns) override;
   // A job of collectives takes no new process in a lost one's place.
   void resume(const worker::Exchange& exchange, uint64_t now_ns) override;
   bool done() const override { return rounds_completed_ == calls_.size(); }
+  int32_t priority(uint32_t /*slot*/) const override { return 0; }
   std::optional<uint64_t> operations_dropped() const override { return std::nullopt; }
   uint64_t rounds_completed() const override { return rounds_completed_; }
   uint64_t oldest_start_ns() const override;

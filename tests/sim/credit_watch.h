@@ -143,7 +143,7 @@ class CreditWatch {
     const uint64_t all =
         wire::full_mask(wire::fragment_count(chunk.bytes, session_.fragment_bytes));
     if (header.type() == wire::PacketType::kResult && answers(chunk, header)) {
-      chunk.result_mask |= uint64_t{1} << header.fragment;
+      chunk.result_mask |= covered(parsed);
       // Its label says that the box has applied this fragment of the push.
       if (reads_cached(chunk)) chunk.received_mask |= uint64_t{1} << header.fragment;
       if (chunk.result_mask == all) finish(header.chunk);
@@ -163,6 +163,14 @@ class CreditWatch {
       chunk.waits = waits;
       if (waits || is_done) leave(chunk);
     }
+  }
+
+  // The fragments that a RESULT covers, as bits.
+  static uint64_t covered(const wire::Parsed& parsed) {
+    const wire::Header& header = parsed.header;
+    wire::RowsHead head{.fragments = 1};
+    if ((header.flags & wire::flag::kRows) != 0) std::memcpy(&head, parsed.payload, sizeof(head));
+    return wire::full_mask(head.fragments) << header.fragment;
   }
 
   static wire::StatusPayload status_of(const wire::Parsed& parsed) {

@@ -48,6 +48,9 @@ uint64_t draw_begin(Draw& draw, const Options& options);
 // of these a rank's calls are not those of the others.
 void draw_collectives(uint64_t seed, Options& options);
 
+// options_elastic.cc, with a generator of its own: in some seeds makes some jobs elastic.
+void draw_elastic(uint64_t seed, Options& options);
+
 // options_cluster.cc. Each uses a generator of its own, so that the other draws of the rack do not
 // depend on it.
 // Draws more boxes, and jobs that move between them while the boxes' views of the map differ.
@@ -55,6 +58,8 @@ void draw_moves(uint64_t seed, Options& options);
 // In some seeds boxes have about as much room as a job or two need, or less.
 // Draws models of tensors, and changes of models, for relaxed jobs.
 void draw_tensor_models(uint64_t seed, Options& options);
+// Jobs are divided into parts by now: each knows whether a tensor of another one is relaxed.
+void note_relaxed_parts(Options& options);
 void draw_room(uint64_t seed, Options& options);
 // Divides jobs of a cluster into parts, with tensors of their own. Their ranks are separate hosts.
 void draw_parts(uint64_t seed, Options& options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "base/rng.h"
@@ -57,7 +58,24 @@ std::vector<uint8_t> Gradients::draw_digits(uint64_t stream, uint32_t tensor,
     }
   }
   digits.resize(elements);
+  leave_rows_out(stream, tensor, round, digits);
   return digits;
+}
+
+// A rank pushes all rows of a table in some rounds, none or few in others.
+void Gradients::leave_rows_out(uint64_t stream, uint32_t tensor, uint32_t round,
+                               std::vector<uint8_t>& digits) const {
+  const uint32_t row_elements = options_.tensors[tensor].row_elements;
+  if (row_elements == 0 || round == 0) return;
+  Rng rng(stream ^ 0x9e3779b97f4a7c15ull);
+  constexpr uint64_t kPushed[] = {0, 1, 8, 60, 64};  // number of pushed rows in 64
+  const uint64_t pushed = kPushed[rng.below(std::size(kPushed))];
+  for (size_t first = 0; first < digits.size(); first += row_elements) {
+    if (rng.below(64) < pushed) continue;
+    const size_t end = std::min(digits.size(), first + row_elements);
+    std::fill(digits.begin() + static_cast<ptrdiff_t>(first),
+              digits.begin() + static_cast<ptrdiff_t>(end), uint8_t{0});
+  }
 }
 
 float unsound_value(const wire::GuardSpec& guard, uint64_t element) {
@@ -79,7 +97,8 @@ void Gradients::fill(uint32_t rank, uint32_t process, uint32_t tensor, uint32_t 
     values[element] = static_cast<float>(uint32_t{own[element]} << shift);
   }
   for (uint32_t element = 0; element < elements; ++element) {
-    if (own[element] == 0) values[element] = unsound_value(options_.guard, element);
+    const bool is_unsound = own[element] == 0 && options_.tensors[tensor].row_elements == 0;
+    if (is_unsound) values[element] = unsound_value(options_.guard, element);
   }
   if (rejected_ && rejected_->rank == rank && rejected_->tensor == tensor &&
       rejected_->round == round) {

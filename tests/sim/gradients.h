@@ -2,7 +2,8 @@
 // in 1..3, drawn from rank, process, tensor, round and position, shifted to three bits that belong
 // to its rank alone. A rank that counts twice shows as a digit that nobody pushed. A new process of
 // a rank computes other gradients, as it may in training.
-// Where a job's ranks push unsound values too, such an element counts as the digit 0.
+// Where a job's ranks push unsound values too, such an element counts as the digit 0. So do the
+// elements of a table's row that a rank does not push.
 // Sums of whole numbers below 2^24 are exact in f32 in any order. The same holds for types of two
 // bytes below 2^11 (f16) and 2^8 (bf16).
 #pragma once
@@ -30,7 +31,8 @@ class Gradients {
   Gradients(uint64_t seed, uint32_t job, const JobOptions& options);
 
   // Returns a rank's part of the sum, by element of the tensor. 0: the rank pushes an unsound
-  // value. `process` counts the rank's processes, from 0. Valid until the next call.
+  // value, or does not push the table's row. `process` counts the rank's processes, from 0. Valid
+  // until the next call.
   std::span<const uint8_t> digits(uint32_t rank, uint32_t process, uint32_t tensor,
                                   uint32_t round) const;
   // Fills in the tensor that the rank pushes, in wire format. Round 0 of a job in optimize mode is
@@ -57,6 +59,8 @@ class Gradients {
 
  private:
   std::vector<uint8_t> draw_digits(uint64_t stream, uint32_t tensor, uint32_t round) const;
+  void leave_rows_out(uint64_t stream, uint32_t tensor, uint32_t round,
+                      std::vector<uint8_t>& digits) const;
 
   uint64_t stream_;
   const JobOptions& options_;

@@ -38,6 +38,9 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
   right_.resize(chunks.size());
   if (options.is_collective) collectives.emplace(seed, index, options);
   may_fail = options.rogue || rejected();
+  for (uint32_t rank = 0; options.is_elastic() && rank < options.workers; ++rank) {
+    awaited.insert(rank);
+  }
 }
 
 std::optional<JobModel::Push> JobModel::rejected() const {
@@ -104,7 +107,7 @@ std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t
       std::memcmp(right.bytes.data(), bytes, size) == 0) {
     return std::nullopt;
   }
-  uint32_t in_all = ~0u;
+  uint32_t in_all = ~0u, contributors = options.workers;
   const uint32_t fragment_elements = fragment_bytes_ / element_bytes();
   for (uint32_t first = 0; first < chunk.elements; first += fragment_elements) {
     const uint32_t count = std::min(fragment_elements, chunk.elements - first);
@@ -114,8 +117,12 @@ std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t
              " on are not a sum that contains all ranks of mask " + std::to_string(ranks);
     }
     in_all &= *found;
+    contributors = std::min(contributors, static_cast<uint32_t>(std::popcount(*found)));
   }
-  right = {.round = round, .ranks = in_all, .bytes = {bytes, bytes + size}};
+  right = {.round = round,
+           .ranks = in_all,
+           .contributors = contributors,
+           .bytes = {bytes, bytes + size}};
   return std::nullopt;
 }
 
@@ -232,6 +239,10 @@ std::optional<std::string> JobModel::read(uint32_t rank, uint32_t id, uint32_t r
     if (what) return "elements from " + std::to_string(first) + " on: " + *what;
   }
   return std::nullopt;
+}
+
+void JobModel::begin_run() {
+  for (auto& rounds : consumed_) rounds.clear();
 }
 
 void JobModel::forget(uint32_t rank) {

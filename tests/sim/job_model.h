@@ -42,6 +42,13 @@ struct JobModel {
   std::optional<std::string> consume(uint32_t rank, uint32_t chunk, uint32_t round,
                                      const std::byte* bytes);
   void forget(uint32_t rank);
+  // The job has begun anew: rounds are counted from 0, and nobody has consumed any.
+  void begin_run();
+  // Returns the number of ranks in that part of a result which has the fewest. The result was found
+  // right just now, in a job that may lack ranks.
+  uint32_t contributors(uint32_t chunk, uint32_t round) const {
+    return right_[chunk][round & 1].contributors;
+  }
   // A rank is asked to give back these chunks' results of the open rounds, because a box has lost
   // their state. The loss must have had a cause.
   void give_back(std::span<const uint32_t> give, std::span<const uint32_t> open_rounds);
@@ -96,6 +103,8 @@ struct JobModel {
   bool is_ending = false;   // a rank has left, or has failed for good
   // The job's box was lost, or seemed lost to another box that asked it for the job's state.
   bool may_lose_state = false;
+  std::set<uint32_t> awaited;  // ranks of an elastic job that have not been in yet
+  uint32_t epoch = 0;          // the newest of an elastic job
   std::set<uint32_t> at_barrier;
   std::set<uint32_t> done;  // ranks that may leave, or have failed for good
 
@@ -122,7 +131,8 @@ struct JobModel {
   // ranks compare the same bytes time and again.
   struct Right {
     uint32_t round = 0;
-    uint32_t ranks = 0;  // in each of its fragments
+    uint32_t ranks = 0;         // in each of its fragments
+    uint32_t contributors = 0;  // number of ranks in the fragment that has the fewest
     std::vector<std::byte> bytes = {};
   };
   std::vector<std::array<Right, 2>> right_;

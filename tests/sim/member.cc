@@ -15,9 +15,6 @@
 namespace pbox::sim {
 namespace {
 
-constexpr uint64_t kTurnNs = 2'000;
-constexpr uint64_t kSlowTurnNs = 200'000;
-
 std::string describe(const wire::Header& header) {
   char text[96];
   std::snprintf(text, sizeof(text), "type %u epoch %u generation %u chunk %u round %u fragment %u",
@@ -48,16 +45,17 @@ std::string describe(const Message& message) {
 
 }  // namespace
 
-Member::Member(Rack& rack, const Place& place)
+Member::Member(Rack& rack, Place place)
     : rack_(rack),
-      host_(place.host),
-      thread_(rack.queue, [this] { turn(); }),
+      process_(std::move(place.process)),
       first_port_(place.first_port),
-      path_mtu_(place.path_mtu) {}
+      path_mtu_(place.path_mtu) {
+  process_->add(*this);
+}
 
 void Member::begin(std::unique_ptr<worker::Membership> membership) {
   membership_ = std::move(membership);
-  membership_->begin(thread_.now_ns());
+  membership_->begin(thread().now_ns());
   perform();
 }
 
@@ -69,28 +67,47 @@ void Member::forget() {
 }
 
 void Member::hang_up() {
-  if (connection_ != 0) rack_.control.close(std::exchange(connection_, 0), host_);
+  if (connection_ != 0) rack_.control.close(std::exchange(connection_, 0), host());
 }
 
-void Member::turn() {
-  if (membership_ == nullptr || over_) return;
-  const uint64_t now_ns = thread_.now_ns();
+std::span<const worker::SendTurns::Lane> Member::begin_turn(size_t part, uint64_t now_ns) {
+  exchanges_ = has_received_ = is_busy_ = false;
+  operations_due_ns_ = UINT64_MAX;
+  to_send_.clear();
+  if (membership_ == nullptr || over_) return {};
   membership_->on_time(now_ns);
+  exchanges_ = membership_->phase() == worker::Membership::Phase::kRunning;
+  if (!exchanges_) return {};
+  operations_due_ns_ = start_operations(now_ns);
+  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    has_received_ = receive(lanes_[lane], lane, now_ns) || has_received_;
+  }
+  is_busy_ = has_received_;
+  const worker::Exchange& exchange = *membership_->exchange();
+  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    to_send_.push_back({part, lane, exchange.next_priority(lane, now_ns)});
+  }
+  return to_send_;
+}
+
+uint64_t Member::end_turn(uint64_t now_ns, bool& is_busy) {
+  if (membership_ == nullptr || over_) return UINT64_MAX;
   uint64_t next_ns = UINT64_MAX;
-  bool busy = false;
-  if (membership_->phase() == worker::Membership::Phase::kRunning) {
-    next_ns = run(*membership_->exchange(), now_ns, busy);
+  if (exchanges_) {
+    worker::Exchange& exchange = *membership_->exchange();
+    is_busy_ = exchange.on_timer(now_ns, has_received_) || is_busy_;
+    is_busy_ = complete_operations(exchange, now_ns) || is_busy_;
+    is_busy = is_busy_;
+    next_ns = std::min(operations_due_ns_, is_busy_ ? UINT64_MAX : exchange.next_deadline_ns());
   }
   perform_actions();
-  if (over_ || membership_ == nullptr) return;
-  if (busy) next_ns = std::min(next_ns, now_ns + (slow_ ? kSlowTurnNs : kTurnNs));
-  next_ns = std::min(next_ns, membership_->next_deadline_ns());
-  thread_.wake_at(std::max(next_ns, now_ns + 1));
+  if (over_ || membership_ == nullptr) return UINT64_MAX;
+  return std::min(next_ns, membership_->next_deadline_ns());
 }
 
 void Member::perform() {
   perform_actions();
-  thread_.wake_soon();
+  thread().wake_soon();
 }
 
 void Member::perform_actions() {
@@ -108,7 +125,7 @@ void Member::perform(worker::Action& action) {
     case Kind::kMeasurePath:
       rack_.queue.after(rack_.options.latency_ns, [this, membership = membership_.get()] {
         if (membership != membership_.get()) return;
-        membership_->on_path_mtu(path_mtu_, thread_.now_ns());
+        membership_->on_path_mtu(path_mtu_, thread().now_ns());
         perform();
       });
       return;
@@ -120,7 +137,7 @@ void Member::perform(worker::Action& action) {
         worker::TransportFacts facts;
         facts.rto_floor_ns = rack_.options.rto_floor_ns;
         facts.receivable_bytes.resize(lanes_.size(), UINT32_MAX);
-        membership_->on_transport_open(facts, thread_.now_ns());
+        membership_->on_transport_open(facts, thread().now_ns());
         perform();
       });
       return;
@@ -130,14 +147,14 @@ void Member::perform(worker::Action& action) {
 
 void Member::connect(const worker::Action& action) {
   box_ = box_at(action.box);
-  connection_ = rack_.control.connect(host_, box_);
+  connection_ = rack_.control.connect(host(), box_);
   is_connected_ = false;
-  const uint64_t now_ns = thread_.now_ns();
+  const uint64_t now_ns = thread().now_ns();
   rack_.queue.after(
       action.deadline_ns - std::min(action.deadline_ns, now_ns), [this, id = connection_] {
         if (id != connection_ || is_connected_) return;
         hang_up();
-        membership_->on_disconnected({ErrorCode::kUnavailable, "no answer"}, thread_.now_ns());
+        membership_->on_disconnected({ErrorCode::kUnavailable, "no answer"}, thread().now_ns());
         perform();
       });
 }
@@ -146,7 +163,7 @@ void Member::send(const proto::WorkerMessage& message) {
   rack_.say(who(), [&] { return "says " + describe(message); });
   const auto framed = wire::frame(message);
   require(framed.ok(), "a control message is too long for its frame");
-  rack_.control.send(connection_, host_, framed->substr(wire::kControlLengthBytes));
+  rack_.control.send(connection_, host(), framed->substr(wire::kControlLengthBytes));
 }
 
 void Member::on_connected(ConnectionId id) {
@@ -159,7 +176,8 @@ void Member::on_connected(ConnectionId id) {
       mirrors_[spec.spi] = rack_.keys.mirror(id, crypto::End::kWorker, name, spec);
     });
   }
-  membership_->on_connected(endpoint_of(box_, limits::kControlPort), thread_.now_ns(), keys_.get());
+  membership_->on_connected(endpoint_of(box_, limits::kControlPort), thread().now_ns(),
+                            keys_.get());
   perform();
 }
 
@@ -168,7 +186,7 @@ void Member::on_control_message(ConnectionId id, const std::string& body) {
   proto::BoxMessage message;
   require(message.ParseFromString(body), "a box sent an invalid control message");
   rack_.say(who(), [&] { return "hears " + describe(message); });
-  membership_->on_message(message, thread_.now_ns());
+  membership_->on_message(message, thread().now_ns());
   perform();
 }
 
@@ -176,7 +194,7 @@ void Member::on_closed(ConnectionId id, const std::string& reason) {
   if (id != connection_) return;
   connection_ = 0;
   rack_.say(who(), [&] { return "is disconnected: " + reason; });
-  membership_->on_disconnected({ErrorCode::kBoxLost, reason}, thread_.now_ns());
+  membership_->on_disconnected({ErrorCode::kBoxLost, reason}, thread().now_ns());
   perform();
 }
 
@@ -189,9 +207,9 @@ void Member::fall_back(const worker::SessionSpec& session) {
   for (uint32_t index = 0; index < session.pipelines.size(); ++index) {
     if (!worker::first_chunk_of(session, index)) continue;
     const nic::Endpoint from =
-        endpoint_of(host_, static_cast<uint16_t>((first_port_ + index) ^ kFirstPorts));
+        endpoint_of(host(), static_cast<uint16_t>((first_port_ + index) ^ kFirstPorts));
     rack_.network.send(from,
-                       worker::make_probe(session, index, thread_.now_ns(), payload, room.data()));
+                       worker::make_probe(session, index, thread().now_ns(), payload, room.data()));
   }
 }
 
@@ -201,6 +219,7 @@ void Member::open_lanes(const worker::SessionSpec& session) {
   for (uint32_t index = 0; index < session.pipelines.size(); ++index) {
     Lane& lane = lanes_.emplace_back();
     open_port(lane, static_cast<uint16_t>(first_port_ + index));
+    lane.pipeline = session.pipelines[index];
     if (rack_.checks) lane.credit = watch(session, index);
     const auto mirror = mirrors_.find(session.pipelines[index].spi);
     if (lane.credit && mirror != mirrors_.end()) {
@@ -211,9 +230,9 @@ void Member::open_lanes(const worker::SessionSpec& session) {
 }
 
 void Member::open_port(Lane& lane, uint16_t port) {
-  lane.local = endpoint_of(host_, port);
+  lane.local = endpoint_of(host(), port);
   ReceiveRing& ring =
-      rack_.network.open(lane.local, {.on_arrival = [this] { thread_.wake_soon(); }});
+      rack_.network.open(lane.local, {.on_arrival = [this] { thread().wake_soon(); }});
   lane.port = std::make_unique<SimPort>(rack_.network, lane.local, ring, rack_.options);
 }
 
@@ -230,41 +249,47 @@ void Member::close_lanes() {
   lanes_.clear();
 }
 
-bool Member::exchange(uint32_t index, uint64_t now_ns) {
+bool Member::receive(Lane& lane, uint32_t index, uint64_t now_ns) {
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
+  if (lane.credit) lane.credit->set_generation(membership_->session().generation());
+  lane.port->set_burst_packets(process_->is_slow() ? 1 : rack_.options.burst_packets);
+  const size_t received = lane.port->rx_burst(burst);
+  if (received == 0) return false;
+  if (lane.credit) lane.credit->received(lane.port->held());
+  for (const Packet& packet : lane.port->held()) {
+    rack_.say(who(), [&] { return "receives " + describe(packet.bytes); });
+  }
+  membership_->exchange()->on_burst(index, {burst.data(), received}, now_ns);
+  return true;
+}
+
+std::span<const nic::TxPacket> Member::next_burst(uint32_t index, uint64_t now_ns) {
   Lane& lane = lanes_[index];
   worker::Exchange& exchange = *membership_->exchange();
-  if (lane.credit) lane.credit->set_generation(membership_->session().generation());
-  lane.port->set_burst_packets(slow_ ? 1 : rack_.options.burst_packets);
-  const size_t received = lane.port->rx_burst(burst);
-  if (received > 0) {
-    if (lane.credit) lane.credit->received(lane.port->held());
-    for (const Packet& packet : lane.port->held()) {
-      rack_.say(who(), [&] { return "receives " + describe(packet.bytes); });
-    }
-    exchange.on_burst(index, {burst.data(), received}, now_ns);
-  }
+  if (!rack_.checks) return exchange.to_send(index, now_ns);
+  const auto path = process_->paths()->find(lane.pipeline, rack_.options.rto_floor_ns);
+  const bool is_built = exchange.has_unsent(index);
+  lane.burst.before(exchange, index, *path, now_ns);
   const auto packets = exchange.to_send(index, now_ns);
+  if (!is_built) {
+    lane.burst.after(packets, *path, now_ns, [this](uint32_t id) { return chunk(id); });
+  }
+  return packets;
+}
+
+std::optional<int32_t> Member::send(uint32_t index, uint64_t now_ns) {
+  const auto packets = next_burst(index, now_ns);
+  if (packets.empty()) return std::nullopt;
+  Lane& lane = lanes_[index];
   const size_t sent = lane.port->tx_burst(packets);
   if (lane.credit) lane.credit->sent(packets.first(sent), rack_.options.faults_end_ns == 0);
   for (const nic::TxPacket& packet : packets.first(sent)) {
     rack_.say(who(), [&] { return "sends " + describe(packet.header); });
   }
-  if (sent > 0) exchange.sent(index, sent);
-  return received > 0 || sent > 0;
-}
-
-// Does one round of the client's I/O thread.
-bool Member::exchange_packets(uint64_t now_ns) {
-  bool busy = false;
-  bool received = false;
-  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
-    const uint64_t before = lanes_[lane].port->packets_given();
-    busy = exchange(lane, now_ns) || busy;
-    received = received || lanes_[lane].port->packets_given() != before;
-  }
-  if (membership_->exchange()->on_timer(now_ns, received)) busy = true;
-  return busy;
+  worker::Exchange& exchange = *membership_->exchange();
+  exchange.sent(index, sent);
+  is_busy_ = is_busy_ || sent > 0;
+  return sent == packets.size() ? exchange.next_priority(index, now_ns) : std::nullopt;
 }
 
 }  // namespace pbox::sim

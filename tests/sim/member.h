@@ -4,13 +4,15 @@
 
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "tests/sim/burst_check.h"
 #include "tests/sim/credit_watch.h"
 #include "tests/sim/forger.h"
-#include "tests/sim/host.h"
-#include "tests/sim/rack.h"
+#include "tests/sim/process.h"
 #include "worker/membership/membership.h"
 
 namespace pbox::sim {
@@ -21,15 +23,26 @@ class Member {
 
   bool has(ConnectionId id) const { return id != 0 && id == connection_; }
   // Events of connections that are not this member's are ignored.
-  void on_connected(ConnectionId id);
-  void on_control_message(ConnectionId id, const std::string& body);
-  void on_closed(ConnectionId id, const std::string& reason);
+  virtual void on_connected(ConnectionId id);
+  virtual void on_control_message(ConnectionId id, const std::string& body);
+  virtual void on_closed(ConnectionId id, const std::string& reason);
 
-  HostId host() const { return host_; }
+  // What its process does in a turn, in this order.
+  //
+  // Reports the time and starts operations. Takes what has arrived. Returns the lanes that may
+  // send; none without a session. `part`: its index in the process.
+  std::span<const worker::SendTurns::Lane> begin_turn(size_t part, uint64_t now_ns);
+  // Sends one burst at most. Returns the priority of what the lane could send next; nothing if it
+  // is blocked or done.
+  std::optional<int32_t> send(uint32_t lane, uint64_t now_ns);
+  // Runs the timers, completes operations and reports changes. Sets `is_busy` if there is more to
+  // do at once. Returns the next time to call; UINT64_MAX: on the next event.
+  uint64_t end_turn(uint64_t now_ns, bool& is_busy);
+
+  HostId host() const { return process_->host(); }
+  Process& process() { return *process_; }
   // True once it has had a session.
   bool joined() const { return membership_ && membership_->exchange() != nullptr; }
-  void pause_thread(uint64_t length_ns) { thread_.pause(length_ns); }
-  void jump(uint64_t ahead_ns) { thread_.jump(ahead_ns); }
   // From now on its packets come from other ports, and those to the former ports are lost.
   void rebind();
   // Hands forged packets to one lane, which must refuse them all. Returns how many.
@@ -37,17 +50,20 @@ class Member {
 
  protected:
   struct Place {
-    HostId host = 0;
+    std::shared_ptr<Process> process;
     uint16_t first_port = 0;
     uint32_t path_mtu = 1500;  // MTU of its path to boxes
   };
-  Member(Rack& rack, const Place& place);
+  Member(Rack& rack, Place place);
 
   virtual std::string who() const = 0;
-  // Called while there is a session, to do work that moves packets. Sets `busy` if there is more to
-  // do at once. Otherwise returns the next time to call, on this member's clock; UINT64_MAX: on the
-  // next event.
-  virtual uint64_t run(worker::Exchange& exchange, uint64_t now_ns, bool& busy) = 0;
+  // Called in each turn while there is a session, before packets are moved. Returns when it is to
+  // be called next, on this member's clock; UINT64_MAX: on the next event.
+  virtual uint64_t start_operations(uint64_t now_ns) = 0;
+  // Called after packets were moved. Returns whether operations were completed.
+  virtual bool complete_operations(worker::Exchange& exchange, uint64_t now_ns) = 0;
+  // Returns what is known of a chunk, for checks.
+  virtual std::optional<BurstCheck::Chunk> chunk(uint32_t /*id*/) const { return std::nullopt; }
   // A session begins. watch() returns the object that checks its credit on a lane, or null.
   virtual void on_session(const worker::SessionSpec& /*session*/) {}
   virtual std::unique_ptr<CreditWatch> watch(const worker::SessionSpec& /*session*/,
@@ -58,31 +74,31 @@ class Member {
   virtual void end_if_over() = 0;
 
   void begin(std::unique_ptr<worker::Membership> membership);
-  // Does one round of the client's I/O thread. Returns true if there was anything to do.
-  bool exchange_packets(uint64_t now_ns);
   // Carries out the actions that the membership asks for.
   void perform();
   void hang_up();
   void close_lanes();
   void forget();  // as for a process that has died
 
+  Thread& thread() { return process_->thread(); }
+
   Rack& rack_;
-  HostId host_;
-  Thread thread_;
+  std::shared_ptr<Process> process_;
   std::unique_ptr<worker::Membership> membership_;  // null: no process
   ConnectionId connection_ = 0;                     // 0: none
   bool over_ = false;
-  bool slow_ = false;  // takes one packet per turn, slowly
 
  private:
   struct Lane {
     nic::Endpoint local;
     std::unique_ptr<SimPort> port;
     std::unique_ptr<CreditWatch> credit;  // null: not checked
+    BurstCheck burst = {};
+    worker::SessionSpec::Pipeline pipeline = {};  // where it leads
   };
 
-  void turn();
-  bool exchange(uint32_t lane, uint64_t now_ns);
+  bool receive(Lane& lane, uint32_t index, uint64_t now_ns);
+  std::span<const nic::TxPacket> next_burst(uint32_t lane, uint64_t now_ns);
   void perform_actions();
   void perform(worker::Action& action);
   void connect(const worker::Action& action);
@@ -99,6 +115,11 @@ class Member {
   std::map<uint32_t, SealMirror> mirrors_;   // by spi, until the session's lanes are open
   std::vector<Lane> lanes_;
   uint64_t transport_ = 0;  // counts the transports that were opened
+  // Of the turn at hand: whether packets are moved, whether some were received and whether anything
+  // was done, when operations are to be started next, and the lanes that may send.
+  bool exchanges_ = false, has_received_ = false, is_busy_ = false;
+  uint64_t operations_due_ns_ = UINT64_MAX;
+  std::vector<worker::SendTurns::Lane> to_send_;
 };
 
 }  // namespace pbox::sim

@@ -17,10 +17,14 @@ uint64_t mixed(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
+HostId outsider_of(const Options& options) {
+  HostId outsider = options.boxes;
+  for (const JobOptions& job : options.jobs) outsider += job.part == 0 ? job.workers : 0;
+  return outsider;
+}
+
 HostId client_of(const Options& options, HostId box) {
-  HostId first = options.boxes + 1;
-  for (const JobOptions& job : options.jobs) first += job.workers;
-  return first + box;
+  return outsider_of(options) + 1 + box;
 }
 
 nic::Endpoint endpoint_of(HostId host, uint16_t port) {
@@ -295,6 +299,7 @@ size_t SimPort::rx_burst(std::span<nic::RxPacket> packets) {
 
 size_t SimPort::tx_burst(std::span<const nic::TxPacket> packets) {
   const auto taken = packets.first(std::min<size_t>(packets.size(), send_packets_));
+  if (burst_watch_) burst_watch_(packets, taken.size());
   for (const nic::TxPacket& packet : taken) {
     if (watch_) watch_(packet);
     network_->send(local_, packet);

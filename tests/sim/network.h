@@ -21,8 +21,9 @@
 namespace pbox::sim {
 
 // Numbers of hosts, in this order: boxes, workers, one outsider, and the client side of each box,
-// from which it calls other boxes and itself.
+// from which it calls other boxes and itself. A rank has one host for all parts of its job.
 using HostId = uint32_t;
+HostId outsider_of(const Options& options);
 HostId client_of(const Options& options, HostId box);
 nic::Endpoint endpoint_of(HostId host, uint16_t port);
 HostId host_of(const nic::Endpoint& endpoint);
@@ -164,6 +165,9 @@ class SimPort {
   void set_burst_packets(uint32_t burst_packets) { burst_packets_ = burst_packets; }
   // `watch` sees each packet when it is sent.
   void set_watch(std::function<void(const nic::TxPacket&)> watch) { watch_ = std::move(watch); }
+  // `watch` sees each burst that the port is offered, and how many of its packets the port takes.
+  using BurstWatch = std::function<void(std::span<const nic::TxPacket> packets, size_t taken)>;
+  void set_burst_watch(BurstWatch watch) { burst_watch_ = std::move(watch); }
 
  private:
   Network* network_;
@@ -174,6 +178,7 @@ class SimPort {
   nic::PortCounters counters_;  // stays 0, because nothing is refused here
   std::vector<Packet> held_;
   std::function<void(const nic::TxPacket&)> watch_;
+  BurstWatch burst_watch_;
   uint64_t packets_given_ = 0;
   bool took_all_ = true;
 };

@@ -37,7 +37,7 @@ void draw_tensors(Draw& draw, uint32_t chunks_left, JobOptions& job) {
 
 void draw_optimizer(Draw& draw, JobOptions& job) {
   job.mode = pipeline::Mode::kOptimize;
-  job.optimizer = static_cast<optimizer::OptimizerKind>(draw.between(1, 5));
+  job.optimizer = static_cast<optimizer::OptimizerKind>(draw.between(1, 6));
   if (job.on_worker_lost == control::LostPolicy::kPartial) job.on_worker_lost = {};  // wait
 }
 
@@ -266,7 +266,8 @@ void draw_numerics(uint64_t seed, Options& options) {
 // * `flag`: every value over 1 is unsound, and nothing else changes.
 // * `zero`: ranks push unsound values here and there, which count as 0.
 // * `reject`: one rank pushes one unsound value, once, and the job ends. Only jobs in one part that
-//   have one box to go to: a further part ends with the first.
+//   have one box to go to: a further part ends with the first. Nor elastic ones, in whose round
+//   that rank may not be.
 void draw_guards(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x589965cc75374cc3ull);
   for (JobOptions& job : options.jobs) {
@@ -280,8 +281,8 @@ void draw_guards(uint64_t seed, Options& options) {
     const auto largest =
         static_cast<float>(is_collective ? kLargestOfCalls : 3u << (3 * (job.workers - 1)));
     const bool may_end = job.mode == pipeline::Mode::kAggregate && job.parts == 1 &&
-                         !job.may_move && !options.has_cluster && !options.is_tight &&
-                         !job.disagreement;
+                         !job.is_elastic() && !job.may_move && !options.has_cluster &&
+                         !options.is_tight && !job.disagreement;
     if (chosen == 0) {
       job.guard = {wire::Guard::kFlag, 1};
     } else if (chosen == 1 && may_end) {
@@ -324,13 +325,13 @@ wire::SyncSpec draw_model(Draw& draw, uint32_t workers) {
   if (sync.model == SyncModel::kAsp) return sync;
   sync.staleness = draw.below(5);
   if (sync.model == SyncModel::kEssp) {
-    sync.reads = wire::Reads::kCached;
+    sync.reads = draw.chance(0.5) ? wire::Reads::kCached : wire::Reads::kAnswered;
     return sync;
   }
   if (sync.model != SyncModel::kSsp) {
     sync.probability = draw.one_of(kProbabilities);
   } else if (draw.chance(0.4)) {
-    sync.reads = wire::Reads::kCached;
+    sync.reads = draw.chance(0.7) ? wire::Reads::kCached : wire::Reads::kAnswered;
     return sync;
   }
   if (draw.chance(0.4)) sync.release = wire::Release::kLazy;
@@ -405,6 +406,25 @@ void draw_models(uint64_t seed, Options& options) {
   }
 }
 
+// Tables. Small rows would be stepped by zeros, which SGD without weight decay alone may do: the
+// optimizer of the models that apply pushes on arrival.
+void draw_tables(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x7461626c65735f5full);
+  for (JobOptions& job : options.jobs) {
+    const bool applies = wire::applies_on_arrival(job.sync.model);
+    const bool keeps_copies = wire::keeps_copies(job.sync);
+    const bool may_lack_ranks = job.on_worker_lost == control::LostPolicy::kPartial;
+    const bool may = job.mode == pipeline::Mode::kOptimize && !job.rogue &&
+                     (applies ? !keeps_copies : !job.is_relaxed() && !may_lack_ranks) &&
+                     job.numerics == wire::Numerics::kFast && job.guard == wire::GuardSpec{};
+    if (!may) continue;
+    const uint32_t least = applies ? 1 : wire::kRowBytesLazyMin / wire::dtype_bytes(job.dtype);
+    for (TensorOptions& tensor : job.tensors) {
+      if (draw.chance(0.6)) tensor.row_elements = draw.between(least, std::max(3 * least, 100u));
+    }
+  }
+}
+
 }  // namespace
 
 const char* name_of(EpisodeKind kind) {
@@ -435,8 +455,11 @@ Options draw(uint64_t seed) {
   draw_moves(seed, options);
   draw_room(seed, options);
   draw_addresses(seed, options);
+  draw_elastic(seed, options);
   draw_parts(seed, options);
+  note_relaxed_parts(options);
   draw_guards(seed, options);
+  draw_tables(seed, options);
   return options;
 }
 

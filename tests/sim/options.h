@@ -19,6 +19,7 @@ struct TensorOptions {
   uint32_t elements = 1;
   int32_t priority = 0;
   std::optional<wire::SyncSpec> sync = {};  // its own model; nothing: the job's
+  uint32_t row_elements = 0;  // a table of such rows, of which each rank pushes some; 0: none
 };
 
 // Which ranks compute for longer than the others, and when.
@@ -85,6 +86,10 @@ struct JobOptions {
   bool rogue = false;             // rank 0 violates the protocol
   bool may_move = false;          // may move between boxes while it runs
   bool has_copy = false;          // another box has a backup copy of weights and optimizer state
+  // An elastic job begins with so many of its ranks, or more; 0: with all. By rank: when it comes,
+  // counted from the start of the run; empty: all come at once.
+  uint32_t workers_min = 0;
+  std::vector<uint64_t> arrivals_ns = {};
   // A job of collectives: the tensors are its slots, and `rounds` is the number of calls.
   bool is_collective = false;
   std::vector<CallOptions> calls = {};
@@ -96,9 +101,11 @@ struct JobOptions {
   // True if ranks may be at different rounds, that is, if some tensor's model is not BSP.
   bool is_relaxed() const { return relaxed_model() != wire::SyncModel::kBsp; }
   wire::SyncModel relaxed_model() const;  // some tensor's that is not BSP; else BSP
+  wire::SyncModel relaxed_elsewhere = wire::SyncModel::kBsp;  // the same, in any part of the job
   const wire::SyncSpec& sync_of(uint32_t tensor) const {
     return tensors[tensor].sync ? *tensors[tensor].sync : sync;
   }
+  bool is_elastic() const { return workers_min != 0; }
   std::string name() const { return "job" + std::to_string(number); }  // as the product knows it
   uint64_t bytes() const;                                              // size of the tensors
   uint64_t longest_think_ns() const { return think_max_ns * straggler_factor; }

@@ -105,6 +105,8 @@ void draw_room(uint64_t seed, Options& options) {
 void draw_parts(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x9b05688c2b3e6c1full);
   if (!options.has_cluster) return;
+  // Results of several parts wait at a port that takes little at a time.
+  if (draw.chance(0.3)) options.send_packets = draw.between(1, 3);
   const size_t jobs = options.jobs.size();
   for (size_t index = 0; index < jobs; ++index) {
     if (!draw.chance(0.5)) continue;

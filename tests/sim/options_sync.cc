@@ -69,7 +69,17 @@ wire::SyncModel JobOptions::relaxed_model() const {
   for (const TensorOptions& tensor : tensors) {
     if (model == wire::SyncModel::kBsp && tensor.sync) model = tensor.sync->model;
   }
-  return model;
+  return model == wire::SyncModel::kBsp ? relaxed_elsewhere : model;
+}
+
+void note_relaxed_parts(Options& options) {
+  for (JobOptions& job : options.jobs) {
+    for (const JobOptions& part : options.jobs) {
+      if (part.number == job.number && !job.is_relaxed()) {
+        job.relaxed_elsewhere = part.relaxed_model();
+      }
+    }
+  }
 }
 
 // Uses a generator of its own, so that all other draws stay the same.

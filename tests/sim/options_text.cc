@@ -70,9 +70,10 @@ void add_job(Line& line, const JobOptions& job) {
   add_model(line, job);
   line.add(" tensors=");
   for (const TensorOptions& tensor : job.tensors) {
-    line.add("%u^%d%s%s%s", tensor.elements, tensor.priority, tensor.sync ? "/" : "",
-             tensor.sync ? wire::sync_text(*tensor.sync).c_str() : "",
-             &tensor == &job.tensors.back() ? "" : ",");
+    line.add("%u^%d", tensor.elements, tensor.priority);
+    if (tensor.row_elements > 0) line.add("/%u", tensor.row_elements);
+    if (tensor.sync) line.add("/%s", wire::sync_text(*tensor.sync).c_str());
+    if (&tensor != &job.tensors.back()) line.add(",");
   }
   line.add("%s%s%s%s%s think=%.3fms", job.by_steps ? " steps" : " free",
            job.same_order ? "" : " any-order", job.in_place ? " in-place" : "",
@@ -80,6 +81,8 @@ void add_job(Line& line, const JobOptions& job) {
   if (job.parts > 1) line.add(" part=%u/%u of job%u", job.part, job.parts, job.number);
   if (job.may_move) line.add(" MOVES");
   if (job.has_copy) line.add(" COPIED");
+  if (job.is_elastic()) line.add(" ELASTIC from %u, at", job.workers_min);
+  for (const uint64_t arrival_ns : job.arrivals_ns) line.add(" %.3fms", ms(arrival_ns));
   if (!job.is_collective) return;
   line.add(" COLLECTIVE calls:");
   add_calls(line, job.calls);

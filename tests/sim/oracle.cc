@@ -71,7 +71,7 @@ void Oracle::next(uint32_t tensor, Chunk& chunk) {
     chunk.weights = values;
     chunk.state.resize(chunk.elements * optimizer::state_floats_per_element(job.optimizer));
   } else if (optimizes) {
-    step(chunk, values, round);
+    step(tensor, chunk, values, round);
   } else if (job.reduction == pipeline::Reduction::kMean) {
     reduce::reference::scale(values.data(), 1.0f / static_cast<float>(job.workers), chunk.elements);
   }
@@ -81,7 +81,8 @@ void Oracle::next(uint32_t tensor, Chunk& chunk) {
                             chunk.elements);
 }
 
-void Oracle::step(Chunk& chunk, const std::vector<float>& sums, uint32_t round) const {
+void Oracle::step(uint32_t tensor, Chunk& chunk, const std::vector<float>& sums,
+                  uint32_t round) const {
   const JobOptions& job = gradients_.options();
   const float scale =
       job.reduction == pipeline::Reduction::kMean ? 1.0f / static_cast<float>(job.workers) : 1.0f;
@@ -90,8 +91,22 @@ void Oracle::step(Chunk& chunk, const std::vector<float>& sums, uint32_t round) 
                                              .weight_decay = spec.weight_decay,
                                              .gradient_scale = scale,
                                              .step = round - chunk.since};
-  optimizer::reference::step(job.optimizer, optimizer::step_coefficients(spec, parameters),
-                             chunk.weights.data(), chunk.state.data(), sums.data(), sums.size());
+  const auto coefficients = optimizer::step_coefficients(spec, parameters);
+  if (job.tensors[tensor].row_elements == 0) {
+    optimizer::reference::step(job.optimizer, coefficients, chunk.weights.data(),
+                               chunk.state.data(), sums.data(), sums.size());
+    return;
+  }
+  // Every element of a row that some rank pushes has a sum above 0 (gradients.h).
+  const size_t slots = optimizer::state_floats_per_element(job.optimizer);
+  for (size_t at = 0; at < sums.size(); ++at) {
+    if (sums[at] == 0) continue;
+    float state[2] = {};
+    for (size_t slot = 0; slot < slots; ++slot) state[slot] = chunk.state[slot * sums.size() + at];
+    optimizer::reference::step(job.optimizer, coefficients, &chunk.weights[at], state, &sums[at],
+                               1);
+    for (size_t slot = 0; slot < slots; ++slot) chunk.state[slot * sums.size() + at] = state[slot];
+  }
 }
 
 }  // namespace pbox::sim

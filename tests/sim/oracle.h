@@ -34,7 +34,7 @@ class Oracle {
   };
 
   void next(uint32_t tensor, Chunk& chunk);
-  void step(Chunk& chunk, const std::vector<float>& sums, uint32_t round) const;
+  void step(uint32_t tensor, Chunk& chunk, const std::vector<float>& sums, uint32_t round) const;
 
   const Gradients& gradients_;
   uint32_t chunk_elements_;

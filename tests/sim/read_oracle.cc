@@ -72,7 +72,8 @@ std::optional<std::string> ReadOracle::read(const Part& part, const std::byte* w
   const auto whole = updates_.whole(weights, part.count);
   if (!whole) return "no whole number of updates of any rank is in";
   for (uint32_t other = 0; other < options_.workers; ++other) {
-    const auto found = updates_.count(other, *whole, part.first);
+    const auto found =
+        updates_.count(other, *whole, part.tensor, part.first, begun_[other][part.tensor]);
     if (!found) return "no whole number of updates of rank " + std::to_string(other) + " is in";
     if (auto what = judge(part, other, *found, before[other])) return what;
     before[other] = *found;
@@ -86,11 +87,12 @@ bool ReadOracle::take_dropped(uint32_t rank) {
   return dropped;
 }
 
-std::optional<std::string> ReadOracle::lacks(uint64_t first, uint32_t count,
+std::optional<std::string> ReadOracle::lacks(uint32_t tensor, uint64_t first, uint32_t count,
                                              const std::byte* weights) const {
   const auto whole = updates_.whole(weights, count);
   for (uint32_t rank = 0; rank < options_.workers; ++rank) {
-    const auto found = whole ? updates_.count(rank, *whole, first) : std::nullopt;
+    const auto found =
+        whole ? updates_.count(rank, *whole, tensor, first, options_.rounds) : std::nullopt;
     if (found == options_.rounds) continue;
     return "in the end, of rank " + std::to_string(rank) + " " +
            (found ? std::to_string(*found) : "no whole number of") + " rounds are in, of " +

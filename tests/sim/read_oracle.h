@@ -38,7 +38,8 @@ class ReadOracle {
   bool take_dropped(uint32_t rank);
   // Checks that all updates of all ranks are in weights that no rank steps any more; returns what
   // is missing.
-  std::optional<std::string> lacks(uint64_t first, uint32_t count, const std::byte* weights) const;
+  std::optional<std::string> lacks(uint32_t tensor, uint64_t first, uint32_t count,
+                                   const std::byte* weights) const;
 
   const Updates& updates() const { return updates_; }
   // The tensor may have this model from now on.

@@ -22,7 +22,7 @@ Rogue::Rogue(Rack& rack, JobModel& job)
 }
 
 void Rogue::start() {
-  membership_ = make_membership(rack_, job_, 0, 1, false, {.box = job_.options.box});
+  membership_ = make_membership(rack_, job_, 0, 1, false, {.box = job_.options.box}, nullptr);
   membership_->begin(rack_.queue.now_ns());
   perform();
 }

@@ -85,10 +85,17 @@ std::span<float> SyncReplay::part(std::vector<float>& values, const Chunk& chunk
   return {values.data() + first, elements_of(chunk, fragment)};
 }
 
+bool SyncReplay::is_gradient_of_table(const Chunk& chunk) const {
+  return chunk.held->table != nullptr && chunk.clock > 0;
+}
+
 bool SyncReplay::is_sound(const Chunk& chunk, const wire::Header& header) const {
   if (header.type() == wire::PacketType::kPull) {
     return header.payload_bytes == sizeof(wire::PullPayload) ||
            header.payload_bytes == sizeof(wire::ProvingPullPayload);
+  }
+  if (header.type() == wire::PacketType::kPush && is_gradient_of_table(chunk)) {
+    return (header.dtype_scale & 15) == static_cast<uint16_t>(job_.options.dtype);
   }
   return header.type() == wire::PacketType::kPush && header.fragment < chunk.held->fragment_count &&
          header.dtype_scale == static_cast<uint16_t>(job_.options.dtype) &&
@@ -114,16 +121,27 @@ void SyncReplay::received(uint32_t rank, const wire::Parsed& parsed) {
 void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   const bool applies = applies_on_arrival(chunk);
+  wire::RowsView rows;
+  uint64_t fragments = uint64_t{1} << header.fragment;
+  if (is_gradient_of_table(chunk)) {
+    if (!wire::read_push(chunk.held->table->layout, parsed, rows)) return;
+    fragments = rows.fragments;
+  }
   const uint64_t expected = applies ? chunk.next[rank] : chunk.clock;
   const int32_t ahead = wire::round_distance(header.round, static_cast<uint32_t>(expected));
   const bool is_late = !applies && ahead < 0 && chunk.clock > 0;
   if (is_late && wire::round_distance(header.round, chunk.pushed[rank].round) > 0) {
     chunk.pushed[rank] = {header.round, 0};
   }
-  const bool is_claimed = (chunk.claimed[rank] >> header.fragment & 1) != 0;
+  const bool is_claimed = (chunk.claimed[rank] & fragments) != 0;
   const bool is_parked = (chunk.parked >> rank & 1) != 0;
   if (ahead != 0 || is_claimed || is_parked) return;
-  claim(chunk, rank, parsed);
+  if (is_gradient_of_table(chunk)) {
+    chunk.claimed[rank] |= fragments;
+    step_rows(chunk, rows);
+  } else {
+    claim(chunk, rank, parsed);
+  }
   if (chunk.claimed[rank] != chunk.held->full_mask) return;
   if (!applies) {
     close_if_complete(chunk);
@@ -156,11 +174,24 @@ void SyncReplay::claim(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) 
   }
 }
 
+void SyncReplay::step_rows(Chunk& chunk, const wire::RowsView& rows) const {
+  const uint32_t element_bytes = job_.element_bytes();
+  wire::for_each_run(
+      chunk.held->table->layout, rows, [&](const wire::RowRun& run, const std::byte* source) {
+        std::vector<float> values((run.end - run.begin) / element_bytes);
+        reduce::reference::store(job_.options.dtype, values.data(), source, values.size(), FLT_MAX);
+        step({chunk.weights.data() + run.begin / element_bytes, values.size()}, values);
+      });
+}
+
 void SyncReplay::step(Chunk& chunk, uint32_t fragment, std::span<const float> gradient) const {
+  step(part(chunk.weights, chunk, fragment), gradient);
+}
+
+void SyncReplay::step(std::span<float> weights, std::span<const float> gradient) const {
   const bool is_mean = job_.options.reduction == pipeline::Reduction::kMean;
   const float share = is_mean ? 1.0f / static_cast<float>(job_.options.workers) : 1.0f;
   const float rate = optimizer_of(job_.options).learning_rate;
-  const auto weights = part(chunk.weights, chunk, fragment);
   for (size_t index = 0; index < weights.size(); ++index) {
     weights[index] -= rate * (share * gradient[index]);
   }
@@ -205,7 +236,8 @@ void SyncReplay::advance(Chunk& chunk) {
     chunk.parked &= ~(1u << rank);
     chunk.due |= (1u << rank) & heard_;
   }
-  if (chunk.rule.model == SyncModel::kEssp) chunk.due |= present_ & heard_;
+  const bool sends_unasked = chunk.rule.model == SyncModel::kEssp && chunk.reads_cached();
+  if (sends_unasked) chunk.due |= present_ & heard_;
 }
 
 uint64_t SyncReplay::fastest(const Chunk& chunk) const {
@@ -216,12 +248,12 @@ uint64_t SyncReplay::fastest(const Chunk& chunk) const {
   return fastest - 1;
 }
 
-// Returns whether a rank that has pushed `round` must wait. A cached read waits until the data is
-// new enough. A fresh read waits depending on the rank's lead.
+// Returns whether a rank that has pushed `round` must wait. A cached or answered read waits until
+// the data is new enough. A fresh read waits depending on the rank's lead.
 bool SyncReplay::waits(const Chunk& chunk, uint32_t rank, uint64_t round) const {
   const auto staleness = static_cast<int64_t>(chunk.rule.staleness);
   const auto lead = static_cast<int64_t>(round) - static_cast<int64_t>(chunk.clock);
-  if (chunk.reads_cached()) return lead + 1 > staleness;
+  if (chunk.waits_for_clock()) return lead + 1 > staleness;
   if (chunk.rule.model == SyncModel::kAsp || lead < staleness) return false;
   if (chunk.rule.model == SyncModel::kSsp) return true;
   if (round != fastest(chunk)) return false;
@@ -236,7 +268,7 @@ bool SyncReplay::waits(const Chunk& chunk, uint32_t rank, uint64_t round) const 
 
 // Returns whether a rank that waits to read `round` is released, now that the clock has advanced.
 bool SyncReplay::goes_on(const Chunk& chunk, uint64_t round) const {
-  if (chunk.reads_cached()) return chunk.clock + chunk.rule.staleness >= round + 1;
+  if (chunk.waits_for_clock()) return chunk.clock + chunk.rule.staleness >= round + 1;
   return chunk.rule.release == wire::Release::kSoft || chunk.clock > round;
 }
 
@@ -308,12 +340,27 @@ void SyncReplay::check_sent(uint32_t rank, const nic::TxPacket& packet) {
            " are in, but it is " + std::to_string(applied);
   });
   if (!job_.has_known_sums()) return;
-  const uint32_t first = header.fragment * (shard_.fragment_bytes / job_.element_bytes());
-  for (uint32_t index = 0; index < elements_of(chunk, header.fragment); ++index) {
-    const float weight = reduce::reference::load_element(job_.options.dtype, packet.payload, index);
-    require(weight == chunk.weights[first + index],
-            [&] { return who() + "the payload differs from the current weights"; });
+  const auto compare = [&](uint32_t first, const std::byte* payload, uint32_t count) {
+    for (uint32_t index = 0; index < count; ++index) {
+      const float weight = reduce::reference::load_element(job_.options.dtype, payload, index);
+      require(weight == chunk.weights[first + index],
+              [&] { return who() + "the payload differs from the current weights"; });
+    }
+  };
+  const uint32_t element_bytes = job_.element_bytes();
+  if ((header.flags & wire::flag::kRows) == 0) {
+    compare(header.fragment * (shard_.fragment_bytes / element_bytes), packet.payload,
+            elements_of(chunk, header.fragment));
+    return;
   }
+  wire::RowsView rows;
+  require(held->table != nullptr &&
+              wire::parse_rows(held->table->layout, {header, packet.payload}, rows),
+          [&] { return who() + "a payload by rows is malformed"; });
+  wire::for_each_run(
+      held->table->layout, rows, [&](const wire::RowRun& run, const std::byte* source) {
+        compare(run.begin / element_bytes, source, (run.end - run.begin) / element_bytes);
+      });
 }
 
 void SyncReplay::check_chunk(uint32_t id) const {
@@ -401,7 +448,8 @@ void SyncReplay::check_end() const {
     std::vector<std::byte> bytes(chunk.held->wire_bytes);
     reduce::reference::narrow(job_.options.dtype, bytes.data(), chunk.held->weights,
                               chunk.held->elements);
-    const auto what = job_.reads.lacks(layout.first_element, layout.elements, bytes.data());
+    const auto what =
+        job_.reads.lacks(layout.tensor, layout.first_element, layout.elements, bytes.data());
     require(!what, [&] { return place(chunk) + ": " + *what; });
   }
 }

@@ -48,6 +48,7 @@ class SyncReplay {
     const pipeline::Chunk* held = nullptr;
     wire::SyncSpec rule;
     bool reads_cached() const { return rule.reads == wire::Reads::kCached; }
+    bool waits_for_clock() const { return rule.reads != wire::Reads::kFresh; }
     uint64_t clock = 0;                   // all workers have pushed the rounds below it
     std::vector<uint64_t> next, claimed;  // by rank
     uint32_t due = 0;                     // ranks to which it must be sent, as bits
@@ -70,7 +71,11 @@ class SyncReplay {
   bool waits(const Chunk& chunk, uint32_t rank, uint64_t round) const;
   bool goes_on(const Chunk& chunk, uint64_t round) const;
   uint64_t fastest(const Chunk& chunk) const;
+  // The push steps rows of a table.
+  bool is_gradient_of_table(const Chunk& chunk) const;
+  void step_rows(Chunk& chunk, const wire::RowsView& rows) const;
   void step(Chunk& chunk, uint32_t fragment, std::span<const float> gradient) const;
+  void step(std::span<float> weights, std::span<const float> gradient) const;
   std::span<float> part(std::vector<float>& values, const Chunk& chunk, uint32_t fragment) const;
   uint32_t elements_of(const Chunk& chunk, uint32_t fragment) const;
   std::string place(const Chunk& chunk) const;

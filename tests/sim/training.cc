@@ -80,7 +80,7 @@ void Training::fill(uint32_t index, std::vector<std::byte>& input) {
     return;
   }
   job_.reads.begin(rank_, index, round);
-  job_.reads.updates().fill(rank_, round, input);
+  job_.reads.updates().fill(rank_, round, index, input);
   went_on_ = went_on_ || round >= job_.options.rounds;
 }
 
@@ -99,15 +99,56 @@ uint64_t Training::start_due(worker::Membership& membership, uint64_t now_ns,
   return next_ns;
 }
 
+void Training::take_back(uint32_t index) {
+  Tensor& tensor = tensors_[index];
+  scribble(tensor.input, tensor.round);
+  if (is_table(index) && tensor.round > 0 && !tensor.fetches) {
+    tensor.output_crc = wire::crc32c(0, tensor.output.data(), tensor.output.size());
+  } else {
+    scribble(tensor.output, tensor.round);
+  }
+}
+
+bool Training::are_untouched(uint32_t index) const {
+  const Tensor& tensor = tensors_[index];
+  if (!is_scribble(tensor.input, tensor.round)) return false;
+  if (!is_table(index) || tensor.round == 0 || tensor.fetches) {
+    return is_scribble(tensor.output, tensor.round);
+  }
+  return wire::crc32c(0, tensor.output.data(), tensor.output.size()) == tensor.output_crc;
+}
+
+std::shared_ptr<const worker::RowPush> Training::rows_of(uint32_t index) {
+  Tensor& tensor = tensors_[index];
+  const uint32_t row_bytes = job_.options.tensors[index].row_elements * job_.element_bytes();
+  const auto digits = job_.options.is_relaxed()
+                          ? std::span<const uint8_t>()
+                          : job_.gradients.digits(rank_, process_, index, tensor.round);
+  tensor.row_ids.clear();
+  tensor.rows.clear();
+  for (size_t first = 0; first < tensor.input.size(); first += row_bytes) {
+    const size_t element = first / job_.element_bytes();
+    const bool is_pushed = digits.empty()
+                               ? job_.reads.updates().pushes(rank_, tensor.round, index, element)
+                               : digits[element] != 0;
+    if (!is_pushed) continue;
+    tensor.row_ids.push_back(first / row_bytes);
+    const size_t end = std::min(tensor.input.size(), first + row_bytes);
+    tensor.rows.insert(tensor.rows.end(), tensor.input.begin() + static_cast<ptrdiff_t>(first),
+                       tensor.input.begin() + static_cast<ptrdiff_t>(end));
+    tensor.rows.resize(tensor.row_ids.size() * row_bytes);
+  }
+  return std::make_shared<const worker::RowPush>(
+      worker::RowPush{.ids = tensor.row_ids, .values = tensor.rows.data(), .row_bytes = row_bytes});
+}
+
 void Training::start(worker::Membership& membership, uint32_t index, uint64_t rack_now_ns) {
   Tensor& tensor = tensors_[index];
-  const bool is_untouched = !job_.checks || (is_scribble(tensor.input, tensor.round) &&
-                                             is_scribble(tensor.output, tensor.round));
-  require(is_untouched, [&] {
+  require(!job_.checks || are_untouched(index), [&] {
     return job_.title + " rank " + std::to_string(rank_) + ": a buffer of tensor " +
            std::to_string(index) + " changed while it belonged to the application";
   });
-  const bool in_place = job_.options.in_place;
+  const bool in_place = job_.options.in_place && !is_table(index);
   auto& input = in_place ? tensor.output : tensor.input;
   const bool initial_weights =
       job_.options.mode == pipeline::Mode::kOptimize && (tensor.round == 0 || tensor.fetches);
@@ -115,24 +156,32 @@ void Training::start(worker::Membership& membership, uint32_t index, uint64_t ra
   tensor.input_crc = wire::crc32c(0, input.data(), input.size());
   tensor.busy = true;
   tensor.started_ns = rack_now_ns;
-  int32_t priority = job_.options.tensors[index].priority;
-  if (!job_.options.same_order) priority = static_cast<int32_t>(rng_.below(4));
-  membership.start({.tensor = index,
-                    .input = input.data(),
-                    .output = tensor.output.data(),
-                    .priority = priority,
-                    .initial_weights = initial_weights});
+  tensor.priority = job_.options.tensors[index].priority;
+  if (!job_.options.same_order) tensor.priority = static_cast<int32_t>(rng_.below(4));
+  worker::Operation operation{.tensor = index,
+                              .input = input.data(),
+                              .output = tensor.output.data(),
+                              .priority = tensor.priority,
+                              .initial_weights = initial_weights};
+  if (is_table(index) && !initial_weights) {
+    operation.input = nullptr;
+    operation.rows = rows_of(index);
+  }
+  membership.start(operation);
 }
 
-void Training::check_result(uint32_t index) {
+// `contributors`: as Exchange returns it, for the result.
+void Training::check_result(uint32_t index, uint32_t contributors) {
   const Tensor& tensor = tensors_[index];
   const auto where = [&] {
     return job_.title + " rank " + std::to_string(rank_) + " tensor " + std::to_string(index) +
            " round " + std::to_string(tensor.round);
   };
-  require(job_.options.in_place ||
+  require((job_.options.in_place && !is_table(index)) ||
               wire::crc32c(0, tensor.input.data(), tensor.input.size()) == tensor.input_crc,
           [&] { return where() + ": the input was written to"; });
+  const bool has_own = job_.may_lack_ranks() && job_.has_known_sums() &&
+                       !job_.options.is_relaxed() && tensor.round >= tensor.own_from;
   for (uint32_t id = 0; id < job_.chunks.size(); ++id) {
     const JobModel::Chunk& chunk = job_.chunks[id];
     if (chunk.tensor != index) continue;
@@ -143,9 +192,27 @@ void Training::check_result(uint32_t index) {
                                           : job_.consume(rank_, id, tensor.round, bytes);
     // A fetch returns the newest weights, so some of a tensor's chunks may be a round ahead.
     if (what && tensor.fetches) what = job_.wrong(id, tensor.round, 0, bytes);
+    if (!what && has_own) what = job_.wrong(id, tensor.round, 1u << rank_, bytes);
     require(!what, [&] { return where() + ", chunk " + std::to_string(id) + ": " + *what; });
   }
   operations_dropped_ += job_.reads.take_dropped(rank_) ? 1 : 0;
+  check_contributors(index, contributors);
+}
+
+void Training::check_contributors(uint32_t index, uint32_t contributors) const {
+  const JobOptions& options = job_.options;
+  if (!job_.may_lack_ranks() || !job_.has_known_sums() || options.is_relaxed()) return;
+  uint32_t fewest = options.workers;
+  for (uint32_t id = 0; id < job_.chunks.size(); ++id) {
+    if (job_.chunks[id].tensor != index) continue;
+    fewest = std::min(fewest, job_.contributors(id, tensors_[index].round));
+  }
+  const uint32_t said = std::min(contributors, options.workers);
+  require(said == fewest, [&] {
+    return job_.title + " rank " + std::to_string(rank_) + " tensor " + std::to_string(index) +
+           " round " + std::to_string(tensors_[index].round) + ": " + std::to_string(fewest) +
+           " ranks are in the result, " + std::to_string(said) + " are reported";
+  });
 }
 
 void Training::resume(const worker::Exchange& exchange, uint64_t now_ns) {
@@ -154,27 +221,27 @@ void Training::resume(const worker::Exchange& exchange, uint64_t now_ns) {
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
     Tensor& tensor = tensors_[index];
     tensor.round = exchange.round(index);
+    // Some of its chunks may have finished that round before this rank came.
+    tensor.own_from = tensor.round + 1;
     tensor.ready_ns = now_ns;
     tensor.fetches = optimizes && tensor.round > 0;
-    scribble(tensor.input, tensor.round);
-    scribble(tensor.output, tensor.round);
+    take_back(index);
     step_ = std::min(step_, tensor.round);
     tensors_done_ += !tensor.fetches && tensor.round >= job_.options.rounds;
   }
 }
 
-void Training::completed(uint32_t index, uint64_t now_ns) {
+void Training::completed(uint32_t index, const worker::Exchange& exchange, uint64_t now_ns) {
   Tensor& tensor = tensors_[index];
   require(tensor.busy, [&] {
     return job_.title + " rank " + std::to_string(rank_) + ": tensor " + std::to_string(index) +
            " completed twice";
   });
-  if (job_.checks) check_result(index);
+  if (job_.checks) check_result(index, exchange.contributors(index));
   tensor.busy = false;
   if (!std::exchange(tensor.fetches, false)) ++tensor.round;
   ++rounds_completed_;
-  scribble(tensor.input, tensor.round);
-  scribble(tensor.output, tensor.round);
+  take_back(index);
   tensor.ready_ns = now_ns + think_ns(job_.options, rank_, tensor.round, rng_);
   tensors_done_ += tensor.round == job_.options.rounds;
   if (tensors_done_ == tensors_.size()) job_.reads.finish(rank_);

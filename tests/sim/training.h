@@ -16,9 +16,10 @@ class Training final : public Application {
 
   uint64_t start_due(worker::Membership& membership, uint64_t now_ns,
                      uint64_t rack_now_ns) override;
-  void completed(uint32_t tensor, uint64_t now_ns) override;
+  void completed(uint32_t tensor, const worker::Exchange& exchange, uint64_t now_ns) override;
   void resume(const worker::Exchange& exchange, uint64_t now_ns) override;
   bool done() const override;
+  int32_t priority(uint32_t tensor) const override { return tensors_[tensor].priority; }
   std::optional<uint64_t> operations_dropped() const override;
   uint64_t rounds_completed() const override { return rounds_completed_; }
   uint64_t oldest_start_ns() const override;
@@ -32,7 +33,14 @@ class Training final : public Application {
     uint64_t ready_ns = 0;
     uint64_t started_ns = 0;
     uint32_t input_crc = 0;
+    int32_t priority = 0;
+    uint32_t own_from = 0;  // the round from which on results contain this rank's part for certain
     std::vector<std::byte> input, output;
+    // The output of a table between two operations, since results change it only in part, and the
+    // rows that an operation pushes.
+    uint32_t output_crc = 0;
+    std::vector<uint64_t> row_ids;
+    std::vector<std::byte> rows;
   };
 
   bool may_start(const Tensor& tensor) const;
@@ -40,7 +48,14 @@ class Training final : public Application {
   bool goes_on() const;
   void fill(uint32_t index, std::vector<std::byte>& input);
   void start(worker::Membership& membership, uint32_t index, uint64_t rack_now_ns);
-  void check_result(uint32_t index);
+  void check_result(uint32_t index, uint32_t contributors);
+  void check_contributors(uint32_t index, uint32_t contributors) const;
+  bool is_table(uint32_t index) const { return job_.options.tensors[index].row_elements > 0; }
+  // The buffers belong to the application until the next operation.
+  void take_back(uint32_t index);
+  bool are_untouched(uint32_t index) const;
+  // Returns the rows of a table that the rank pushes.
+  std::shared_ptr<const worker::RowPush> rows_of(uint32_t index);
   // Repeats, as its bytes do with the index modulo 256.
   using Pattern = std::array<std::byte, 256>;
   static Pattern pattern(uint32_t round);

@@ -40,7 +40,20 @@ uint32_t Updates::sum_below(uint32_t rank, uint32_t round, uint64_t element) con
   return rounds + (alternates_ ? (rounds + begins_with_two) / 2 : 0);
 }
 
-void Updates::fill(uint32_t rank, uint32_t round, std::vector<std::byte>& bytes) const {
+bool Updates::pushes(uint32_t rank, uint32_t round, uint32_t tensor, uint64_t element) const {
+  const uint32_t row_elements = options_.tensors[tensor].row_elements;
+  if (row_elements == 0 || round == 0) return true;
+  const uint64_t row = element / row_elements;
+  switch ((row + rank) % 4) {
+    case 0: return true;
+    case 1: return (round + row / 4) % 2 == 0;
+    case 2: return (round + row / 4) % 5 == 0;
+    default: return false;
+  }
+}
+
+void Updates::fill(uint32_t rank, uint32_t round, uint32_t tensor,
+                   std::vector<std::byte>& bytes) const {
   const size_t elements = bytes.size() / wire::dtype_bytes(options_.dtype);
   std::vector<float> values(elements);
   const bool is_mean = options_.reduction == pipeline::Reduction::kMean;
@@ -50,6 +63,7 @@ void Updates::fill(uint32_t rank, uint32_t round, std::vector<std::byte>& bytes)
   const float of_even = factor * static_cast<float>(digit(rank, round, 0) << (bits_ * rank));
   const float of_odd = factor * static_cast<float>(digit(rank, round, 1) << (bits_ * rank));
   for (size_t element = 0; element < elements && round < options_.rounds; ++element) {
+    if (!pushes(rank, round, tensor, element)) continue;
     values[element] = (element & 1) == 0 ? of_even : of_odd;
   }
   reduce::reference::narrow(options_.dtype, bytes.data(), values.data(), elements);
@@ -68,8 +82,30 @@ std::optional<std::vector<uint32_t>> Updates::whole(const std::byte* weights,
   return numbers;
 }
 
+std::optional<uint32_t> Updates::count_rows(uint32_t rank, std::span<const uint32_t> weights,
+                                            uint32_t tensor, uint64_t first, uint32_t most) const {
+  std::vector<uint32_t> sums(weights.size());
+  std::optional<uint32_t> found;
+  for (uint32_t rounds = first_[rank > 0];; ++rounds) {
+    bool fits = true;
+    for (size_t index = 0; index < weights.size(); ++index) {
+      const uint32_t own = weights[index] >> (bits_ * rank) & ((1u << bits_) - 1);
+      fits = fits && own == sums[index];
+    }
+    if (fits) found = rounds;
+    if (rounds >= most) return found;
+    for (size_t index = 0; index < weights.size(); ++index) {
+      if (!pushes(rank, rounds, tensor, first + index)) continue;
+      sums[index] += digit(rank, rounds, first + index);
+    }
+  }
+}
+
 std::optional<uint32_t> Updates::count(uint32_t rank, std::span<const uint32_t> weights,
-                                       uint64_t first) const {
+                                       uint32_t tensor, uint64_t first, uint32_t most) const {
+  if (options_.tensors[tensor].row_elements > 0) {
+    return count_rows(rank, weights, tensor, first, most);
+  }
   const auto digit_of = [&](uint32_t weight) {
     return weight >> (bits_ * rank) & ((1u << bits_) - 1);
   };

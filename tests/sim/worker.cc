@@ -11,7 +11,8 @@
 namespace pbox::sim {
 namespace {
 
-constexpr uint16_t kFirstPort = 20'000;
+constexpr uint32_t kFirstPort = 20'000;
+constexpr uint32_t kPortsOfPart = 8;
 constexpr uint32_t kJoinTimeoutMs = 60'000;
 constexpr uint64_t kSupervisorNs = 300 * kNanosPerMilli;
 constexpr uint32_t kStartsMax = 1000;
@@ -25,6 +26,7 @@ std::vector<worker::TensorSpec> tensors_of(const JobOptions& job) {
                        .elements = tensor.elements,
                        .dtype = job.dtype,
                        .priority = tensor.priority,
+                       .row_elements = tensor.row_elements,
                        .sync = tensor.sync});
   }
   return tensors;
@@ -55,6 +57,7 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   membership.boxes = place.boxes;
   membership.rank = rank;
   membership.world_size = options.workers;
+  membership.min_world_size = options.workers_min;
   membership.optimize = options.mode == pipeline::Mode::kOptimize;
   membership.collective = options.is_collective;
   membership.mean = options.reduction == pipeline::Reduction::kMean;
@@ -73,7 +76,7 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   membership.relaxed_model = options.relaxed_model();
   membership.replicas = options.has_copy ? 1 : 0;
   membership.incarnation = uint64_t{job.first_host + rank} << 32 | incarnation;
-  membership.seed = rack.options.seed * 77 + membership.incarnation;
+  membership.seed = rack.options.seed * 77 + membership.incarnation + options.part;
   return membership;
 }
 
@@ -81,21 +84,22 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
 
 std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobModel& job,
                                                     uint32_t rank, uint32_t incarnation,
-                                                    bool rejoins, const JobPlace& place) {
+                                                    bool rejoins, const JobPlace& place,
+                                                    std::shared_ptr<worker::SendPaths> paths) {
   worker::MembershipOptions options = membership_options(rack, job, rank, incarnation, place);
-  options.rejoin = rejoins;
+  options.rejoin = rejoins || job.options.is_elastic();
+  options.paths = std::move(paths);
   return std::make_unique<worker::Membership>(options, tensors_of(job.options),
                                               optimizer_message(job.options));
 }
 
-Worker::Worker(Rack& rack, JobModel& job, uint32_t rank)
-    : Member(rack, {.host = job.first_host + rank,
-                    .first_port = kFirstPort,
-                    .path_mtu = job.options.path_mtu}),
+Worker::Worker(Rack& rack, std::shared_ptr<Process> process, JobModel& job, uint32_t rank)
+    : Member(rack,
+             {.process = std::move(process),
+              .first_port = static_cast<uint16_t>(kFirstPort + kPortsOfPart * job.options.part),
+              .path_mtu = job.options.path_mtu}),
       job_(job),
-      rank_(rank) {
-  rack.control.attach(host_, *this);
-}
+      rank_(rank) {}
 
 std::string Worker::who() const {
   return job_.title + " rank " + std::to_string(rank_);
@@ -110,7 +114,9 @@ void Worker::start() {
   barrier_asked_ = is_placed_ = false;
   failure_.reset();
   job_.done.erase(rank_);
-  application_ = make_application(job_, rank_, rack_.options.seed * 1000 + host_);
+  constexpr uint64_t kSeedOfPart = 1'000'000'007;
+  const uint64_t seed = rack_.options.seed * 1000 + host() + kSeedOfPart * job_.options.part;
+  application_ = make_application(job_, rank_, seed);
   if (!rack_.cluster.is_on()) return join({.box = job_.options.box});
   asks_map_ = true;
   boxes_asked_ = rank_;
@@ -118,18 +124,18 @@ void Worker::start() {
 }
 
 void Worker::join(const JobPlace& place) {
-  begin(make_membership(rack_, job_, rank_, starts_, has_been_in_, place));
+  begin(make_membership(rack_, job_, rank_, starts_, has_been_in_, place, process_->paths()));
 }
 
 void Worker::ask_map() {
-  asking_ = rack_.control.connect(host_, boxes_asked_++ % rack_.options.boxes);
+  asking_ = rack_.control.connect(host(), boxes_asked_++ % rack_.options.boxes);
   rack_.queue.after(kMapTimeoutNs, [this, id = asking_] {
     if (id == asking_) ask_map_again();
   });
 }
 
 void Worker::ask_map_again() {
-  if (asking_ != 0) rack_.control.close(std::exchange(asking_, 0), host_);
+  if (asking_ != 0) rack_.control.close(std::exchange(asking_, 0), host());
   rack_.queue.after(kAskAgainNs, [this, starts = starts_] {
     if (asks_map_ && asking_ == 0 && starts == starts_) ask_map();
   });
@@ -145,7 +151,7 @@ void Worker::on_connected(ConnectionId id) {
                                         : options.parts * rack_.options.largest_part_bytes());
   question.set_may_move(options.may_move);
   wire::state_versions(message);
-  rack_.control.send(id, host_, wire::frame(message)->substr(wire::kControlLengthBytes));
+  rack_.control.send(id, host(), wire::frame(message)->substr(wire::kControlLengthBytes));
 }
 
 void Worker::on_control_message(ConnectionId id, const std::string& body) {
@@ -156,7 +162,7 @@ void Worker::on_control_message(ConnectionId id, const std::string& body) {
   const proto::PartMap& map = message.part_map();
   require(map.parts_size() == static_cast<int>(job_.options.parts),
           [&] { return who() + ": the job is in another number of parts"; });
-  rack_.control.close(std::exchange(asking_, 0), host_);
+  rack_.control.close(std::exchange(asking_, 0), host());
   asks_map_ = false;
   const std::string& box_name = map.parts(static_cast<int>(job_.options.part)).box();
   rack_.say(who(), [&] { return "is told to go to " + box_name; });
@@ -176,35 +182,54 @@ void Worker::crash(bool silently) {
   asks_map_ = false;
   asking_ = 0;
   rack_.say(who(), [&] { return "crashes"; });
-  rack_.control.abort_all(host_, silently);
-  forget();
-  job_.forget(rank_);
+  rack_.control.abort_all(host(), silently);
+  lose_state();
   if (!job_.collectives) return;
   failure_ = Error{ErrorCode::kWorkerLost, "its process is lost, and none can take its place"};
   end();
 }
 
+void Worker::lose_state() {
+  forget();
+  job_.forget(rank_);
+}
+
 uint64_t Worker::waits_since_ns() const {
-  if (over_ || job_.done.contains(rank_)) return UINT64_MAX;
+  if (over_ || job_.done.contains(rank_) || starts_ == 0) return UINT64_MAX;
   if (!joined()) return started_ns_;
   return barrier_asked_ ? barrier_asked_ns_ : application_->oldest_start_ns();
 }
 
-uint64_t Worker::run(worker::Exchange& exchange, uint64_t now_ns, bool& busy) {
-  if (!std::exchange(is_placed_, true) && has_been_in_) application_->resume(exchange, now_ns);
+uint64_t Worker::start_operations(uint64_t now_ns) {
+  const bool may_come_late = has_been_in_ || job_.options.is_elastic();
+  if (!std::exchange(is_placed_, true) && may_come_late) {
+    application_->resume(*membership_->exchange(), now_ns);
+  }
   has_been_in_ = true;
+  job_.awaited.erase(rank_);
   began_ns_ = std::min(began_ns_, rack_.queue.now_ns());
-  const uint64_t next_ns = application_->start_due(*membership_, now_ns, rack_.queue.now_ns());
-  busy = exchange_packets(now_ns);
+  return application_->start_due(*membership_, now_ns, rack_.queue.now_ns());
+}
+
+bool Worker::complete_operations(worker::Exchange& exchange, uint64_t now_ns) {
   const auto completed = exchange.take_completed();
   for (const uint32_t tensor : completed) {
     rack_.say(who(), [&] { return "has completed tensor " + std::to_string(tensor); });
-    application_->completed(tensor, now_ns);
+    application_->completed(tensor, exchange, now_ns);
   }
   if (rack_.checks && job_.options.is_relaxed() && !completed.empty()) check_statistics(exchange);
   if (application_->done()) leave_when_done();
-  busy = busy || !completed.empty();
-  return busy ? next_ns : std::min(next_ns, exchange.next_deadline_ns());
+  return !completed.empty();
+}
+
+// Only with the explicit policy the application says which priorities count.
+std::optional<BurstCheck::Chunk> Worker::chunk(uint32_t id) const {
+  if (job_.options.priority_policy != wire::PriorityPolicy::kExplicit || job_.collectives) {
+    return std::nullopt;
+  }
+  const JobModel::Chunk& chunk = job_.chunks[id];
+  return BurstCheck::Chunk{.priority = application_->priority(chunk.tensor),
+                           .bytes = chunk.elements * job_.element_bytes()};
 }
 
 // The product's statistics of reads must equal what was read.
@@ -231,6 +256,7 @@ void Worker::check_statistics(const worker::Exchange& exchange) const {
 // A rank that leaves takes along results that others may need for recovery, so careful applications
 // first wait for each other.
 void Worker::leave_when_done() {
+  if (!job_.awaited.empty()) return;  // looks again with the next heartbeat, as below
   if (job_.options.barrier_at_end) {
     if (!std::exchange(barrier_asked_, true)) {
       barrier_asked_ns_ = rack_.queue.now_ns();
@@ -270,7 +296,7 @@ void Worker::end_if_over() {
       // The previous process died before it heard of its session. The supervisor follows the
       // error's advice.
       has_been_in_ = has_been_in_ || failure_->message.find("set rejoin") != std::string::npos;
-      crash(false);
+      lose_state();
       rack_.queue.after(kSupervisorNs, [this] { start(); });
       return;
     }
@@ -280,6 +306,7 @@ void Worker::end_if_over() {
 
 void Worker::end() {
   job_.done.insert(rank_);
+  job_.awaited.erase(rank_);
   over_ = job_.is_ending = true;
   over_ns_ = rack_.queue.now_ns();
 }
@@ -293,8 +320,8 @@ bool Worker::may_try_again() const {
 }
 
 void Worker::pause(uint64_t length_ns) {
-  thread_.pause(length_ns);
-  rack_.control.stall(host_, rack_.queue.now_ns() + length_ns);
+  thread().pause(length_ns);
+  rack_.control.stall(host(), rack_.queue.now_ns() + length_ns);
 }
 
 }  // namespace pbox::sim

@@ -1,4 +1,4 @@
-// A worker: a member of its job, and the application that uses it.
+// A worker: a member of its job, or of one part of it, and the application that uses it.
 #pragma once
 
 #include <algorithm>
@@ -19,22 +19,24 @@ struct JobPlace {
 };
 
 // Makes the membership as this rank of the job would. Each process of a rank is another
-// incarnation.
+// incarnation. `paths`: its process's; null: lanes have paths of their own.
 std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobModel& job,
                                                     uint32_t rank, uint32_t incarnation,
-                                                    bool rejoins, const JobPlace& place);
+                                                    bool rejoins, const JobPlace& place,
+                                                    std::shared_ptr<worker::SendPaths> paths);
 
-class Worker final : public Member, public ControlEnd {
+class Worker final : public Member {
  public:
-  Worker(Rack& rack, JobModel& job, uint32_t rank);
+  // `process`: the rank's, in all parts of the job.
+  Worker(Rack& rack, std::shared_ptr<Process> process, JobModel& job, uint32_t rank);
 
   // Connects and joins. It is the first process of the rank, or a new one after a crash, which
   // tries again until it is admitted.
   void start();
-  // The process dies with all its state. If `silently`, its machine fails.
+  // The process dies with all its state, and so do all workers of the process. If `silently`, its
+  // machine fails.
   void crash(bool silently);
 
-  bool on_accept(ConnectionId, HostId) override { return false; }
   void on_connected(ConnectionId id) override;
   void on_control_message(ConnectionId id, const std::string& body) override;
   void on_closed(ConnectionId id, const std::string& reason) override;
@@ -52,12 +54,12 @@ class Worker final : public Member, public ControlEnd {
   const std::optional<Error>& failure() const { return failure_; }
 
   void pause(uint64_t length_ns);
-  // Takes one packet per turn, slowly.
-  void set_slow(bool slow) { slow_ = slow; }
 
  private:
   std::string who() const override;
-  uint64_t run(worker::Exchange& exchange, uint64_t now_ns, bool& busy) override;
+  uint64_t start_operations(uint64_t now_ns) override;
+  bool complete_operations(worker::Exchange& exchange, uint64_t now_ns) override;
+  std::optional<BurstCheck::Chunk> chunk(uint32_t id) const override;
   void on_session(const worker::SessionSpec& session) override {
     job_.give_back(session.chunks_to_restore, session.open_rounds);
   }
@@ -68,6 +70,7 @@ class Worker final : public Member, public ControlEnd {
   }
   void end_if_over() override;
   void end();
+  void lose_state();
   // In a cluster it first asks the boxes in turn for the job's part map, until one answers.
   void ask_map();
   void ask_map_again();

@@ -30,14 +30,13 @@ World::World(const Options& options, std::ostream* trace, bool checks)
   if (options_.attack_bursts > 0) {
     network_.set_tap([this](const Packet& packet) { overhear(packet); });
   }
-  HostId host = options_.boxes;
+  HostId free_host = options_.boxes;
   for (uint32_t index = 0; index < options_.jobs.size(); ++index) {
-    jobs_.push_back(
-        std::make_unique<JobModel>(options_.seed, index, options_.jobs[index], host, checks));
-    host += options_.jobs[index].workers;
-    for (const TensorOptions& tensor : options_.jobs[index].tensors) {
-      events_per_full_check_ += tensor.elements;
-    }
+    const JobOptions& job = options_.jobs[index];
+    const HostId host = job.part == 0 ? free_host : jobs_[job.number]->first_host;
+    jobs_.push_back(std::make_unique<JobModel>(options_.seed, index, job, host, checks));
+    if (job.part == 0) free_host += job.workers;
+    for (const TensorOptions& tensor : job.tensors) events_per_full_check_ += tensor.elements;
   }
   events_per_full_check_ = std::max(events_per_full_check_, kEventsPerFullCheck);
   for (HostId box = 0; box < options_.boxes; ++box) {
@@ -52,9 +51,19 @@ World::World(const Options& options, std::ostream* trace, bool checks)
   for (auto& job : jobs_) {
     if (job->options.rogue) rogues_.push_back(std::make_unique<Rogue>(rack_, *job));
     for (uint32_t rank = job->options.rogue ? 1 : 0; rank < job->options.workers; ++rank) {
-      workers_.push_back(std::make_unique<Worker>(rack_, *job, rank));
+      workers_.push_back(
+          std::make_unique<Worker>(rack_, process_on(job->first_host + rank), *job, rank));
     }
   }
+}
+
+std::shared_ptr<Process> World::process_on(HostId host) {
+  std::shared_ptr<Process>& process = processes_[host];
+  if (process == nullptr) {
+    process = std::make_shared<Process>(rack_, host);
+    control_.attach(host, *process);
+  }
+  return process;
 }
 
 Outcome World::run() {
@@ -65,7 +74,10 @@ Outcome World::run() {
     form_cluster();
     begin_ns_ = queue_.now_ns();
     for (auto& worker : workers_) {
-      queue_.after(rng_.below(2 * kNanosPerMilli), [&worker] { worker->start(); });
+      const auto& arrivals_ns = worker->job().options.arrivals_ns;
+      const uint64_t together_ns = rng_.below(2 * kNanosPerMilli);
+      queue_.after(arrivals_ns.empty() ? together_ns : arrivals_ns[worker->rank()],
+                   [&worker] { worker->start(); });
     }
     for (auto& rogue : rogues_) rogue->start();
     schedule_faults();
@@ -152,7 +164,7 @@ void World::begin(const Episode& episode) {
     case EpisodeKind::kClockWorker:
       counts_.add(Fault::kClockJump);
       silence(episode.length_ns);
-      worker.jump(episode.length_ns);
+      worker.process().thread().jump(episode.length_ns);
       return;
     case EpisodeKind::kClockBox:
       counts_.add(Fault::kClockJump);
@@ -162,7 +174,7 @@ void World::begin(const Episode& episode) {
     case EpisodeKind::kSmallRing: box.set_small_ring(pipeline, true); return;
     case EpisodeKind::kSlowReader:
       counts_.add(Fault::kSlowReader);
-      worker.set_slow(true);
+      worker.process().set_slow(true);
       return;
     case EpisodeKind::kControlStall: stall_control(worker, episode.length_ns); return;
     case EpisodeKind::kControlBreak: break_control(worker); return;
@@ -179,7 +191,7 @@ void World::begin(const Episode& episode) {
       return;
     case EpisodeKind::kRebind:
       counts_.add(Fault::kRebind);
-      worker.rebind();
+      for (Worker* part : process_of(worker)) part->rebind();
       return;
     case EpisodeKind::kCount: return;
   }
@@ -193,7 +205,7 @@ void World::stall_control(const Worker& worker, uint64_t length_ns) {
 
 void World::break_control(Worker& worker) {
   counts_.add(Fault::kControlBreak);
-  disturb(worker.job(), false, &worker);
+  for (Worker* part : process_of(worker)) disturb(part->job(), false, part);
   control_.break_all(worker.host());
 }
 
@@ -217,7 +229,7 @@ void World::end(const Episode& episode) {
     case EpisodeKind::kSmallRing:
       box_of(episode.draw).set_small_ring(static_cast<uint32_t>(episode.draw >> 32), false);
       return;
-    case EpisodeKind::kSlowReader: worker.set_slow(false); return;
+    case EpisodeKind::kSlowReader: worker.process().set_slow(false); return;
     case EpisodeKind::kCrashWorker:
       for (Worker* part : process_of(worker)) part->start();
       return;
@@ -241,7 +253,7 @@ void World::drop_fragment(const Episode& episode) {
 
 // Sends packets from outside: random bytes, and well-formed packets of sessions that do not exist.
 void World::send_from_outside(const Episode& episode, uint32_t left) {
-  const HostId outsider = options_.boxes + static_cast<HostId>(workers_.size());
+  const HostId outsider = outsider_of(options_);
   const HostId box = box_of(episode.draw).host();
   const auto port = static_cast<uint16_t>(limits::kDataPortFirst + rng_.below(options_.pipelines));
   std::vector<std::byte> bytes(limits::kPacketOverheadBytes + rng_.below(64));

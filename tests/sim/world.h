@@ -2,6 +2,7 @@
 // all jobs are over.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -72,6 +73,7 @@ class World {
   void stall_control(const Worker& worker, uint64_t length_ns);
   void break_control(Worker& worker);
   void lose_worker(const Episode& episode);
+  std::shared_ptr<Process> process_on(HostId host);
   std::vector<Worker*> process_of(const Worker& worker);
   uint64_t limit_ns(const JobModel& job) const;
 
@@ -88,6 +90,7 @@ class World {
   SimKeys keys_;
   Rack rack_;
   std::vector<std::unique_ptr<Box>> boxes_;
+  std::map<HostId, std::shared_ptr<Process>> processes_;  // of workers
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Rogue>> rogues_;
   Rng rng_;

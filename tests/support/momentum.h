@@ -2,12 +2,18 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace pbox::test {
 
-// Runs two ranks in processes of their own, across a change of the learning rate. Returns the
-// error; empty if all rounds' weights were right.
-std::string run_momentum(const std::string& box, bool as_nobody = false,
+// Runs two ranks at each of these boxes, in processes of their own, across a change of the learning
+// rate. Several boxes are those of racks. Returns the error; empty if all rounds' weights were
+// right.
+std::string run_momentum(const std::vector<std::string>& racks, bool as_nobody = false,
                          const std::string& port = "socket");
+inline std::string run_momentum(const std::string& box, bool as_nobody = false,
+                                const std::string& port = "socket") {
+  return run_momentum(std::vector<std::string>{box}, as_nobody, port);
+}
 
 }  // namespace pbox::test

@@ -42,16 +42,20 @@ void Rack::build_box(const RackOptions& options) {
   for (const auto& tensor : options.tensors) {
     const uint32_t element_bytes = wire::dtype_bytes(tensor.dtype);
     const uint64_t bytes = tensor.elements * element_bytes;
+    const uint32_t row_bytes = tensor.row_elements * element_bytes;
     for (uint64_t offset = 0; offset < bytes; offset += options.chunk_bytes, ++chunk_id) {
       const uint32_t index = chunk_id % options.pipelines;
       chunk_pipeline_.push_back(static_cast<uint8_t>(index));
       const auto length = std::min<uint64_t>(options.chunk_bytes, bytes - offset);
-      specs_[index].chunks.push_back({.chunk = chunk_id,
-                                      .elements = static_cast<uint32_t>(length / element_bytes),
-                                      .dtype = tensor.dtype,
-                                      .priority = tensor.priority,
-                                      .lr_scale = tensor.lr_scale,
-                                      .weight_decay = options.optimizer.weight_decay});
+      specs_[index].chunks.push_back(
+          {.chunk = chunk_id,
+           .elements = static_cast<uint32_t>(length / element_bytes),
+           .dtype = tensor.dtype,
+           .priority = tensor.priority,
+           .lr_scale = tensor.lr_scale,
+           .weight_decay = options.optimizer.weight_decay,
+           .row_bytes = row_bytes,
+           .row_skipped_bytes = static_cast<uint32_t>(row_bytes > 0 ? offset % row_bytes : 0)});
     }
   }
   for (uint32_t index = 0; index < options.pipelines; ++index) {

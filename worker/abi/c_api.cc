@@ -1,5 +1,6 @@
 // The C ABI: checks what C cannot check, converts arguments, and lets no exception cross it.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -18,6 +19,8 @@ using pbox::Status;
 using pbox::worker::check_options;
 using pbox::worker::check_policy;
 using pbox::worker::Client;
+using pbox::worker::ClientOptions;
+using pbox::worker::create_context;
 using pbox::worker::fail_call;
 using pbox::worker::guarded;
 using pbox::worker::has_size;
@@ -119,51 +122,60 @@ void pbox::worker::set_thread_error(const std::string& message) {
   error_text = message;
 }
 
-pbox_status pbox_create(const pbox_options* caller_options, pbox_context** context) {
-  if (context == nullptr) return fail_call(nullptr, invalid_argument("context is NULL"));
-  *context = nullptr;
+Result<ClientOptions> pbox::worker::read_options(const pbox_options* caller_options) {
   const auto options =
       read_struct(caller_options, kOptionsBytesFirst, "pbox_options", "pbox_options_init");
+  if (!options) return options.error();
+  if (const Status sound = check_options(*options); !sound) return sound.error();
+  ClientOptions chosen;
+  if (options->box != nullptr) chosen.box = options->box;
+  if (options->job != nullptr) chosen.job = options->job;
+  if (options->port != nullptr) chosen.port = options->port;
+  if (options->restore != nullptr) chosen.restore = options->restore;
+  if (options->keys != nullptr) chosen.keys = options->keys;
+  chosen.rank = options->rank;
+  chosen.world_size = options->world_size;
+  chosen.optimize = options->mode == PBOX_MODE_OPTIMIZE;
+  chosen.mean = options->reduction == PBOX_MEAN;
+  chosen.collective = options->mode == PBOX_MODE_COLLECTIVE;
+  if (options->collective_bytes > 0) chosen.collective_bytes = options->collective_bytes;
+  chosen.chunk_bytes = options->chunk_bytes;
+  chosen.window_bytes = options->window_bytes;
+  if (options->join_timeout_ms > 0) chosen.join_timeout_ms = options->join_timeout_ms;
+  if (options->wait_timeout_ms > 0) chosen.wait_timeout_ms = options->wait_timeout_ms;
+  chosen.lost_timeout_ms = options->lost_timeout_ms;
+  chosen.recovery = static_cast<pbox::worker::Recovery>(options->recovery);
+  if (options->recover_timeout_ms > 0) chosen.recover_timeout_ms = options->recover_timeout_ms;
+  chosen.on_worker_lost = static_cast<pbox::worker::LostPolicy>(options->on_worker_lost);
+  const bool is_elastic =
+      options->min_world_size > 0 && options->min_world_size < options->world_size;
+  if (is_elastic) chosen.min_world_size = options->min_world_size;
+  chosen.rejoin = options->rejoin == 1 || is_elastic;
+  chosen.priority_policy = static_cast<pbox::wire::PriorityPolicy>(options->priority_policy);
+  chosen.delivery = static_cast<pbox::wire::Delivery>(options->delivery);
+  chosen.numerics = static_cast<pbox::wire::Numerics>(options->numerics);
+  chosen.guard = {static_cast<pbox::wire::Guard>(options->guard), options->guard_max_abs};
+  chosen.sync = sync_of(*options);
+  chosen.replicas = options->replicas;
+  chosen.is_backup = options->backup == 1;
+  return chosen;
+}
+
+pbox_status pbox::worker::create_context(const Result<ClientOptions>& options,
+                                         pbox_context** context) {
+  if (context == nullptr) return fail_call(nullptr, invalid_argument("context is NULL"));
+  *context = nullptr;
   if (!options) return fail_call(nullptr, options.error());
-  if (const Status sound = check_options(*options); !sound)
-    return fail_call(nullptr, sound.error());
   try {
-    pbox::worker::ClientOptions chosen;
-    if (options->box != nullptr) chosen.box = options->box;
-    if (options->job != nullptr) chosen.job = options->job;
-    if (options->port != nullptr) chosen.port = options->port;
-    if (options->restore != nullptr) chosen.restore = options->restore;
-    if (options->keys != nullptr) chosen.keys = options->keys;
-    chosen.rank = options->rank;
-    chosen.world_size = options->world_size;
-    chosen.optimize = options->mode == PBOX_MODE_OPTIMIZE;
-    chosen.mean = options->reduction == PBOX_MEAN;
-    chosen.collective = options->mode == PBOX_MODE_COLLECTIVE;
-    if (options->collective_bytes > 0) chosen.collective_bytes = options->collective_bytes;
-    chosen.chunk_bytes = options->chunk_bytes;
-    chosen.window_bytes = options->window_bytes;
-    if (options->join_timeout_ms > 0) chosen.join_timeout_ms = options->join_timeout_ms;
-    if (options->wait_timeout_ms > 0) chosen.wait_timeout_ms = options->wait_timeout_ms;
-    chosen.lost_timeout_ms = options->lost_timeout_ms;
-    chosen.recovery = static_cast<pbox::worker::Recovery>(options->recovery);
-    if (options->recover_timeout_ms > 0) chosen.recover_timeout_ms = options->recover_timeout_ms;
-    chosen.on_worker_lost = static_cast<pbox::worker::LostPolicy>(options->on_worker_lost);
-    const bool is_elastic =
-        options->min_world_size > 0 && options->min_world_size < options->world_size;
-    if (is_elastic) chosen.min_world_size = options->min_world_size;
-    chosen.rejoin = options->rejoin == 1 || is_elastic;
-    chosen.priority_policy = static_cast<pbox::wire::PriorityPolicy>(options->priority_policy);
-    chosen.delivery = static_cast<pbox::wire::Delivery>(options->delivery);
-    chosen.numerics = static_cast<pbox::wire::Numerics>(options->numerics);
-    chosen.guard = {static_cast<pbox::wire::Guard>(options->guard), options->guard_max_abs};
-    chosen.sync = sync_of(*options);
-    chosen.replicas = options->replicas;
-    chosen.is_backup = options->backup == 1;
-    *context = new pbox_context(std::move(chosen));
+    *context = new pbox_context(*options);
     return PBOX_OK;
   } catch (const std::exception& exception) {
     return fail_call(nullptr, {ErrorCode::kInternal, exception.what()});
   }
+}
+
+pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
+  return create_context(pbox::worker::read_options(options), context);
 }
 
 pbox_status pbox_register_tensor(pbox_context* context, const char* name, uint64_t element_count,
@@ -192,7 +204,7 @@ pbox_status pbox_set_optimizer(pbox_context* context,
     const auto options = read_struct(caller_options, kOptimizerBytesFirst, "pbox_optimizer_options",
                                      "pbox_optimizer_options_init");
     if (!options) return options.error();
-    if (options->kind < PBOX_SGD || options->kind > PBOX_ADAMW) {
+    if (options->kind < PBOX_SGD || options->kind > PBOX_ADAGRAD) {
       return invalid_argument("optimizer kind " + std::to_string(options->kind) + " is unknown");
     }
     pbox::proto::Optimizer optimizer;
@@ -216,7 +228,15 @@ pbox_status pbox_set_optimizer(pbox_context* context,
 pbox_status pbox_set_tensor_optimizer(pbox_context* context, uint32_t tensor_id, float lr_scale,
                                       float weight_decay) {
   return guarded(context, [&](Client& client) {
-    return client.set_tensor_optimizer(tensor_id, lr_scale, weight_decay);
+    return client.change_tensor(tensor_id, [&](pbox::worker::TensorSpec& tensor) -> Status {
+      if (!std::isfinite(lr_scale) || lr_scale < 0 || !std::isfinite(weight_decay) ||
+          weight_decay < 0) {
+        return invalid_argument("lr_scale and weight_decay must be finite and >= 0");
+      }
+      tensor.lr_scale = lr_scale;
+      tensor.weight_decay = weight_decay;
+      return pbox::ok_status();
+    });
   });
 }
 

@@ -20,6 +20,7 @@ struct pbox_context {
   ~pbox_context() { static_cast<void>(client.leave()); }
   const uint32_t rank;
   const uint32_t world_size;
+  std::unique_ptr<pbox::worker::OperationSource> source;  // null in all programs but boxes
   pbox::worker::Client client;
   std::mutex stagings_mutex;
   std::map<int, std::unique_ptr<pbox::worker::cuda::Staging>> stagings;  // by CUDA device
@@ -30,6 +31,10 @@ namespace pbox::worker {
 inline Error invalid_argument(const std::string& message) {
   return {ErrorCode::kInvalidArgument, message};
 }
+
+// c_api.cc: the options that a caller has filled, and a context of them.
+Result<ClientOptions> read_options(const pbox_options* options);
+pbox_status create_context(const Result<ClientOptions>& options, pbox_context** context);
 
 // Keeps the error's text for pbox_last_error, and returns its status.
 inline pbox_status fail_call(pbox_context* context, const Error& error) {

@@ -136,7 +136,7 @@ pbox_optimizer_options default_optimizer(pbox_optimizer kind) {
   options.momentum = kind == PBOX_MOMENTUM || kind == PBOX_NESTEROV ? 0.9f : 0.0f;
   options.beta1 = 0.9f;
   options.beta2 = 0.999f;
-  options.epsilon = 1e-8f;
+  options.epsilon = kind == PBOX_ADAGRAD ? 1e-10f : 1e-8f;
   options.weight_decay = kind == PBOX_ADAMW ? 0.01f : 0.0f;
   return options;
 }

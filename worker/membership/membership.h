@@ -79,6 +79,8 @@ struct MembershipOptions {
   // number of other boxes that keep a replica of weights and optimizer state
   uint32_t replicas = 0;
   bool is_backup = false;  // the job is such a replica, kept by the very box that is joined
+  uint32_t workers = 0;    // this rank is a box that sums so many; 0: it is one worker
+  bool caller_keeps_results = false;  // as in SessionSpec; ignored with recovery none
   // Shared by the memberships of all parts; null: this one has its own.
   std::shared_ptr<HeldVerdict> verdict = nullptr;
   std::shared_ptr<SendPaths> paths = nullptr;

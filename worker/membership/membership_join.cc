@@ -49,6 +49,7 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
   join.set_restore(options.restore);
   join.set_replicas(options.replicas);
   join.set_is_backup(options.is_backup);
+  join.set_workers(options.workers);
   if (options.sync != wire::SyncSpec{}) *join.mutable_sync() = wire::sync_message(options.sync);
   if (options.sync.model == wire::SyncModel::kBsp) {
     join.set_relaxed_model(static_cast<uint32_t>(options.relaxed_model));
@@ -59,6 +60,7 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
     tensor.set_name(spec.name);
     tensor.set_elements(spec.elements);
     tensor.set_first_element(spec.first_element);
+    tensor.set_row_elements(spec.row_elements);
     tensor.set_dtype(static_cast<uint32_t>(spec.dtype));
     tensor.set_priority(spec.priority);
     tensor.set_lr_scale(spec.lr_scale);
@@ -280,6 +282,8 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   spec_.jitter_seed = options_.seed;
   spec_.delivery = options_.delivery;
   spec_.ignores_results = options_.is_backup;
+  spec_.caller_keeps_results = options_.caller_keeps_results && can_resume(options_);
+  spec_.alternates_outputs = options_.optimize;
   spec_.holds_rounds = session.gives_verdicts();
   spec_.probes_path = options_.probes_path;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
@@ -356,8 +360,9 @@ Status Membership::open_exchange() {
   const uint32_t shadows = options_.optimize ? 2 : 1;
   const char* purpose = keeps_results ? "recovery keeps; recovery none does without"
                                       : "cached reads need; a lower staleness needs less of it";
+  const bool needs_shadow = keeps_results && !spec_.caller_keeps_results;
   const uint64_t bytes =
-      keeps_results ? shadow_bytes(tensors_, shadows) : cache_bytes(spec_, tensors_);
+      needs_shadow ? shadow_bytes(tensors_, shadows) : cache_bytes(spec_, tensors_);
   NumaArena copy;
   if (bytes > 0) {
     auto placed = NumaArena::create(bytes, Hugepages::kNever);

@@ -8,6 +8,20 @@
 #include "worker/membership/part_layout.h"
 
 namespace pbox::worker {
+namespace {
+
+// All tensors are in one of the parts, which the caller has made.
+std::vector<std::vector<Piece>> one_part(const std::vector<TensorSpec>& tensors, uint32_t part,
+                                         uint32_t parts) {
+  PBOX_CHECK(part < parts);
+  std::vector<std::vector<Piece>> pieces(parts);
+  for (uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
+    pieces[part].push_back({tensor, 0, tensors[tensor].elements});
+  }
+  return pieces;
+}
+
+}  // namespace
 
 PartSet::PartSet(const MembershipOptions& options, const proto::PartMap& map,
                  const std::vector<TensorSpec>& tensors, const proto::Optimizer& optimizer)
@@ -28,14 +42,17 @@ PartSet::PartSet(const MembershipOptions& options, const proto::PartMap& map,
     const uint64_t bytes = tensor.elements * wire::dtype_bytes(tensor.dtype);
     chunks += wire::chunk_count(bytes, part_options.chunk_bytes);
   }
-  const auto layout = cut_into_parts(tensors, part_options.chunk_bytes, part_options.parts);
+  auto layout = options.parts > 1
+                    ? one_part(tensors, options.part, options.parts)
+                    : cut_into_parts(tensors, part_options.chunk_bytes, part_options.parts);
+  if (options.parts > 1) part_options.parts = options.parts;
   part_options.filled_parts.clear();
   for (uint32_t index = 0; index < layout.size(); ++index) {
     if (!layout[index].empty()) part_options.filled_parts.push_back(index);
   }
   for (uint32_t index = 0; index < layout.size(); ++index) {
     if (layout[index].empty()) continue;
-    const proto::PartPlace& place = map.parts(static_cast<int>(index));
+    const proto::PartPlace& place = map.parts(options.parts > 1 ? 0 : static_cast<int>(index));
     part_options.part = index;
     part_options.box_name = place.box();
     part_options.box = place.address().empty() ? options.box : place.address();
@@ -101,7 +118,7 @@ void PartSet::start(const Operation& operation) {
   for (Piece& piece : pieces_[operation.tensor]) {
     Operation of_piece = operation;
     of_piece.tensor = piece.tensor;
-    of_piece.input = operation.input + piece.offset;
+    if (operation.input != nullptr) of_piece.input = operation.input + piece.offset;
     of_piece.output = operation.output + piece.offset;
     of_piece.fetch = !operation.initial_weights && std::exchange(piece.is_ahead, false);
     parts_[piece.part]->membership.start(of_piece);

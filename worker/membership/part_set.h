@@ -15,7 +15,8 @@ namespace pbox::worker {
 
 class PartSet {
  public:
-  // `map`: a box's answer. options.box: the address of that box.
+  // `map`: a box's answer. options.box: the address of that box. If options.parts is above 1, the
+  // tensors are those of options.part, and that box has all parts.
   PartSet(const MembershipOptions& options, const proto::PartMap& map,
           const std::vector<TensorSpec>& tensors, const proto::Optimizer& optimizer);
 

@@ -20,8 +20,11 @@ uint64_t bytes_of(const TensorSpec& tensor) {
 
 uint64_t shadow_bytes(const std::vector<TensorSpec>& tensors, uint32_t shadow_count) {
   uint64_t bytes = 0;
-  for (const TensorSpec& tensor : tensors) bytes += align_up(bytes_of(tensor), kCacheLineBytes);
-  return shadow_count * bytes;
+  for (const TensorSpec& tensor : tensors) {
+    const uint32_t count = tensor.row_elements > 0 ? 1 : shadow_count;
+    bytes += count * align_up(bytes_of(tensor), kCacheLineBytes);
+  }
+  return bytes;
 }
 
 Exchange::Exchange(const SessionSpec& session, const std::vector<TensorSpec>& tensors,
@@ -59,9 +62,13 @@ void Exchange::add_tensors(const std::vector<TensorSpec>& tensors, uint32_t shad
     tensor.first_chunk = static_cast<uint32_t>(state_.chunks.size());
     const uint64_t bytes = bytes_of(spec);
     job_bytes += bytes;
-    if (shadow_.size() > 0 && !caches_reads(state_.session.sync)) {
+    tensor.row_bytes = spec.row_elements * wire::dtype_bytes(spec.dtype);
+    tensor.first_byte = spec.first_element * wire::dtype_bytes(spec.dtype);
+    if (shadow_.size() > 0 && !wire::keeps_copies(state_.session.sync)) {
       tensor.shadow[0] = shadow_.take(bytes);
-      tensor.shadow[1] = shadow_count == 2 ? shadow_.take(bytes) : tensor.shadow[0];
+      // A table's shadow changes by whole chunks (row_stage.h), so one is enough.
+      const bool has_two = shadow_count == 2 && !tensor.is_table();
+      tensor.shadow[1] = has_two ? shadow_.take(bytes) : tensor.shadow[0];
     }
     for (uint64_t offset = 0; offset < bytes; offset += chunk_bytes) {
       Chunk& chunk = state_.chunks.emplace_back();
@@ -71,7 +78,11 @@ void Exchange::add_tensors(const std::vector<TensorSpec>& tensors, uint32_t shad
     }
     tensor.chunk_count = static_cast<uint32_t>(state_.chunks.size()) - tensor.first_chunk;
   }
-  state_.out_of_cache = job_bytes >= kOutOfCacheBytes;
+  // Results that the caller keeps are read at once, by another core.
+  state_.out_of_cache = job_bytes >= kOutOfCacheBytes && !state_.session.caller_keeps_results;
+  const bool has_tables = std::any_of(state_.tensors.begin(), state_.tensors.end(),
+                                      [](const Tensor& tensor) { return tensor.is_table(); });
+  if (has_tables) state_.stages.resize(state_.chunks.size());
 }
 
 // Builds everything that depends on the current session.
@@ -105,6 +116,15 @@ void Exchange::start(const Operation& operation) {
   tensor.priority = operation.priority.value_or(tensor.own_priority);
   tensor.fetching = operation.fetch;
   tensor.slot = operation.slot;
+  tensor.rows = operation.fetch ? nullptr : operation.rows;
+  PBOX_CHECK(tensor.rows == nullptr || (tensor.is_table() && tensor.round > 0));
+  if (state_.session.caller_keeps_results) {
+    PBOX_CHECK(operation.input != operation.output);  // a lost round is pushed again
+    std::byte*& shadow = tensor.shadow[tensor.round & 1];
+    PBOX_CHECK(shadow == nullptr || shadow == operation.output);
+    shadow = operation.output;
+    if (!state_.session.alternates_outputs) tensor.shadow[(tensor.round + 1) & 1] = shadow;
+  }
   begin(tensor);
 }
 

@@ -28,8 +28,9 @@
 // there, and the caller's input stays unchanged until the chunk is complete. A chunk's shadow holds
 // the result of the last consumed round until the first fragment of the next result arrives. It
 // proves that every worker has pushed the next round, so every worker has consumed the
-// last one. An unfinished round can be summed again from the inputs. Weights cannot be computed
-// again, so there are two shadows of them, used in turn: one of them is complete at any time.
+// last one. A caller that keeps its results unchanged needs no shadow: its outputs are those. An
+// unfinished round can be summed again from the inputs. Weights cannot be computed again, so there
+// are two shadows of them, used in turn: one of them is complete at any time.
 #pragma once
 
 #include <array>

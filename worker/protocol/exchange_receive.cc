@@ -16,6 +16,11 @@ uint16_t dtype_scale(wire::Dtype dtype, uint16_t scale) {
   return static_cast<uint16_t>(static_cast<uint16_t>(dtype) | scale << 4);
 }
 
+bool is_by_rows(const ExchangeState& state, const ExchangeChunk& chunk,
+                const wire::Header& header) {
+  return (header.flags & wire::flag::kRows) != 0 && state.tensors[chunk.tensor].is_table();
+}
+
 // Whether the header of a result is right for the chunk that it names.
 bool fits_layout(const ExchangeState& state, const ExchangeChunk& chunk,
                  const wire::Header& header) {
@@ -30,10 +35,23 @@ bool fits_layout(const ExchangeState& state, const ExchangeChunk& chunk,
   // A result that lacks some ranks says how many contributed to it.
   const uint16_t contributors = header.contributors();
   const bool is_partial = (header.flags & wire::flag::kPartial) != 0;
-  return header.fragment < fragments && is_partial == (contributors > 0) &&
-         header.dtype_scale == dtype_scale(dtype, contributors) &&
+  if (header.fragment >= fragments || is_partial != (contributors > 0) ||
+      header.dtype_scale != dtype_scale(dtype, contributors)) {
+    return false;
+  }
+  return is_by_rows(state, chunk, header) ||
          header.payload_bytes ==
              wire::fragment_length(chunk.wire_bytes, fragment_bytes, header.fragment);
+}
+
+// Returns the fragments that a result covers, as bits; 0 if this worker has no use for it.
+uint64_t covered_fragments(const ExchangeState& state, const ExchangeChunk& chunk,
+                           const wire::Parsed& parsed) {
+  if (!is_by_rows(state, chunk, parsed.header)) return uint64_t{1} << parsed.header.fragment;
+  wire::RowsView rows;
+  // A worker that fetches the table has not got the rows that are left out.
+  if (state.tensors[chunk.tensor].fetching && !chunk.restoring) return 0;
+  return wire::parse_rows(state.row_layout(chunk), parsed, rows) ? rows.fragments : 0;
 }
 
 void copy_bytes(const ExchangeState& state, std::byte* destination, const std::byte* source,
@@ -134,12 +152,16 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   }
   if (state_.reads_cache(chunk)) return on_cached_result(lane, chunk, parsed, now_ns);
   PBOX_DCHECK(chunk.in_flight);
-  const uint64_t bit = uint64_t{1} << header.fragment;
-  PBOX_DCHECK((chunk.full_mask & bit) != 0);
+  const uint64_t fragments = covered_fragments(state_, chunk, parsed);
+  PBOX_DCHECK((fragments & ~chunk.full_mask) == 0);
+  if (fragments == 0) {
+    ++state_.statistics.rejected_packets;
+    return;
+  }
   if (state_.drops_rounds() && header.round != chunk.flight_round) {
     chunk.restart_result(header.round);
   }
-  if ((chunk.result_mask & bit) != 0) {
+  if ((fragments & ~chunk.result_mask) == 0) {
     ++state_.statistics.stale_packets;
     return;
   }
@@ -148,7 +170,8 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   if (chunk.result_mask == 0) lane.drop_unsent(header.chunk);
   if (!chunk.restoring) {  // a result that was restored is here already
     store_fragment(tensor, chunk, parsed);
-    if (tensor.shadow[0] == tensor.shadow[1]) chunk.in_shadow = false;
+    const bool overwrites = tensor.shadow[0] == tensor.shadow[1] && !state_.stages_result(chunk);
+    if (overwrites) chunk.in_shadow = false;
     note_version(chunk, header);
     const uint16_t contributors = header.contributors();
     if (chunk.result_mask == 0) chunk.contributors = UINT16_MAX;
@@ -157,7 +180,7 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
     state_.statistics.bytes_pulled += header.payload_bytes;
   }
   if (chunk.result_mask == 0) state_.trace.answer(header.chunk, now_ns);
-  chunk.result_mask |= bit;
+  chunk.result_mask |= fragments;
   if ((header.flags & wire::flag::kRetransmission) != 0) chunk.is_measurable = false;
   const bool was_sending = lane.cancel_sending(chunk);
   const bool was_waiting = chunk.waits_for_others;
@@ -181,6 +204,11 @@ void Exchange::store_fragment(const Tensor& tensor, const Chunk& chunk,
   if (state_.cache) {  // initial weights; later results are stored by on_cached_result()
     state_.cache->begin(state_.chunk_id(chunk), parsed.header.fragment, parsed.payload);
   }
+  if (state_.stages_result(chunk)) {
+    RowStage& stage = state_.stages[parsed.header.chunk];
+    if (chunk.result_mask == 0) stage.clear();
+    return stage.add(parsed);
+  }
   const size_t offset =
       chunk.offset + size_t{parsed.header.fragment} * state_.session.fragment_bytes;
   const size_t bytes = parsed.header.payload_bytes;
@@ -189,7 +217,7 @@ void Exchange::store_fragment(const Tensor& tensor, const Chunk& chunk,
   std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
   if (tensor.output == nullptr) {  // a slot's result that another rank wants
     if (shadow != nullptr) copy_bytes(state_, shadow + offset, parsed.payload, bytes);
-  } else if (shadow == nullptr) {
+  } else if (shadow == nullptr || shadow == tensor.output) {
     copy_bytes(state_, tensor.output + offset, parsed.payload, bytes);
   } else if (tensor.is_staged(chunk)) {  // copied to the output when complete, while in cache
     std::memcpy(shadow + offset, parsed.payload, bytes);
@@ -267,7 +295,14 @@ void Exchange::consume(Tensor& tensor, Chunk& chunk) {
   PBOX_DCHECK(state_.drops_rounds() || chunk.flight_round == chunk.round);
   chunk.round = chunk.flight_round + 1;
   chunk.pushed = false;
-  const std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
+  std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
+  if (state_.stages_result(chunk)) {
+    state_.stages[state_.chunk_id(chunk)].apply(
+        state_.row_layout(chunk), tensor.output + chunk.offset,
+        shadow == nullptr ? nullptr : shadow + chunk.offset);
+    chunk.in_shadow = shadow != nullptr;
+    return;
+  }
   if (shadow == nullptr) return;
   chunk.in_shadow = true;
   if (!tensor.is_staged(chunk)) return;

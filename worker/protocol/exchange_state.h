@@ -14,6 +14,8 @@
 #include "nic/wire/chunk_layout.h"
 #include "worker/protocol/chunk_trace.h"
 #include "worker/protocol/read_cache.h"
+#include "worker/protocol/row_push.h"
+#include "worker/protocol/row_stage.h"
 #include "worker/protocol/session_spec.h"
 #include "worker/protocol/slot_round.h"
 #include "worker/protocol/statistics.h"
@@ -96,6 +98,9 @@ struct ExchangeTensor {
   wire::Dtype dtype = wire::Dtype::kF32;
   wire::SyncModel model = wire::SyncModel::kBsp;  // as registered
   bool fetching = false;
+  uint32_t row_bytes = 0;               // bytes of a row of a table; 0 for other tensors
+  uint64_t first_byte = 0;              // a piece's offset in its tensor
+  std::shared_ptr<const RowPush> rows;  // rows of a table that the active operation pushes, or null
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   // A slot's round of the active operation, or of the last one; and its last round that was
@@ -104,6 +109,7 @@ struct ExchangeTensor {
   // Indexed by round & 1; both may be the same. Null: no shadow is kept.
   std::array<std::byte*, 2> shadow{};
 
+  bool is_table() const { return row_bytes > 0; }
   // The input must outlive the first fragments of a result that is written over it, so they are
   // staged in the shadow.
   bool is_staged(const ExchangeChunk& chunk) const {
@@ -120,6 +126,7 @@ struct ExchangeState {
   SessionSpec session;
   std::vector<ExchangeTensor> tensors;
   std::vector<ExchangeChunk> chunks;
+  std::vector<RowStage> stages;    // by chunk; empty if no tensor is a table
   std::optional<ReadCache> cache;  // set if reads are cached
   ChunkTrace trace;
   Statistics statistics;
@@ -157,6 +164,34 @@ struct ExchangeState {
   bool pushes_nothing(const ExchangeChunk& chunk) const {
     const SlotRound* round = slot(chunk);
     return round != nullptr && (chunk.restoring ? round->bytes == 0 : round->is_empty);
+  }
+  // How the rows of a table lie in its chunk, and which row of the tensor is the chunk's first.
+  wire::RowLayout row_layout(const ExchangeChunk& chunk) const {
+    const ExchangeTensor& tensor = tensors[chunk.tensor];
+    PBOX_DCHECK(tensor.is_table());
+    return {.row_bytes = tensor.row_bytes,
+            .skipped_bytes =
+                static_cast<uint32_t>((tensor.first_byte + chunk.offset) % tensor.row_bytes),
+            .chunk_bytes = chunk.wire_bytes,
+            .fragment_bytes = session.fragment_bytes};
+  }
+  uint64_t first_row(const ExchangeChunk& chunk) const {
+    const ExchangeTensor& tensor = tensors[chunk.tensor];
+    return (tensor.first_byte + chunk.offset) / tensor.row_bytes;
+  }
+  // Whether the chunk's push in flight, or the next one, is by rows.
+  bool pushes_rows(const ExchangeChunk& chunk) const {
+    return !chunk.restoring && tensors[chunk.tensor].rows != nullptr;
+  }
+  // Whether the chunk's result is kept in `stages` until it is complete. A fetch writes where it
+  // goes: there is no earlier result to keep.
+  bool stages_result(const ExchangeChunk& chunk) const {
+    const ExchangeTensor& tensor = tensors[chunk.tensor];
+    return tensor.is_table() && !tensor.fetching;
+  }
+  RowChunk row_chunk(const ExchangeChunk& chunk) const {
+    PBOX_DCHECK(pushes_rows(chunk));
+    return {row_layout(chunk), first_row(chunk), *tensors[chunk.tensor].rows};
   }
   bool drops_rounds() const { return session.sync.model == wire::SyncModel::kDrop; }
   bool reads_cache(const ExchangeChunk& chunk) const { return cache && chunk.round > 0; }

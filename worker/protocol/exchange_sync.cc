@@ -33,12 +33,12 @@ wire::SyncModel relaxed_model(const wire::SyncSpec& job, const std::vector<Tenso
 }
 
 uint64_t cache_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors) {
-  if (!caches_reads(session.sync)) return 0;
+  if (!wire::keeps_copies(session.sync)) return 0;
   return ReadCache::footprint_bytes(cached_chunks(session, tensors), session.sync.staleness);
 }
 
 void Exchange::open_cache(const std::vector<TensorSpec>& tensors) {
-  if (!caches_reads(state_.session.sync)) return;
+  if (!wire::keeps_copies(state_.session.sync)) return;
   state_.cache.emplace(cached_chunks(state_.session, tensors), state_.session.sync.staleness,
                        state_.session.gradient_scale, state_.session.guard, shadow_);
 }

@@ -34,6 +34,7 @@ Lane::Lane(ExchangeState& state, const SessionSpec::Pipeline& pipeline, uint32_t
   PBOX_CHECK(seal_ != nullptr);
   path_->add_lane(chunk_bytes);
   if (seal_->encrypts()) room_.make();
+  if (!state.stages.empty()) rows_room_.make();
 }
 
 ExchangeChunk& Lane::chunk(uint32_t id) const {

@@ -120,6 +120,8 @@ class Lane {
   void fill_probes(uint64_t now_ns);
   void fill_pushes(uint64_t now_ns);
   void make_push(ExchangeChunk& chunk, uint64_t now_ns);
+  void make_rows_push(const ExchangeChunk& chunk, uint32_t fragment, bool is_first_copy,
+                      nic::TxPacket& packet);
   void address(const ExchangeChunk& chunk, wire::PacketType type, uint64_t now_ns,
                nic::TxPacket& packet);
   void seal(size_t index, const std::byte* payload);
@@ -169,6 +171,7 @@ class Lane {
   std::array<wire::ProvingPullPayload, limits::kBurstPackets> outgoing_pull_;
   std::array<const std::byte*, limits::kBurstPackets> outgoing_payload_;  // before it is encrypted
   seal::SealRoom room_;                                                   // by index in outgoing_
+  seal::SealRoom rows_room_;   // for payloads by rows, which the caller's memory has in pieces
   wire::Challenge challenge_;  // the newest that this session's box has sent
   size_t outgoing_begin_ = 0;
   size_t outgoing_end_ = 0;

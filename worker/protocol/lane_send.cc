@@ -143,6 +143,11 @@ bool Lane::open_window(uint64_t now_ns) {
   PBOX_DCHECK(!chunk.restoring || chunk.in_shadow);
   chunk.flight_round = chunk.restoring ? chunk.round - 1 : chunk.round;
   if (fetching) chunk.flight_round = state_.session.open_rounds[id] - 1;
+  if (state_.pushes_rows(chunk)) {
+    chunk.push_mask = state_.row_chunk(chunk).packet_starts();
+  } else if (state_.tensors[chunk.tensor].is_table()) {
+    chunk.push_mask = chunk.full_mask;
+  }
   chunk.retransmitting = pulls;
   chunk.unsent = 0;
   chunk.probes = pulls && !chunk.announced ? 1 : 0;
@@ -153,7 +158,8 @@ bool Lane::open_window(uint64_t now_ns) {
   } else {
     chunk.unsent = chunk.push_mask;
     send(chunk, chunk.push_mask);
-    if (!state_.pushes_nothing(chunk)) state_.statistics.bytes_pushed += chunk.wire_bytes;
+    const bool counts_later = state_.pushes_rows(chunk) || state_.pushes_nothing(chunk);
+    if (!counts_later) state_.statistics.bytes_pushed += chunk.wire_bytes;
   }
   if (fetching || chunk.restoring) return true;
   if (!chunk.announced) {
@@ -246,11 +252,22 @@ void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
         static_cast<uint16_t>(packet.header.dtype_scale | chunk.contributors << 4);
   }
   if (is_empty) return seal(outgoing_end_ - 1, kNoPayload.data());
+  if (state_.pushes_rows(chunk)) return make_rows_push(chunk, fragment, is_first_copy, packet);
   const std::byte* source = chunk.restoring ? tensor.shadow[(chunk.round - 1) & 1] : tensor.input;
   PBOX_DCHECK(source != nullptr);
   packet.payload = source + chunk.offset + size_t{fragment} * state_.session.fragment_bytes;
   if (state_.out_of_cache) fetch_payload(packet);
   seal(outgoing_end_ - 1, packet.payload);
+}
+
+// Gives the packet the rows that are pushed, of as many fragments as it covers.
+void Lane::make_rows_push(const ExchangeChunk& chunk, uint32_t fragment, bool is_first_copy,
+                          nic::TxPacket& packet) {
+  std::byte* const payload = rows_room_.at(outgoing_end_ - 1);
+  PBOX_DCHECK(payload != nullptr && (chunk.push_mask >> fragment & 1) != 0);
+  state_.row_chunk(chunk).make_packet(fragment, payload, packet.header);
+  if (is_first_copy) state_.statistics.bytes_pushed += packet.header.payload_bytes;
+  seal(outgoing_end_ - 1, payload);
 }
 
 void Lane::fill_probes(uint64_t now_ns) {

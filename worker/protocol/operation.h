@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "worker/protocol/row_push.h"
 #include "worker/protocol/slot_round.h"
 
 namespace pbox::worker {
@@ -22,6 +23,9 @@ struct Operation {
   // Nothing is pushed: the output gets what the box holds of the tensor, the result of its last
   // round. Only for the first operation of a worker that joined when the round was above 0.
   bool fetch = false;
+  // The tensor is a table, and these rows are pushed instead of the input, which is null. The
+  // output holds the table, and gets the rows that have changed.
+  std::shared_ptr<const RowPush> rows = nullptr;
   // The tensor is a slot, and this is its round. The output may be null: the result is not kept.
   std::shared_ptr<const SlotRound> slot = nullptr;
 };

@@ -24,11 +24,6 @@
 
 namespace pbox::worker {
 
-constexpr bool caches_reads(const wire::SyncSpec& sync) {
-  return sync.model == wire::SyncModel::kEssp ||
-         (sync.model == wire::SyncModel::kSsp && sync.reads == wire::Reads::kCached);
-}
-
 struct CachedChunk {
   uint32_t bytes = 0;           // size of the chunk on the wire
   uint32_t fragment_bytes = 0;  // size of each fragment except the last

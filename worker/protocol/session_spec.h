@@ -28,7 +28,8 @@ struct TensorSpec {
   wire::Dtype dtype = wire::Dtype::kF32;
   int32_t priority = 0;  // larger goes earlier
   float lr_scale = 1;
-  float weight_decay = -1;  // negative: the job's value
+  float weight_decay = -1;    // negative: the job's value
+  uint32_t row_elements = 0;  // it is a table of such rows; 0: it is not
   // The tensor's own consistency model as it was registered; nothing: the job's.
   std::optional<wire::SyncSpec> sync = {};
 };
@@ -65,6 +66,11 @@ struct SessionSpec {
   // With delivery by pull: results are never pulled. An operation ends when its results have been
   // announced. A backup's job works so.
   bool ignores_results = false;
+  // The caller leaves each result where it was put, unchanged, and has the next one put there too,
+  // or, with `alternates_outputs`, the one after the next. So outputs are shadows, and results are
+  // not copied twice. The input is another buffer.
+  bool caller_keeps_results = false;
+  bool alternates_outputs = false;
   // The box makes no result of a round before it has all of the round (verdicts).
   bool holds_rounds = false;
   // This side's bound on bytes in flight per pipeline. The box's credit is another bound.

@@ -40,12 +40,13 @@ def make_problem(rank, count=64):
     return inputs, inputs @ truth
 
 
-def train(options):
+def train(options, chosen=("SGD", {"lr": 0.1})):
     """Returns the losses before and after training, and the client's statistics."""
     inputs, targets = make_problem(options["rank"])
     torch.manual_seed(options["rank"])
     model = torch.nn.Linear(6, 2)
-    local = torch.optim.SGD(model.parameters(), lr=0.1)
+    kind, values = chosen
+    local = getattr(torch.optim, kind)(model.parameters(), **values)
     with pbox.torch.DistributedOptimizer(local, model, **options) as optimizer:
         losses = []
         for _ in range(STEPS):
@@ -201,12 +202,18 @@ class SyncTest(BoxTestCase):
         with self.assertRaisesRegex(pbox.InvalidArgument, "staleness 65 must be at most 64"):
             self.client(sync="ssp", staleness=65)
 
-    def test_a_copy_that_momentum_would_spoil_is_refused(self):
-        client, _ = self.registered("tensor", numpy.zeros(4, dtype=numpy.float32), mode="optimize",
-                                    sync="essp", staleness=1, recovery="none")
-        client.set_optimizer("momentum", 0.1, momentum=0.9)
-        with self.assertRaisesRegex(pbox.InvalidArgument, "needs optimizer.kind 1"):
-            client.join()
+    def test_essp_and_cached_reads_train_with_momentum_adam_and_weight_decay(self):
+        optimizers = {"momentum": ("SGD", {"lr": 0.05, "momentum": 0.5}),
+                      "decay": ("SGD", {"lr": 0.1, "weight_decay": 0.01}),
+                      "adam": ("Adam", {"lr": 0.1})}
+        for model in ("essp", "ssp_cached"):
+            for name, chosen in optimizers.items():
+                with self.subTest(model=model, optimizer=name):
+                    results = self.run_ranks(train, WORLD_SIZE, chosen, job=f"{model}_{name}",
+                                             recovery="none", **MODELS[model])
+                    for first, last, statistics in results:
+                        self.assertLess(last, 0.2 * first)
+                        self.assertEqual(sum(statistics["reads_by_staleness"][4:]), 0)
 
 
 if __name__ == "__main__":

@@ -28,13 +28,19 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   spec.numerics = options.numerics;
   spec.guard = options.guard;
   spec.replicated = options.replicated;
+  spec.relayed = options.relayed;
+  spec.uplink_lanes = options.uplink_lanes;
   spec.gated = options.gated;
   spec.partial = options.partial;
   spec.is_collective = options.is_collective;
   spec.job_chunk_count = options.chunks + 1;
   for (uint32_t id = 0; id < options.chunks; ++id) {
-    spec.chunks.push_back(
-        {.chunk = id, .elements = options.chunk_elements, .dtype = options.dtype});
+    spec.chunks.push_back({.chunk = id,
+                           .elements = options.chunk_elements,
+                           .dtype = options.dtype,
+                           .row_bytes = options.row_bytes,
+                           .row_skipped_bytes = options.row_skipped_bytes,
+                           .uplink_lane = static_cast<uint8_t>(id % options.uplink_lanes)});
     if (!options.models.empty()) spec.chunks.back().sync = options.models[id];
   }
   for (uint32_t rank = 0; rank < options.workers; ++rank) {

@@ -38,10 +38,14 @@ struct JobOptions {
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
   bool replicated = false;
+  bool relayed = false;
+  uint32_t uplink_lanes = 1;  // chunk c is for lane c modulo this number
   bool gated = false;
   bool partial = false;
   bool is_collective = false;
   wire::GuardSpec guard = {};
+  uint32_t row_bytes = 0;  // tables; 0: none
+  uint32_t row_skipped_bytes = 0;
 };
 
 pipeline::ShardSpec spec_of(const JobOptions& options);

@@ -204,11 +204,11 @@ TEST_CASE("a replicated chunk goes to its backup after its verdict, with the ste
   options.chunks = 1;
   options.replicated = true;
   JobShard& shard = box.admit(options);
-  shard.uplink->open(1, -1);
+  shard.uplinks[0]->open(-1);
   const auto round_trip = [&] {
     pipeline::Uplink::Sum sum;
-    REQUIRE(shard.uplink->next(sum));
-    shard.uplink->give_back(sum.chunk);
+    REQUIRE(shard.uplinks[0]->next(sum));
+    shard.uplinks[0]->give_back(sum.chunk);
     CHECK(box.engine.finish_waiting(box.now_ns));
     box.take_all();
   };
@@ -216,7 +216,7 @@ TEST_CASE("a replicated chunk goes to its backup after its verdict, with the ste
   round_trip();
   push_all(box, options, 1, 1, 0);
   pipeline::Uplink::Sum none;
-  CHECK_FALSE(shard.uplink->next(none));
+  CHECK_FALSE(shard.uplinks[0]->next(none));
   give(box, shard, {.round = 1, .is_skip = true});
   CHECK(shard.find(0)->is_stepped);
   round_trip();

@@ -116,6 +116,36 @@ TEST_CASE("ESSP sends a chunk to every rank when the minimum clock advances, and
   CHECK(again[0].header.fragment == 2);
 }
 
+TEST_CASE("answered reads get the weights with each push, and wait for the clock of a copy") {
+  for (const auto model : {SyncModel::kSsp, SyncModel::kEssp}) {
+    SyncJob job({.model = model, .staleness = 1, .reads = Reads::kAnswered}, 2);
+    job.options.optimizer = {
+        .kind = optimizer::OptimizerKind::kMomentum, .learning_rate = 1, .momentum = 1};
+    job.begin();
+    const auto first = job.push(0, 1);
+    CHECK(served(first) == std::vector<uint32_t>{0});
+    CHECK(first[0].header.round == 0);
+    CHECK(first[0].header.applied() == 2);
+    CHECK(first[0].value() == kInitialWeight - 1);
+    CHECK(job.push(0, 2).empty());  // needs clock 2: rank 1 has not pushed round 1
+    const auto waits = job.pull(0, 2);
+    REQUIRE(waits.size() == 1);
+    CHECK(waits[0].status().received_mask == kWhole);
+    CHECK(waits[0].status().missing_workers == 1);
+    CHECK(waits[0].status().first_missing_rank == 1);
+    // Velocities of 1, 2 and 3. Rank 1 is answered, and rank 0's read is released.
+    const auto released = job.push(1, 1);
+    CHECK(served(released).size() == 2);
+    for (const Sent& packet : released) {
+      CHECK(packet.value() == kInitialWeight - 6);
+      CHECK(packet.header.round == 1);
+      CHECK(packet.header.applied() == (rank_of(packet) == 0 ? 3 : 2));
+    }
+    // Both ranks have read all there is, so this advance is sent to nobody but its pusher.
+    CHECK(served(job.push(1, 2)) == std::vector<uint32_t>{1});
+  }
+}
+
 TEST_CASE("only the newest of two advances that have not left yet leaves") {
   SyncJob job(kEssp, 2);
   job.begin();

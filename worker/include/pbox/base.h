@@ -53,6 +53,11 @@ enum pbox_dtype_value {
 /* One rank of one job. */
 typedef struct pbox_context pbox_context;
 
+/* Called once per call that starts operations, on the I/O thread, when they have ended. It may call
+ * pbox_push_pull, pbox_push_pull_many, pbox_push_pull_rows and pbox_last_error, but no function
+ * that waits. */
+typedef void (*pbox_callback)(void* user, uint32_t tensor_id, pbox_status status);
+
 #ifdef __cplusplus
 }
 #endif

@@ -42,7 +42,8 @@ enum pbox_optimizer_value {
   PBOX_MOMENTUM = 2,
   PBOX_NESTEROV = 3,
   PBOX_ADAM = 4,
-  PBOX_ADAMW = 5
+  PBOX_ADAMW = 5,
+  PBOX_ADAGRAD = 6
 };
 
 /* The workers' reaction to the loss of the box.
@@ -215,7 +216,8 @@ PBOX_API pbox_status pbox_register_tensor(pbox_context* context, const char* nam
                                           int32_t priority, uint32_t* tensor_id);
 
 /* The optimizer that the box runs, with the formulas of torch.optim. PBOX_MOMENTUM and
- * PBOX_NESTEROV use `momentum`; PBOX_ADAM and PBOX_ADAMW use the betas and epsilon. */
+ * PBOX_NESTEROV use `momentum`; PBOX_ADAM and PBOX_ADAMW use the betas and epsilon; PBOX_ADAGRAD
+ * uses epsilon, and its sums of squares begin at 0. */
 typedef struct pbox_optimizer_options {
   uint32_t struct_size; /* set by pbox_optimizer_options_init */
   pbox_optimizer kind;
@@ -279,10 +281,6 @@ PBOX_API pbox_status pbox_unregister_memory(pbox_context* context, const void* a
  * completed operation, whatever rounds PBOX_SYNC_DROP has skipped. A process that rejoins uses it
  * to set its own state to the job's progress. */
 PBOX_API pbox_status pbox_tensor_round(pbox_context* context, uint32_t tensor_id, uint32_t* round);
-
-/* Called once per call that starts operations, on the I/O thread, when they have ended. It may call
- * pbox_push_pull, pbox_push_pull_many and pbox_last_error, but no function that waits. */
-typedef void (*pbox_callback)(void* user, uint32_t tensor_id, pbox_status status);
 
 /* Starts one exchange of a tensor and returns at once. `input` is this rank's gradient. `output`
  * receives the sum, the mean or the new weights. Each holds element_count elements; they may be the
@@ -434,6 +432,7 @@ PBOX_API uint32_t pbox_abi_version(void);
 #endif
 
 #include "pbox/collective.h"
+#include "pbox/rows.h"
 #include "pbox/step.h"
 
 #endif /* PBOX_PBOX_H */

@@ -68,10 +68,11 @@ enum pbox_release_value { PBOX_RELEASE_SOFT = 0, PBOX_RELEASE_LAZY = 1 };
  * CACHED  The rank keeps a copy of the weights, adds its own gradients to it, and asks the box for
  *         newer weights only when the copy is older than the model allows. Possible with SSP; ESSP
  *         always works so. It takes memory for one copy of the model and for the rank's gradients
- *         of `staleness` - 1 iterations (pbox_statistics.shadow_bytes). It needs PBOX_SGD without
- *         momentum and weight decay, because the rank has to repeat the optimizer's step itself. A
- *         learning rate that another rank has set takes effect on the gradients that this rank adds
- *         only when new weights arrive from the box. */
+ *         of `staleness` - 1 iterations (pbox_statistics.shadow_bytes). A learning rate that
+ *         another rank has set takes effect on the gradients that this rank adds only when new
+ *         weights arrive from the box. This is so with PBOX_SGD without weight decay, whose step
+ *         the rank can repeat. With all other optimizers, and tables, nothing is kept: the box
+ *         answers each push_pull, once the weights are as new as the copy would have to be. */
 typedef int32_t pbox_reads;
 enum pbox_reads_value { PBOX_READS_FRESH = 0, PBOX_READS_CACHED = 1 };
 

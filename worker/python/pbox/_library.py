@@ -94,6 +94,10 @@ _PROTOTYPES = {
     "pbox_push_pull_many_sized":
         (c_int, [_CONTEXT, POINTER(Operation), c_size_t, c_uint32, CALLBACK, c_void_p]),
     "pbox_init_weights": (c_int, [_CONTEXT, c_uint32, c_void_p, CALLBACK, c_void_p]),
+    "pbox_set_tensor_rows": (c_int, [_CONTEXT, c_uint32, c_uint32]),
+    "pbox_push_pull_rows":
+        (c_int, [_CONTEXT, c_uint32, POINTER(c_uint64), c_uint64, c_void_p, c_void_p, CALLBACK,
+                 c_void_p]),
     "pbox_register_memory": (c_int, [_CONTEXT, c_void_p, c_uint64]),
     "pbox_unregister_memory": (c_int, [_CONTEXT, c_void_p]),
     "pbox_tensor_round": (c_int, [_CONTEXT, c_uint32, POINTER(c_uint32)]),

@@ -13,12 +13,13 @@ from typing import Any, Optional
 from . import _buffer, _library, _options
 from ._collective import collective_arguments
 from ._cuda_calls import CudaCalls
+from ._table import TableCalls, row_elements
 from .errors import (Closed, Forked, InvalidArgument, PboxError, SystemFailure, VersionMismatch,
                      error_for)
 
 # A contiguous torch tensor in host memory, or a numpy array: the package imports neither.
 Buffer = Any
-OPTIMIZERS = {"sgd": 1, "momentum": 2, "nesterov": 3, "adam": 4, "adamw": 5}
+OPTIMIZERS = {"sgd": 1, "momentum": 2, "nesterov": 3, "adam": 4, "adamw": 5, "adagrad": 6}
 _NO_CALLBACK = _library.CALLBACK()
 # After leave() every call of another thread ends at once. If one has not, the context stays.
 _CALLS_END_S = 10
@@ -40,18 +41,21 @@ def _close_all():
 
 
 class Tensor:
-    """A registered tensor: its id, and the element count and dtype of its buffers."""
+    """A registered tensor: its id, and the element count and dtype of its buffers. `row_elements`:
+    of a table; 0 for other tensors."""
 
-    __slots__ = ("id", "name", "element_count", "dtype")
+    __slots__ = ("id", "name", "element_count", "dtype", "row_elements")
 
-    def __init__(self, tensor_id: int, name: str, element_count: int, dtype: int) -> None:
+    def __init__(self, tensor_id: int, name: str, element_count: int, dtype: int,
+                 row_elements: int = 0) -> None:
         self.id = tensor_id
         self.name = name
         self.element_count = element_count
         self.dtype = dtype
+        self.row_elements = row_elements
 
 
-class Client(CudaCalls):
+class Client(CudaCalls, TableCalls):
     """One rank of a job. Options that are not given come from the environment: PBOX_BOX, PBOX_JOB,
     PBOX_PORT, PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_CHUNK_BYTES,
     PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
@@ -89,7 +93,8 @@ class Client(CudaCalls):
     `sync_probability` for the last two), or "drop" (with `quorum`).
     `release`: when a rank that had to wait continues ("soft", "lazy").
     `reads`: whether weights are fetched in each exchange ("fresh") or only when the copy of them is
-    too old ("cached").
+    too old ("cached"). Only with SGD without weight decay there is a copy; with other optimizers
+    "cached" means that a read waits for weights as new as the copy would have to be.
     `restore`: with mode "optimize", start with a snapshot of the job, "latest" or its number as a
     string. `statistics()["restored_steps"]` is the number of steps that its weights had taken; 0 if
     there was no snapshot.
@@ -146,16 +151,21 @@ class Client(CudaCalls):
         self.guard = next(name for name, value in _options.GUARDS.items() if value == filled.guard)
         _open_clients.add(self)
 
-    def register(self, name: str, like: Buffer, priority: int = 0) -> Tensor:
+    def register(self, name: str, like: Buffer, priority: int = 0, *,
+                 table: bool = False) -> Tensor:
         """Declares a tensor with the size and dtype of the buffer `like`. Call it before join, in
-        the same order on every rank. A tensor with a larger `priority` is sent earlier. Returns the
-        Tensor that the other methods take."""
+        the same order on every rank. A tensor with a larger `priority` is sent earlier. `table`:
+        like[i] is a row, and push_pull_rows() pushes some of them; with mode "optimize". Returns
+        the Tensor that the other methods take."""
         _, element_count, dtype = _buffer.describe(like, name, on_device=True)
         tensor_id = ctypes.c_uint32()
         self._call(self._library.pbox_register_tensor, name.encode(), element_count, dtype,
                    priority, ctypes.byref(tensor_id))
         self._tensor_count = tensor_id.value + 1
-        return Tensor(tensor_id.value, name, element_count, dtype)
+        rows = row_elements(like, name) if table else 0
+        if table:
+            self._call(self._library.pbox_set_tensor_rows, tensor_id.value, rows)
+        return Tensor(tensor_id.value, name, element_count, dtype, rows)
 
     def set_optimizer(self, kind: str, learning_rate: float, *, momentum: float = 0.0,
                       betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8,

@@ -221,7 +221,7 @@ TEST_CASE("a part that wants a copy begins when its backup box is in, and says w
   CHECK(session.copy().job() == home.way().spec.job);
   CHECK(home.way().lanes == 2);
   CHECK(home.way().seeds.empty());
-  CHECK(home.desk.host().shards(0).at(0)->uplink != nullptr);
+  CHECK(home.desk.host().shards(0).at(0)->has_uplinks());
   CHECK(home.parts_without() == 0);
 }
 
@@ -258,7 +258,7 @@ TEST_CASE("boxes that refuse are passed over, and a part begins without a copy i
   home.tell(Error{ErrorCode::kUnavailable, "nobody is there"});
   CHECK(noted(home.desk, "backup_missing", "2 asked"));
   CHECK_FALSE(home.session(0).has_copy());
-  CHECK(home.desk.host().shards(0).at(0)->uplink == nullptr);
+  CHECK_FALSE(home.desk.host().shards(0).at(0)->has_uplinks());
   CHECK(home.parts_without() == 1);
 
   // Until a box is there: joined first, while the ranks go on.

@@ -1,7 +1,6 @@
 // Jobs whose sums go on to another box: when they start, what ends them, and that nobody touches
 // their memory then. The other box is the test's.
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "appliance/control/job_relay.h"
 #include "tests/unit/appliance/control/registry_desk.h"
@@ -16,6 +15,7 @@ struct RelayLog {
   RelaySpec spec;
   std::function<void(Status)> on_change;
   RelayView view{.box = "10.0.0.9:9541", .rank = 1, .racks = 2};
+  uint32_t lane_count = 1;
   std::vector<RelayLane> lanes;
   std::vector<std::vector<int32_t>> priorities;  // by chunk, as they were set
   bool is_gone = false;
@@ -48,6 +48,10 @@ class TestUpstream : public Upstream {
       log_.priorities.push_back(std::move(by_chunk));
     }
     RelayView view() const override { return log_.view; }
+    uint32_t lane_count() const override { return log_.lane_count; }
+    uint8_t lane_of(uint32_t chunk) const override {
+      return uplink_lanes(log_.spec, log_.lane_count).at(chunk);
+    }
 
    private:
     TestUpstream& upstream_;
@@ -72,14 +76,6 @@ struct Rack {
 
 }  // namespace
 
-TEST_CASE("a count of workers from the upstream box is one, or the job does not begin") {
-  CHECK(check_worker_count(2, 2).ok());
-  CHECK(check_worker_count(96, 2).ok());
-  for (const float wrong : {1.0f, 0.0f, -1.0f, 2.5f, 1e30f, NAN, INFINITY}) {
-    CHECK_THAT(check_worker_count(wrong, 2).error().message, Contains("workers in all racks"));
-  }
-}
-
 TEST_CASE("a relayed job starts when its ranks are here and the other racks are in") {
   Rack rack;
   const auto first = rack.desk.join(join_message("train", 0, 2));
@@ -101,16 +97,64 @@ TEST_CASE("a relayed job starts when its ranks are here and the other racks are 
   CHECK(rack.desk.take(first).empty());
 
   rack.tell(log, ok_status());
-  CHECK(rack.desk.take(first).at(0).has_session());
-  CHECK(rack.desk.take(second).at(0).has_session());
+  CHECK(rack.desk.take(first).at(0).session().workers() == 5);
+  CHECK(rack.desk.take(second).at(0).session().workers() == 5);
   REQUIRE(log.lanes.size() == 2);
-  CHECK(log.lanes[0].uplink == rack.desk.host().shards(0).at(0)->uplink.get());
+  CHECK(log.lanes[0].uplink == rack.desk.host().shards(0).at(0)->uplinks.at(0).get());
   CHECK(rack.upstream.logs.size() == 1);
 
   for (const auto rank : {first, second}) rack.desk.say(rank, leave_message());
   CHECK(log.is_gone);
   CHECK(log.shards_when_gone == 1);  // before the memory that it reads
   CHECK(rack.desk.job_count() == 0);
+}
+
+TEST_CASE("means divide by the workers that the ranks stand for, if these are boxes") {
+  Desk desk;
+  std::vector<ConnectionId> racks;
+  for (const uint32_t rank : {0u, 1u}) {
+    auto message = join_message("train", rank, 2);
+    message.mutable_join()->set_reduction(1);
+    message.mutable_join()->set_workers(3 + rank);
+    racks.push_back(desk.join(message));
+  }
+  for (const ConnectionId rack : racks) CHECK(desk.take(rack).at(0).session().workers() == 7);
+  CHECK(desk.host().shards(0).at(0)->workers == 7);
+  auto message = join_message("other", 0, 1);
+  message.mutable_join()->set_workers(1u << 30);
+  CHECK_THAT(desk.take_failure(desk.join(message)).message(),
+             Contains("rank 0 states 1073741824 workers"));
+}
+
+TEST_CASE("each pipeline's sums take a lane of their own if there are as many lanes") {
+  Rack rack;
+  auto message = join_message("train", 0, 1);
+  message.mutable_join()->mutable_tensors(0)->set_elements(100'000);
+  rack.desk.join(message);
+  REQUIRE(rack.upstream.logs.size() == 1);
+  RelayLog& log = *rack.upstream.logs[0];
+  log.lane_count = 2;
+  rack.tell(log, ok_status());
+  REQUIRE(log.lanes.size() == 4);  // each pipeline has a ring for each lane
+  for (const uint32_t pipeline : {0u, 1u}) {
+    const auto& chunks = rack.desk.host().shards(pipeline).at(0)->chunks();
+    CHECK(chunks.size() >= 6);
+    for (const auto& chunk : chunks) CHECK(chunk.up.lane == pipeline);
+    for (const uint32_t lane : {0u, 1u}) {
+      const RelayLane& ring = log.lanes[2 * pipeline + lane];
+      CHECK(ring.lane == lane);
+      CHECK(ring.uplink == rack.desk.host().shards(pipeline).at(0)->uplinks.at(lane).get());
+    }
+  }
+}
+
+TEST_CASE("the lanes of chunks are the same on all racks, and carry about the same") {
+  RelaySpec relay;
+  for (const uint32_t elements : {8064u, 8064u, 100u, 8064u, 8064u, 8064u, 3000u}) {
+    relay.chunks.push_back({.name = "x", .elements = elements});
+  }
+  CHECK(uplink_lanes(relay, 1) == std::vector<uint8_t>(7, 0));
+  CHECK(uplink_lanes(relay, 2) == std::vector<uint8_t>{0, 1, 1, 0, 1, 0, 1});
 }
 
 TEST_CASE("relayed tensors have the priorities of their registration, and none with fifo") {

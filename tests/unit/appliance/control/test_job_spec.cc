@@ -89,10 +89,10 @@ std::vector<Case> optimizer_cases() {
   return {
       {"no optimizer",
        [](auto& join) { join.clear_optimizer(); },
-       {"optimizer.kind 0", "1 SGD", "5 AdamW"}},
+       {"optimizer.kind 0", "1 SGD", "6 Adagrad"}},
       {"unknown optimizer",
-       [](auto& join) { join.mutable_optimizer()->set_kind(6); },
-       {"optimizer.kind 6", "5 AdamW"}},
+       [](auto& join) { join.mutable_optimizer()->set_kind(7); },
+       {"optimizer.kind 7", "6 Adagrad"}},
       {"negative learning rate",
        [](auto& join) { join.mutable_optimizer()->set_learning_rate(-0.5f); },
        {"optimizer.learning_rate", "-0.5", ">= 0"}},
@@ -230,6 +230,50 @@ TEST_CASE("a JOIN with an invalid optimizer is refused with field, value and rem
 
 TEST_CASE("a JOIN with invalid tensors is refused with field, value and remedy") {
   require_refused(tensor_cases());
+}
+
+TEST_CASE(
+    "a table needs mode optimize, fast numerics, and rows that its optimizer can leave alone") {
+  const auto refusal = [](const Spoil& spoil) {
+    proto::Join join = good_join();
+    join.mutable_tensors(1)->set_row_elements(60);
+    REQUIRE(parse_join(join, {}).ok());
+    spoil(join);
+    const auto spec = parse_join(join, {});
+    REQUIRE_FALSE(spec.ok());
+    CHECK_THAT(spec.error().message, Contains("tensor 'second': row_elements"));
+    return spec.error().message;
+  };
+  CHECK_THAT(refusal([](auto& join) { join.set_mode(0); }), Contains("60 needs mode optimize"));
+  CHECK_THAT(refusal([](auto& join) { join.set_numerics(1); }), Contains("60 needs numerics fast"));
+  CHECK_THAT(refusal([](auto& join) { join.mutable_tensors(1)->set_row_elements(31); }),
+             Contains("rows of 124 bytes") && Contains("SGD or Adagrad"));
+  CHECK_THAT(refusal([](auto& join) { join.mutable_tensors(1)->set_row_elements(1u << 25); }),
+             Contains("out of range"));
+  proto::Join join = good_join();
+  join.mutable_optimizer()->set_kind(6);
+  join.mutable_optimizer()->set_weight_decay(0);
+  join.mutable_tensors(1)->set_row_elements(7);
+  CHECK(parse_join(join, {}).ok());
+}
+
+TEST_CASE("chunks of a table say where in a row they begin, also in a part of it") {
+  proto::Join join = good_join();
+  join.mutable_tensors(1)->set_row_elements(60);
+  join.mutable_tensors(1)->set_first_element(100);
+  const auto spec = parse_join(join, {});
+  REQUIRE(spec.ok());
+  const auto chunks = cut_into_chunks(*spec);
+  REQUIRE(chunks.size() == 6);
+  for (const auto id : {0u, 1u, 2u}) CHECK(chunks[id].row_bytes == 0);
+  for (const auto id : {3u, 4u, 5u}) {
+    CHECK(chunks[id].row_bytes == 240);
+    CHECK(chunks[id].row_skipped_bytes == (400 + (id - 3) * 4096) % 240);
+  }
+  JobSpec other = *spec;
+  other.tensors[1].row_elements = 50;
+  CHECK(first_difference(*spec, other) ==
+        "tensor 1 ('second') row_elements: 50, but the job has 60");
 }
 
 TEST_CASE("a JOIN with more tensors than a job may have is refused") {

@@ -58,8 +58,8 @@ std::vector<Case> field_cases() {
        [](auto& join) { join.mutable_sync()->set_release(2); },
        {"sync.release 2", "unknown", "1 lazy"}},
       {SyncModel::kSsp,
-       [](auto& join) { join.mutable_sync()->set_reads(2); },
-       {"sync.reads 2", "unknown", "1 cached"}},
+       [](auto& join) { join.mutable_sync()->set_reads(3); },
+       {"sync.reads 3", "unknown", "2 answered"}},
       {SyncModel::kBsp, set_staleness(1), {"sync.staleness 1", "model bsp", "leave it 0"}},
       {SyncModel::kAsp, set_staleness(2), {"sync.staleness 2", "model asp", "use ssp"}},
       {SyncModel::kDrop, set_staleness(3), {"sync.staleness 3", "model drop", "use ssp"}},
@@ -113,7 +113,7 @@ std::vector<Case> job_cases() {
       {SyncModel::kPssp,
        [](auto& join) { join.set_delivery(1); },
        {"delivery pull", "sync model bsp", "set delivery broadcast"}},
-      {SyncModel::kEssp, set_kind, {"sync.model essp", "optimizer.kind 1 (SGD)", "ssp with fresh"}},
+      {SyncModel::kEssp, set_kind, {"sync.model essp", "optimizer.kind 1 (SGD)", "sync.reads 2"}},
       {SyncModel::kSsp,
        [=](auto& join) { set_kind(join), set_cached(join); },
        {"sync.model ssp with cached reads", "optimizer.kind 1 (SGD)"}},
@@ -151,6 +151,24 @@ TEST_CASE("a job that does not set a consistency model is BSP") {
   const auto spec = parse_join(join, {});
   REQUIRE(spec.ok());
   CHECK(spec->sync == wire::SyncSpec{});
+}
+
+TEST_CASE("answered reads go with every optimizer, and with the models that could cache") {
+  for (const auto model : {SyncModel::kSsp, SyncModel::kEssp}) {
+    proto::Join join = join_of(model);
+    join.mutable_optimizer()->set_kind(5);
+    join.mutable_optimizer()->set_weight_decay(0.25f);
+    join.mutable_sync()->set_reads(2);
+    const auto spec = parse_join(join, {});
+    REQUIRE(spec.ok());
+    CHECK(spec->sync.reads == wire::Reads::kAnswered);
+    CHECK(to_string(spec->sync.reads) == std::string("answered"));
+    join.mutable_sync()->set_release(1);
+    CHECK_THAT(parse_join(join, {}).error().message, Contains("release lazy"));
+  }
+  proto::Join join = join_of(SyncModel::kPssp);
+  join.mutable_sync()->set_reads(2);
+  CHECK_THAT(parse_join(join, {}).error().message, Contains("sync.reads answered is possible"));
 }
 
 TEST_CASE("each model is accepted with all its fields") {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -10,9 +11,9 @@ using namespace pbox::optimizer;
 
 namespace {
 
-constexpr OptimizerKind kKinds[] = {OptimizerKind::kNone,     OptimizerKind::kSgd,
-                                    OptimizerKind::kMomentum, OptimizerKind::kNesterov,
-                                    OptimizerKind::kAdam,     OptimizerKind::kAdamW};
+constexpr OptimizerKind kKinds[] = {
+    OptimizerKind::kNone, OptimizerKind::kSgd,   OptimizerKind::kMomentum, OptimizerKind::kNesterov,
+    OptimizerKind::kAdam, OptimizerKind::kAdamW, OptimizerKind::kAdagrad};
 
 OptimizerSpec spec_of(OptimizerKind kind) {
   return {.kind = kind, .learning_rate = 0.01f, .momentum = 0.9f, .weight_decay = 0.003f};
@@ -45,7 +46,8 @@ TEST_CASE("every optimizer equals the reference bit for bit on every target") {
           const auto coefficients = step_coefficients(spec_of(kind), parameters);
           reference::step(kind, coefficients, expected.weights.data(), expected.state.data(),
                           gradient.data(), count);
-          step(coefficients, actual.weights.data(), actual.state.data(), gradient.data(), count);
+          step(coefficients, actual.weights.data(), actual.state.data(), count, gradient.data(),
+               count);
         }
         check_equal(actual.weights, expected.weights);
         check_equal(actual.state, expected.state);
@@ -66,7 +68,7 @@ TEST_CASE("a non-finite gradient reaches its own weight only") {
       const auto parameters = step_parameters(spec_of(kind), 1.0f, 0.0f, 1.0f, 1);
       kernels_for(target.target)
           .step[static_cast<size_t>(kind)](step_coefficients(spec_of(kind), parameters),
-                                           model.weights.data(), model.state.data(),
+                                           model.weights.data(), model.state.data(), 40,
                                            gradient.data(), 40);
       for (size_t i = 0; i < 40; ++i) CHECK(std::isnan(model.weights[i]) == (i == 5 || i == 37));
     }
@@ -98,7 +100,7 @@ TEST_CASE("Nesterov is the formula of PHub's NAG") {
   const float scaled = gradient * 0.0078125f + 1e-5f * 0.75f;
   const float expected_velocity = 0.9f * -0.25f + scaled;
   const float expected_weight = 0.75f - 0.1f * (scaled + 0.9f * expected_velocity);
-  kernels().step[static_cast<size_t>(OptimizerKind::kNesterov)](c, &weight, &velocity, &gradient,
+  kernels().step[static_cast<size_t>(OptimizerKind::kNesterov)](c, &weight, &velocity, 1, &gradient,
                                                                 1);
   CHECK(velocity == expected_velocity);
   CHECK(weight == expected_weight);
@@ -121,4 +123,23 @@ TEST_CASE("each kind has as much state as its formula keeps") {
   CHECK(state_floats_per_element(OptimizerKind::kNesterov) == 1);
   CHECK(state_floats_per_element(OptimizerKind::kAdam) == 2);
   CHECK(state_floats_per_element(OptimizerKind::kAdamW) == 2);
+  CHECK(state_floats_per_element(OptimizerKind::kAdagrad) == 1);
+}
+
+TEST_CASE("the second moment may lie anywhere behind the first") {
+  const auto step_adam = kernels().step[static_cast<size_t>(OptimizerKind::kAdam)];
+  const OptimizerSpec spec = spec_of(OptimizerKind::kAdam);
+  const auto c = step_coefficients(spec, step_parameters(spec, 1.0f, 0.0f, 1.0f, 1));
+  Model close(OptimizerKind::kAdam, 21), apart(OptimizerKind::kAdam, 21);
+  apart.state.assign(100 + 21, 0.0f);
+  const auto gradient = test::floats(21, 8, false);
+  step_adam(c, close.weights.data(), close.state.data(), 21, gradient.data(), 21);
+  step_adam(c, apart.weights.data(), apart.state.data(), 100, gradient.data(), 21);
+  check_equal(apart.weights, close.weights);
+  check_equal({apart.state.begin(), apart.state.begin() + 21},
+              {close.state.begin(), close.state.begin() + 21});
+  check_equal({apart.state.begin() + 100, apart.state.end()},
+              {close.state.begin() + 21, close.state.end()});
+  CHECK(std::all_of(apart.state.begin() + 21, apart.state.begin() + 100,
+                    [](float value) { return value == 0; }));
 }

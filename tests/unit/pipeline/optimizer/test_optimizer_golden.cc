@@ -28,7 +28,7 @@ size_t disagreements(int64_t target, const OptimizerSpec& spec, const float* exp
   size_t count = 0;
   for (size_t round = 0; round < golden::kSteps; ++round) {
     const auto parameters = step_parameters(spec, 1.0f, spec.weight_decay, 1.0f, round + 1);
-    step(step_coefficients(spec, parameters), weights.data(), state.data(),
+    step(step_coefficients(spec, parameters), weights.data(), state.data(), golden::kWeights,
          golden::kGradients + round * golden::kWeights, golden::kWeights);
     for (size_t i = 0; i < golden::kWeights; ++i) {
       if (!agrees(weights[i], expected[round * golden::kWeights + i])) ++count;

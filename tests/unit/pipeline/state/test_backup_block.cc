@@ -43,11 +43,11 @@ std::vector<ChunkState> take_copies(JobShard& shard, const JobOptions& job) {
   std::vector<ChunkState> copies;
   const StateLayout layout = StateLayout::block(job.optimizer.kind, job.chunk_elements);
   Uplink::Sum sum;
-  while (shard.uplink->next(sum)) {
+  while (shard.uplinks[0]->next(sum)) {
     auto copy = pipeline::decode_block({sum.values, layout.floats}, sum.chunk);
     REQUIRE(copy);
     copies.push_back(std::move(*copy));
-    shard.uplink->give_back(sum.chunk);
+    shard.uplinks[0]->give_back(sum.chunk);
   }
   return copies;
 }

@@ -146,6 +146,8 @@ TEST_CASE("each model parks the reads that its rule names") {
   const SyncSpec rarely{.model = SyncModel::kPssp, .staleness = 3, .probability = 1e-30f};
   const SyncSpec cached{.model = SyncModel::kSsp, .staleness = 3, .reads = Reads::kCached};
   const SyncSpec essp{.model = SyncModel::kEssp, .staleness = 3};
+  SyncSpec answered = cached;
+  answered.reads = Reads::kAnswered;
   const Row rows[] = {
       {asp, 1000, 1, 1000, false}, {ssp, 3, 1, 3, false},  // a lead of 2
       {ssp, 4, 1, 4, true},        {ssp, 4, 1, 9, true},     {ssp, 4, 2, 4, false},
@@ -155,6 +157,9 @@ TEST_CASE("each model parks the reads that its rule names") {
       {rarely, 4, 1, 4, false},    {cached, 3, 1, 3, false},  // needs clock 1
       {cached, 4, 1, 4, true},                                // needs clock 2
       {cached, 4, 2, 4, false},    {essp, 4, 1, 4, true},    {essp, 4, 2, 9, false},
+      {answered, 3, 1, 3, false},  // needs clock 1
+      {answered, 4, 1, 4, true},   // needs clock 2
+      {answered, 4, 2, 4, false},
   };
   for (const Row& row : rows) {
     INFO("row " << &row - rows);
@@ -170,11 +175,13 @@ TEST_CASE("a parked read is released at the clock that its rule names") {
   CHECK(awaited_clock(spec, 4, 1) == 5);
   CHECK_FALSE(releases(spec, 4, 4));
   CHECK(releases(spec, 4, 5));
-  spec = {.model = SyncModel::kSsp, .staleness = 3, .reads = Reads::kCached};
-  CHECK(awaited_clock(spec, 4, 1) == 2);
-  CHECK(awaited_clock(spec, 1, 1) == 0);
-  CHECK_FALSE(releases(spec, 5, 2));
-  CHECK(releases(spec, 5, 3));
+  for (const Reads reads : {Reads::kCached, Reads::kAnswered}) {
+    spec = {.model = SyncModel::kSsp, .staleness = 3, .reads = reads};
+    CHECK(awaited_clock(spec, 4, 1) == 2);
+    CHECK(awaited_clock(spec, 1, 1) == 0);
+    CHECK_FALSE(releases(spec, 5, 2));
+    CHECK(releases(spec, 5, 3));
+  }
 }
 
 TEST_CASE("draws are uniform, and independent for each job, rank and round") {

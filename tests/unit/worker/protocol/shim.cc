@@ -17,6 +17,8 @@ worker::SessionSpec session_of(const ShimOptions& options) {
   session.window_bytes = options.window_bytes;
   session.delivery = options.delivery;
   session.ignores_results = options.ignores_results;
+  session.caller_keeps_results = options.caller_keeps_results;
+  session.alternates_outputs = options.alternates_outputs;
   session.holds_rounds = options.holds_rounds;
   session.pipelines.push_back({kSpi, options.credit_bytes, *nic::parse_endpoint("10.0.0.1", 9542)});
   if (options.seal) session.pipelines.back().seal = options.seal;
@@ -38,7 +40,9 @@ worker::SessionSpec session_of(const ShimOptions& options) {
 std::vector<worker::TensorSpec> tensors_of(const ShimOptions& options) {
   std::vector<worker::TensorSpec> tensors;
   for (const uint64_t chunks : options.tensor_chunks) {
-    tensors.push_back({.name = "t", .elements = chunks * kChunkBytes / sizeof(float)});
+    tensors.push_back({.name = "t",
+                       .elements = chunks * kChunkBytes / sizeof(float),
+                       .row_elements = options.row_elements});
   }
   return tensors;
 }
@@ -63,6 +67,7 @@ Shim::Shim(const ShimOptions& options)
       credit_bytes(options.credit_bytes) {
   for (const uint64_t chunks : options.tensor_chunks) {
     buffers_.emplace_back(chunks * kChunkBytes / sizeof(float));
+    for (auto& kept : kept_) kept.emplace_back(chunks * kChunkBytes / sizeof(float));
   }
 }
 
@@ -79,7 +84,12 @@ void Shim::start(uint32_t tensor, float value, int32_t priority) {
   auto& buffer = buffers_[tensor];
   std::fill(buffer.begin(), buffer.end(), value);
   auto* data = reinterpret_cast<std::byte*>(buffer.data());
-  exchange.start({.tensor = tensor, .input = data, .output = data, .priority = priority});
+  const uint32_t slot = session.alternates_outputs ? exchange.round(tensor) & 1 : 0;
+  auto* kept = reinterpret_cast<std::byte*>(kept_[slot][tensor].data());
+  exchange.start({.tensor = tensor,
+                  .input = data,
+                  .output = session.caller_keeps_results ? kept : data,
+                  .priority = priority});
 }
 
 std::vector<Pushed> Shim::take_burst() {

@@ -25,11 +25,14 @@ struct ShimOptions {
   uint32_t shadows = 1;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   bool ignores_results = false;
+  bool caller_keeps_results = false;
+  bool alternates_outputs = false;  // with caller_keeps_results
   bool holds_rounds = false;
   std::vector<uint32_t> open_rounds = {};
   wire::SyncSpec sync = {};
   float learning_rate = 1;  // used if reads are cached
   float gradient_scale = 1;
+  uint32_t row_elements = 0;  // all tensors are tables of such rows; 0: none is
 };
 
 struct Pushed {
@@ -56,7 +59,8 @@ class Shim {
   // rounds.
   Status resume(const std::vector<uint32_t>& open_rounds, const std::vector<uint32_t>& give = {});
 
-  // Starts a tensor in place, on this object's own buffer filled with `value`.
+  // Starts a tensor in place, on this object's own buffer filled with `value`. If the caller keeps
+  // results, the result goes to kept(tensor) instead.
   void start(uint32_t tensor, float value = 1.0f, int32_t priority = 0);
 
   // These return what the worker sends, all of it taken by the port: one burst, everything, or all
@@ -82,6 +86,8 @@ class Shim {
   uint64_t expire();
 
   std::vector<float>& buffer(uint32_t tensor) { return buffers_[tensor]; }
+  // `slot`: round & 1 if outputs alternate, otherwise 0.
+  std::vector<float>& kept(uint32_t tensor, uint32_t slot = 0) { return kept_[slot][tensor]; }
 
   worker::SessionSpec session;
 
@@ -95,7 +101,7 @@ class Shim {
   std::vector<Pushed> everything;
 
  private:
-  std::vector<std::vector<float>> buffers_;
+  std::vector<std::vector<float>> buffers_, kept_[2];
   uint64_t next_packet_number_ = 1;
 };
 

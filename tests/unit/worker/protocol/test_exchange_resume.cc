@@ -163,6 +163,56 @@ TEST_CASE("a result is restored from the shadow even if the caller's buffer has 
   run_round(shim, 1, 2, 1, 8.0f);
 }
 
+TEST_CASE("results that the caller keeps are restored from where they are, without a shadow") {
+  Shim shim({.tensor_chunks = {1}, .caller_keeps_results = true});
+  CHECK(shim.exchange.statistics().shadow_bytes == 0);
+  run_round(shim, 1, 1, 0, 7.0f);
+  CHECK(shim.kept(0)[0] == 7.0f);
+  CHECK_FALSE(shim.exchange.lacks_result(0));
+  shim.start(0, 2.0f);  // the next round, whose push the lost box may or may not have
+  shim.take_all();
+  REQUIRE(shim.resume({0}, {0}).ok());
+  const auto given = shim.take_all();
+  REQUIRE(given.size() == 4);
+  for (const Pushed& packet : given) {
+    CHECK(packet.header.type() == PacketType::kState);
+    CHECK(packet.header.round == 0);
+    CHECK(first_value(packet) == 7.0f);
+  }
+  shim.deliver_result(0, 0, 7.0f);
+  const auto pushed = shim.take_all();
+  REQUIRE_FALSE(pushed.empty());
+  for (const Pushed& packet : pushed) CHECK(packet.header.round == 1);
+  // Part of the next result proves that no rank needs the last one.
+  shim.deliver(shim.result(0, 1, 0, 8.0f));
+  CHECK(shim.exchange.lacks_result(0));
+  CHECK(shim.buffer(0) == std::vector<float>(kChunkFloats, 2.0f));  // it can be pushed again
+  REQUIRE(shim.resume({1}).ok());
+  shim.take_all();
+  shim.deliver_result(0, 1, 8.0f);
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
+  CHECK(shim.kept(0) == std::vector<float>(kChunkFloats, 8.0f));
+}
+
+TEST_CASE("outputs that alternate keep the last result until the next one is whole") {
+  Shim shim({.tensor_chunks = {1}, .caller_keeps_results = true, .alternates_outputs = true});
+  run_round(shim, 1, 1, 0, 5.0f);
+  run_round(shim, 1, 1, 1, 6.0f);
+  shim.start(0, 1.0f);
+  shim.take_all();
+  shim.deliver(shim.result(0, 2, 0, 7.0f));
+  CHECK_FALSE(shim.exchange.lacks_result(0));
+  CHECK(shim.kept(0, 0)[0] == 7.0f);
+  REQUIRE(shim.resume({1}, {0}).ok());
+  const auto given = shim.take_all();
+  REQUIRE(given.size() == 4);
+  for (const Pushed& packet : given) {
+    CHECK(packet.header.type() == PacketType::kState);
+    CHECK(packet.header.round == 1);
+    CHECK(first_value(packet) == 6.0f);
+  }
+}
+
 TEST_CASE("a chunk that was restored continues with the operation that waits for it") {
   for (const bool starts_before : {true, false}) {
     INFO(starts_before);

@@ -4,8 +4,10 @@ import torch
 
 from ..errors import InvalidArgument
 
-_UNSUPPORTED = ("dampening", "amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
-_KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+_UNSUPPORTED = ("dampening", "amsgrad", "maximize", "differentiable", "decoupled_weight_decay",
+                "lr_decay", "initial_accumulator_value")
+_KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad,
+          torch.optim.SparseAdam)
 # foreach, fused and capturable may differ: they choose a kernel, not what it computes.
 _SAME_IN_ALL_GROUPS = ("momentum", "nesterov", "betas", "eps")
 
@@ -35,7 +37,7 @@ class HyperParameters:
         self._reference = max(range(len(rates)), key=rates.__getitem__)
         largest = rates[self._reference]
         self.lr_scales = [rate / largest if largest > 0 else 1.0 for rate in rates]
-        self.weight_decays = [float(group["weight_decay"]) for group in self._groups]
+        self.weight_decays = [float(group.get("weight_decay", 0.0)) for group in self._groups]
         self._fixed = self._fixed_values()
 
     def _check_group(self, index, group, is_adamw):
@@ -80,8 +82,10 @@ class HyperParameters:
 def _kind(optimizer, group):
     if type(optimizer) is torch.optim.AdamW:
         return "adamw"
-    if type(optimizer) is torch.optim.Adam:
+    if type(optimizer) in (torch.optim.Adam, torch.optim.SparseAdam):
         return "adam"
+    if type(optimizer) is torch.optim.Adagrad:
+        return "adagrad"
     if not group["momentum"]:
         return "sgd"
     return "nesterov" if group["nesterov"] else "momentum"

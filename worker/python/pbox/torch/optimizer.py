@@ -47,7 +47,7 @@ class _Layer:
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
-    """Gives the box a torch.optim.SGD, Adam or AdamW to run.
+    """Gives the box a torch.optim.SGD, Adam, AdamW, Adagrad or SparseAdam to run.
 
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         optimizer = pbox.torch.DistributedOptimizer(optimizer, model)
@@ -81,11 +81,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
     `grad_norm` and `step_skipped` tell about the last step, equally on all ranks.
     pbox.torch.GradScaler scales the loss.
 
+    The weight of an nn.Embedding or nn.EmbeddingBag with sparse=True, in host memory, is a table:
+    only the rows that some rank's batch has used travel, and only those are stepped. The others
+    keep their weights and the optimizer's state, as with torch.optim.SparseAdam. This needs the
+    model, not `named_parameters`.
+
     With another consistency model (pbox.Client), for example sync="ssp" and staleness=3, a rank
-    need not wait for the others in each step. This needs recovery="none". Models that keep a copy
-    of the weights ("essp", and "ssp" with reads="cached") need SGD without momentum and weight
-    decay. `sync_by_tensor` gives some parameters another model, by patterns of their names: with
-    {"embedding.*": "ssp:3"} all others keep the job's. client.set_sync() changes models later.
+    need not wait for the others in each step. This needs recovery="none". `sync_by_tensor` gives
+    some parameters another model, by patterns of their names: with {"embedding.*": "ssp:3"} all
+    others keep the job's. client.set_sync() changes models later.
     """
 
     # torch's GradScaler then leaves it to step() to skip, and step() refuses it.
@@ -140,13 +144,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise InvalidArgument(f"{len(mine) - len(named)} parameters of the optimizer are "
                                   "not among the named parameters")
         self._group_index = mine
+        tables = sparse_weights(self._model)
         slots = []
         for position, (name, parameter) in enumerate(named.values()):
             if parameter.numel() == 0:
                 continue  # nothing to optimize
             weights = _flat(name, parameter.detach())
-            tensor = self.client.register(_layout.name_with_order(name, parameter), weights,
-                                          priority=len(named) - position)
+            is_table = id(parameter) in tables
+            if is_table:
+                check_table(name, parameter)
+            tensor = self.client.register(
+                _layout.name_with_order(name, parameter),
+                parameter.detach() if is_table else weights, priority=len(named) - position,
+                table=is_table)
             slots.append(_Slot(parameter, tensor, weights))
         return slots
 
@@ -221,12 +231,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _push(self, slot, gradient):
         if not self._step_open:
             self._open_step()
-        if gradient.layout != torch.strided:
-            raise InvalidArgument(f"the gradient of {slot.tensor.name} is sparse: the box takes "
-                                  "dense gradients only")
+        rows = sparse_rows(slot, gradient) if gradient.layout != torch.strided else None
         self._wait(slot)
         # Replaced, so that zero_grad() cannot overwrite what libpbox may still read.
         slot.parameter.grad = slot.sent
+        if rows is not None:
+            self.client.push_pull_rows(slot.tensor, *rows, slot.weights)
+            slot.pushed = slot.pending = True
+            return
         gradient = _layout.flat(_layout.like(gradient, slot.parameter))
         if slot.device is None:
             self.client.push_pull(slot.tensor, gradient, slot.weights)
@@ -343,7 +355,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for slot in self._slots:
             if not slot.pushed:
                 gradient = slot.parameter.grad
-                self._push(slot, torch.zeros_like(slot.parameter) if gradient is None else gradient)
+                self._push(slot, _no_gradient(slot) if gradient is None else gradient)
         # Copies are queued in the order of the next forward, in which the new weights come.
         for slot in self._slots:
             self._queue_copy(slot)
@@ -421,6 +433,44 @@ def _flat(name, weights):
         return _layout.flat(weights)
     except InvalidArgument as error:
         raise InvalidArgument(f"{name}: {error}") from None
+
+
+def sparse_weights(model):
+    """Returns the ids of the parameters whose gradients are sparse."""
+    kinds = torch.nn.Embedding, torch.nn.EmbeddingBag
+    return {id(module.weight) for module in (model.modules() if model is not None else ())
+            if isinstance(module, kinds) and module.sparse}
+
+
+def check_table(name, parameter):
+    if parameter.device.type != "cpu":
+        raise InvalidArgument(f"{name} is on {parameter.device} and its gradient is sparse: tables "
+                              "are exchanged in host memory; keep the embedding there, or set "
+                              "sparse=False")
+    if not parameter.is_contiguous():
+        raise InvalidArgument(f"{name} is not contiguous, and its gradient is sparse: its rows "
+                              "must lie one behind the other; set sparse=False, or use a copy")
+
+
+def sparse_rows(slot, gradient):
+    """Returns the row numbers of a sparse gradient, ascending, and its rows."""
+    if slot.tensor.row_elements == 0 or gradient.layout != torch.sparse_coo:
+        raise InvalidArgument(
+            f"the gradient of {slot.tensor.name} is sparse: DistributedOptimizer takes sparse "
+            "gradients of nn.Embedding(sparse=True) and nn.EmbeddingBag(sparse=True) of a model "
+            "that it is given; give the model, or set sparse=False")
+    gradient = gradient.coalesce()
+    return gradient.indices()[0].contiguous(), gradient.values().contiguous()
+
+
+def _no_gradient(slot):
+    """Returns the gradient of a parameter that has none."""
+    parameter = slot.parameter
+    if slot.tensor.row_elements == 0:
+        return torch.zeros_like(parameter)
+    ids = torch.zeros((1, 0), dtype=torch.int64)
+    rows = torch.zeros((0, *parameter.shape[1:]), dtype=parameter.dtype)
+    return torch.sparse_coo_tensor(ids, rows, parameter.shape)
 
 
 def warn_of_statistics(model, world_size):

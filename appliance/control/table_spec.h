@@ -1,0 +1,15 @@
+// The rules for jobs that have tables, which are tensors in rows, of which ranks push some. Pure.
+#pragma once
+
+#include "appliance/control/job_spec.h"
+
+namespace pbox::control {
+
+// Checks the tables of a job whose mode, numerics, optimizer and tensors are known. The error names
+// the field, its value and the remedy.
+Status check_tables(const JobSpec& spec);
+
+// Returns the first of the job's tables; null if it has none.
+const TensorSpec* first_table(const JobSpec& spec);
+
+}  // namespace pbox::control

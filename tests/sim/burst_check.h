@@ -1,0 +1,59 @@
+// Checks each burst that a lane of a worker builds. It begins with the packet that the lane has
+// named to its process as the next one. A chunk sets out if the path to its pipeline has room, and
+// takes up room there, whichever part of the job it is of.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+
+#include "nic/port.h"
+#include "worker/protocol/exchange.h"
+#include "worker/protocol/send_path.h"
+
+namespace pbox::sim {
+
+class BurstCheck {
+ public:
+  // What is known of a chunk: the priority of its tensor's operation, and its size.
+  struct Chunk {
+    int32_t priority = 0;
+    uint32_t bytes = 0;
+  };
+
+  // The lane is about to give packets to its port. `path`: the one of all parts to its pipeline.
+  void before(const worker::Exchange& exchange, uint32_t lane, const worker::SendPath& path,
+              uint64_t now_ns);
+  // It gives these. `chunk_of(id)` returns what is known of a chunk; nothing if it is not known.
+  template <typename ChunkOf>
+  void after(std::span<const nic::TxPacket> packets, const worker::SendPath& path, uint64_t now_ns,
+             const ChunkOf& chunk_of) {
+    check_count(packets.size());
+    if (packets.empty()) return;
+    const wire::Header& first = packets.front().header;
+    check_first(first, chunk_of(first.chunk));
+    const wire::Header* started = note_started(packets);
+    if (started == nullptr || started->payload_bytes == 0) return;
+    check_start(*started, chunk_of(started->chunk), started == &first);
+    check_taken(path, now_ns);
+  }
+
+ private:
+  void check_count(size_t count) const;
+  void check_first(const wire::Header& header, const std::optional<Chunk>& chunk) const;
+  const wire::Header* note_started(std::span<const nic::TxPacket> packets);
+  void check_start(const wire::Header& header, const std::optional<Chunk>& chunk,
+                   bool is_named) const;
+  void check_taken(const worker::SendPath& path, uint64_t now_ns) const;
+
+  std::optional<int32_t> named_;  // the priority of the next packet, as the lane says
+  bool was_full_ = false;  // the last burst: a chunk may have set out without a packet of its own
+  // Room on the path before the burst: bytes of a chunk that is not urgent, negative if there is
+  // none at all; nothing without a bound. And whether one of the named priority has room in any
+  // case.
+  std::optional<int64_t> room_bytes_;
+  bool is_urgent_ = false;
+  std::map<uint32_t, uint32_t> rounds_;  // by chunk: the round that set out last
+};
+
+}  // namespace pbox::sim

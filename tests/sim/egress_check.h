@@ -1,0 +1,68 @@
+// Checks the order in which results leave a pipeline, burst by burst. Of all parts of a job the
+// most urgent result goes first. A job's oldest resend goes with each burst, whatever its priority;
+// other resends do not go before first copies that are more urgent.
+//
+// The parts of a job fan out chunk by chunk: what has begun goes to one worker as a group of two
+// chunks, so the second of them may be less urgent than another part's result.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nic/port.h"
+#include "pipeline/job_shard.h"
+#include "tests/sim/job_model.h"
+
+namespace pbox::sim {
+
+class EgressCheck {
+ public:
+  void add(pipeline::JobShard& shard);
+  void remove(const pipeline::JobShard& shard);
+  // The shard's job is known from now on.
+  void name(const pipeline::JobShard& shard, const JobModel& job);
+  // The pipeline has offered these packets to its port, which has taken the first `taken`.
+  void offered(std::span<const nic::TxPacket> packets, size_t taken);
+
+ private:
+  struct Part {
+    pipeline::JobShard* shard = nullptr;
+    // The checker knows how results of the part are ordered: first copies go to all ranks, with
+    // priorities that do not change.
+    bool is_ordered = false;
+    // The newest first copy that was sent: its rank, chunk and priority, and the priority by which
+    // it may have been chosen, which is that of the chunk before if that went to the same rank.
+    uint32_t rank = UINT32_MAX, chunk = 0;
+    int32_t own_priority = 0, priority = 0;
+  };
+  struct Resend {
+    const pipeline::JobShard* shard = nullptr;
+    uint64_t sequence = 0, mask = 0;
+  };
+  struct Job {
+    std::string name = {};
+    std::vector<Part> parts = {};
+    std::optional<Resend> oldest = {};  // of the resends that the burst before has left over
+  };
+  // A RESULT of a burst.
+  struct Sent {
+    size_t part = 0;
+    bool is_resend = false;
+    int32_t own_priority = 0;
+    int32_t priority = 0;  // as Part::priority
+  };
+
+  static void note_first_copy(Part& part, uint32_t rank, const pipeline::Chunk& chunk);
+  static std::vector<Sent> results_of(Job& job, std::span<const nic::TxPacket> packets);
+  static void check_first_copies(const Job& job, const std::vector<Sent>& results);
+  static void check_resends(const Job& job, const std::vector<Sent>& results);
+  static void check_oldest(Job& job, size_t count);
+  static std::optional<Resend> oldest_of(const Job& job);
+
+  std::vector<Job> jobs_;
+  size_t left_over_ = 0;  // packets of the last burst that the port has not taken yet
+};
+
+}  // namespace pbox::sim

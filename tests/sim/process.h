@@ -1,0 +1,56 @@
+// A process of the rack: the one I/O thread that drives a rank's members in all parts of its job,
+// as libpbox's client drives them. Its parts share the host, the clock, the order in which lanes
+// send, and the path to each pipeline.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tests/sim/host.h"
+#include "tests/sim/rack.h"
+#include "tests/sim/turn_check.h"
+#include "worker/protocol/send_path.h"
+#include "worker/protocol/send_turns.h"
+
+namespace pbox::sim {
+
+class Member;
+
+class Process final : public ControlEnd {
+ public:
+  Process(Rack& rack, HostId host);
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  // The member of a further part.
+  void add(Member& member) { members_.push_back(&member); }
+
+  // As the end of its host's connections, it passes each event on to all members. They ignore those
+  // of connections that are not theirs.
+  bool on_accept(ConnectionId, HostId) override { return false; }
+  void on_connected(ConnectionId id) override;
+  void on_control_message(ConnectionId id, const std::string& body) override;
+  void on_closed(ConnectionId id, const std::string& reason) override;
+
+  HostId host() const { return host_; }
+  Thread& thread() { return thread_; }
+  const Thread& thread() const { return thread_; }
+  const std::shared_ptr<worker::SendPaths>& paths() const { return paths_; }
+  // Takes one packet per lane and turn, slowly.
+  void set_slow(bool slow) { is_slow_ = slow; }
+  bool is_slow() const { return is_slow_; }
+
+ private:
+  void turn();
+
+  Rack& rack_;
+  HostId host_;
+  Thread thread_;
+  std::vector<Member*> members_;
+  worker::SendTurns turns_;
+  std::shared_ptr<worker::SendPaths> paths_ = std::make_shared<worker::SendPaths>();
+  TurnCheck check_;
+  bool is_slow_ = false;
+};
+
+}  // namespace pbox::sim

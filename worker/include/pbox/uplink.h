@@ -1,0 +1,57 @@
+/* libpbox: for boxes that send the sums of their ranks to another box. For boxes only, and not in
+ * libpbox.so. A box is then a rank of that box, with one context for each part of the job
+ * there. */
+#ifndef PBOX_UPLINK_H
+#define PBOX_UPLINK_H
+
+#include "pbox/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Beside pbox_options, all that a rank needs that is a box. */
+typedef struct pbox_uplink {
+  /* The context's tensors are part `part` of `parts` of the job, all of which are on the box that
+   * `box` names. Every rank must cut the job alike. */
+  uint32_t part;
+  uint32_t parts;
+  uint32_t workers; /* summed by this rank, at least 1; means divide by those of all ranks */
+} pbox_uplink;
+
+/* As pbox_create, for a rank that is a box; not with PBOX_MODE_COLLECTIVE. It leaves each result
+ * unchanged where it was put, until the next operation on the tensor is done, which has another
+ * input: the same output in PBOX_MODE_AGGREGATE, and the one before the last in PBOX_MODE_OPTIMIZE.
+ * The library then keeps no copy of results for recovery. */
+pbox_status pbox_create_uplink(const pbox_options* options, const pbox_uplink* uplink,
+                               pbox_context** context);
+
+/* Asks the box how many pipelines it has, and stores the number in *count: 1 if it is one of a
+ * cluster or does not tell. Waits at most options.join_timeout_ms. Only before pbox_join. */
+pbox_status pbox_box_pipelines(pbox_context* context, uint32_t* count);
+
+/* Stores the number of workers of all ranks in *count. Only after pbox_join. */
+pbox_status pbox_all_workers(pbox_context* context, uint32_t* count);
+
+/* Where the I/O thread finds operations by itself. It alone calls the functions, with `user`. */
+typedef struct pbox_source {
+  void* user;
+  int fd; /* an eventfd; the I/O thread reads it, and wakes when it is written to */
+  /* Takes the next operation, as pbox_push_pull has it; returns 0 if there is none. */
+  int (*next)(void* user, uint32_t* tensor_id, const void** input, void** output);
+  /* The I/O thread is about to wait for fd. Returns 0 if it must call next() again first. */
+  int (*may_sleep)(void* user);
+  void (*done)(void* user, uint32_t tensor_id);
+  /* The job is over for this rank. Called once; nothing else is called afterwards. */
+  void (*failed)(void* user, pbox_status status);
+} pbox_source;
+
+/* From now on operations come from `source` alone, which is copied. No operation may be in flight.
+ * Only after pbox_join. */
+pbox_status pbox_run_source(pbox_context* context, const pbox_source* source);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PBOX_UPLINK_H */

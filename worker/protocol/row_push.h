@@ -1,0 +1,44 @@
+// The rows of a table that an operation pushes, and how they become packets. Values; the thread
+// that drives the exchange.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nic/wire/rows.h"
+
+namespace pbox::worker {
+
+// The caller's memory, which it leaves alone until the operation is done.
+struct RowPush {
+  std::span<const uint64_t> ids;  // rows of the tensor, ascending
+  const std::byte* values = nullptr;
+  uint32_t row_bytes = 0;  // bytes of a row in `values`
+};
+
+// A chunk of a table, for packets by rows.
+class RowChunk {
+ public:
+  // `first_row`: the row of the tensor that is row 0 of the chunk.
+  RowChunk(const wire::RowLayout& layout, uint64_t first_row, const RowPush& push);
+
+  // Returns the first fragments of the packets that carry the chunk, as bits. A packet covers the
+  // fragments up to the next bit.
+  uint64_t packet_starts() const;
+  // Makes the packet that begins at `fragment`, which is in packet_starts(), in `payload`, which
+  // has room for a fragment. Sets length, flag and scale of the header.
+  void make_packet(uint32_t fragment, std::byte* payload, wire::Header& header) const;
+
+ private:
+  const std::byte* source(uint32_t row, uint32_t begin) const;
+
+  wire::RowLayout layout_;
+  const RowPush& push_;
+  size_t first_ = 0;  // index of the push's first row in the chunk
+  std::vector<uint32_t> bits_;
+  std::vector<uint32_t> before_;  // the push's rows in the chunk before each word of bits_
+};
+
+}  // namespace pbox::worker

@@ -1,0 +1,32 @@
+// The packets of a table's result, until all of the chunk's are here. They change the table and its
+// shadow together, so that the shadow always is the whole result of one round. The thread that
+// drives the exchange.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "nic/wire/rows.h"
+
+namespace pbox::worker {
+
+class RowStage {
+ public:
+  // Keeps a copy of the payload: by rows, or a whole fragment.
+  void add(const wire::Parsed& packet);
+  void clear();
+  // Writes what the packets have into the chunk's bytes at both places, and forgets them. `shadow`
+  // may be null. Payloads by rows have passed parse_rows() for this layout.
+  void apply(const wire::RowLayout& layout, std::byte* chunk, std::byte* shadow);
+
+ private:
+  struct Packet {
+    wire::Header header;
+    size_t offset = 0;  // in bytes_
+  };
+  std::vector<Packet> packets_;
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace pbox::worker
