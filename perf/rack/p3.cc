@@ -75,8 +75,7 @@ struct Settings {
   std::vector<uint32_t> boxes;
   uint32_t workers, scale, mtu, queue_kib, turns, iterations, window_bytes, slice_parameters;
   double compute_ms;
-  double
-      box_rate;  // of a box's cable, in rates of a worker's; 0: the boxes share the workers' rates
+  double box_rate;  // rate of a box's cable over a worker's; 0: boxes share the workers' rates
   std::vector<double> ratios;
   uint64_t model_bytes;
 };

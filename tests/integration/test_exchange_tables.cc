@@ -80,6 +80,13 @@ void fill(Rank& state, uint32_t rank, float value) {
   state.rows.assign(state.ids.size() * kRowElements, value);
 }
 
+// Returns in how many of a rank's first iterations it pushes the row.
+uint32_t pushes_of(uint32_t rank, uint64_t row, uint32_t iterations) {
+  uint32_t pushed = 0;
+  for (uint32_t one = 1; one <= iterations; ++one) pushed += is_pushed(rank, one, row) ? 1 : 0;
+  return pushed;
+}
+
 }  // namespace
 
 TEST_CASE("tables follow the optimizer's definition over a hostile network, row by row") {
@@ -140,11 +147,6 @@ TEST_CASE(
   options.sync = sync;
   test::Rack rack(options);
   std::vector<Rank> ranks(kWorkers);
-  const auto count = [](uint32_t rank, uint64_t row, uint32_t iterations) {
-    uint32_t pushed = 0;
-    for (uint32_t one = 1; one <= iterations; ++one) pushed += is_pushed(rank, one, row) ? 1 : 0;
-    return pushed;
-  };
   const auto check = [&](uint32_t reader) {
     const uint32_t done = ranks[reader].iteration;
     for (uint64_t at = 0; at < kElements; ++at) {
@@ -153,11 +155,11 @@ TEST_CASE(
       for (uint32_t rank = 0; rank < kWorkers; ++rank) {
         const uint32_t found = weight >> (5 * rank) & 31u;
         const bool has_bound = sync.model != wire::SyncModel::kAsp;
-        const uint32_t least = rank == reader ? count(rank, row, done)
+        const uint32_t least = rank == reader ? pushes_of(rank, row, done)
                                : has_bound && done > sync.staleness
-                                   ? count(rank, row, done - sync.staleness)
+                                   ? pushes_of(rank, row, done - sync.staleness)
                                    : 0;
-        const uint32_t most = rank == reader ? least : count(rank, row, ranks[rank].iteration);
+        const uint32_t most = rank == reader ? least : pushes_of(rank, row, ranks[rank].iteration);
         if (found >= least && found <= most) continue;
         FAIL("rank " << reader << " finds " << found << " updates of rank " << rank << " in row "
                      << row << " after its " << done << ", at least " << least << " at most "
@@ -195,7 +197,7 @@ TEST_CASE(
   for (uint64_t at = 0; at < kElements; ++at) {
     for (uint32_t rank = 0; rank < kWorkers; ++rank) {
       const auto weight = static_cast<uint32_t>(ranks[0].table[at]);
-      REQUIRE((weight >> (5 * rank) & 31u) == count(rank, at / kRowElements, kIterations));
+      REQUIRE((weight >> (5 * rank) & 31u) == pushes_of(rank, at / kRowElements, kIterations));
       REQUIRE(ranks[rank].table[at] == ranks[0].table[at]);
     }
   }

@@ -174,7 +174,7 @@ class Box final : public ControlEnd,
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> epochs_given_;
   struct Peer {
     HostId host = 0;
-    uint32_t part = 0;  // of its job, as its JOIN says
+    uint32_t part = 0;  // as its JOIN says
   };
   std::map<ConnectionId, Peer> peers_;
   std::map<ConnectionId, std::unique_ptr<seal::SessionKeys>> session_keys_;

@@ -15,7 +15,7 @@ namespace pbox::sim {
 
 class BurstCheck {
  public:
-  // What is known of a chunk: the priority of its tensor's operation, and its size.
+  // A chunk as far as it is known: the priority of its tensor's operation, and its size.
   struct Chunk {
     int32_t priority = 0;
     uint32_t bytes = 0;

@@ -1,5 +1,5 @@
-// Checks the order in which results leave a pipeline, burst by burst. Of all parts of a job the
-// most urgent result goes first. A job's oldest resend goes with each burst, whatever its priority;
+// Checks the order in which results leave a pipeline, burst by burst. The most urgent result of all
+// parts of a job goes first. A job's oldest resend goes with each burst, whatever its priority;
 // other resends do not go before first copies that are more urgent.
 //
 // The parts of a job fan out chunk by chunk: what has begun goes to one worker as a group of two
@@ -44,7 +44,7 @@ class EgressCheck {
   struct Job {
     std::string name = {};
     std::vector<Part> parts = {};
-    std::optional<Resend> oldest = {};  // of the resends that the burst before has left over
+    std::optional<Resend> oldest = {};  // among those that the burst before has left over
   };
   // A RESULT of a burst.
   struct Sent {

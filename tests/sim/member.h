@@ -27,7 +27,7 @@ class Member {
   virtual void on_control_message(ConnectionId id, const std::string& body);
   virtual void on_closed(ConnectionId id, const std::string& reason);
 
-  // What its process does in a turn, in this order.
+  // Its process calls these in each turn, in this order.
   //
   // Reports the time and starts operations. Takes what has arrived. Returns the lanes that may
   // send; none without a session. `part`: its index in the process.

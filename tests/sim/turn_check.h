@@ -34,8 +34,8 @@ class TurnCheck {
   std::vector<LaneTurn> waiting_;
   std::optional<LaneTurn> sending_;
   std::optional<int32_t> next_;
-  size_t lanes_ = 0;         // that have had a turn
-  size_t extra_bursts_ = 0;  // of lanes that went on
+  size_t lanes_ = 0;         // number of lanes that have had a turn
+  size_t extra_bursts_ = 0;  // number of bursts of lanes that went on
 };
 
 }  // namespace pbox::sim

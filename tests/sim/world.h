@@ -90,7 +90,7 @@ class World {
   SimKeys keys_;
   Rack rack_;
   std::vector<std::unique_ptr<Box>> boxes_;
-  std::map<HostId, std::shared_ptr<Process>> processes_;  // of workers
+  std::map<HostId, std::shared_ptr<Process>> processes_;  // workers have these
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Rogue>> rogues_;
   Rng rng_;
