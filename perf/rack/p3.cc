@@ -274,7 +274,7 @@ class Experiment {
     std::vector<std::string> names;
     for (uint32_t index = 0; index < boxes; ++index) names.push_back(RackCluster::box_name(index));
     for (const Variant& variant : kVariants) {
-      const std::string job = variant.name + ("-" + std::to_string(boxes));
+      const std::string job = std::string(variant.name) + "-" + std::to_string(boxes);
       constexpr bool kRecovers = false;  // its parts stay
       if (cluster_) cluster_->put_plan(kCluster, job, settings_.model_bytes, names, kRecovers);
       jobs_[boxes].push_back(std::make_unique<RackJob>(

@@ -23,6 +23,8 @@ CASES = [
     ("adam", "kAdam", dict(learning_rate=1e-2)),
     ("adam with decay", "kAdam", dict(learning_rate=1e-2, beta1=0.8, beta2=0.99, weight_decay=0.1)),
     ("adamw", "kAdamW", dict(learning_rate=1e-2, weight_decay=0.0)),
+    ("adagrad", "kAdagrad", dict(learning_rate=0.1, epsilon=1e-10)),
+    ("adagrad with decay", "kAdagrad", dict(learning_rate=0.1, epsilon=1e-6, weight_decay=0.1)),
     ("adamw with decay", "kAdamW", dict(learning_rate=1e-2, epsilon=1e-6, weight_decay=0.1)),
 ]
 
@@ -34,6 +36,9 @@ def torch_optimizer(kind, spec, parameter):
         return factory([parameter], lr=spec["learning_rate"], eps=spec.get("epsilon", 1e-8),
                        betas=(spec.get("beta1", 0.9), spec.get("beta2", 0.999)),
                        weight_decay=decay)
+    if kind == "kAdagrad":
+        return torch.optim.Adagrad([parameter], lr=spec["learning_rate"], eps=spec["epsilon"],
+                                   weight_decay=decay)
     return torch.optim.SGD([parameter], lr=spec["learning_rate"], weight_decay=decay,
                            momentum=spec.get("momentum", 0.0), nesterov=kind == "kNesterov")
 

@@ -37,7 +37,9 @@ test::RackOptions rack_of(uint64_t seed, const optimizer::OptimizerSpec& optimiz
   options.mode = pipeline::Mode::kOptimize;
   options.optimizer = optimizer;
   options.faults = hostile(seed);
-  options.tensors.push_back({.elements = kElements, .row_elements = kRowElements});
+  worker::TensorSpec& table = options.tensors.emplace_back();
+  table.elements = kElements;
+  table.row_elements = kRowElements;
   return options;
 }
 

@@ -23,7 +23,7 @@ constexpr uint32_t kSteps = 12;
 using Optimize = void (*)(pbox_optimizer_options&);
 
 struct Job {
-  std::string box;
+  std::string box = {};
   std::string name = "job";
   pbox_optimizer kind = PBOX_SGD;
   Optimize optimize = nullptr;

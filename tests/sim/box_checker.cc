@@ -154,6 +154,9 @@ void BoxChecker::before_turn(uint32_t index, const pipeline::Engine& engine, boo
   pipeline.before = tally(engine);
   pipeline.damaged = damaged;
   pipeline.replayed = false;
+  for (Shard& entry : pipeline.shards) {
+    if (entry.job != nullptr && entry.job->may_lack_ranks()) entry.present = present(*entry.shard);
+  }
   follow_keys(pipeline);
   if (damaged) pipeline.state_hash = hash(pipeline);
 }
@@ -359,8 +362,11 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
       return place(job, chunk, chunk.open_round()) + ": a round finished that no rank had begun";
     });
     ++seen;
-    // The result of a copy contains the ranks that were present when it was consumed.
-    check_result(entry, chunk, entry.copies[index] ? 0 : present(*entry.shard));
+    // The result of a copy contains the ranks that were present when it was consumed. A rank that
+    // was admitted in this turn may have come after the round.
+    const uint32_t ranks =
+        present(*entry.shard) & (job.may_lack_ranks() ? entry.present : UINT32_MAX);
+    check_result(entry, chunk, entry.copies[index] ? 0 : ranks);
   }
   uint64_t any = 0;
   uint32_t complete = 0;

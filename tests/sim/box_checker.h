@@ -51,7 +51,8 @@ class BoxChecker {
     JobModel* job = nullptr;                // null until a worker has been told of the session
     std::vector<uint64_t> rounds_finished;  // by chunk of the shard
     std::vector<bool> copies;               // by chunk: the open round's result will be a copy
-    std::unique_ptr<SyncReplay> replay;     // set if the model is not BSP
+    uint32_t present = 0;                // ranks before the turn, as bits; if some may be missing
+    std::unique_ptr<SyncReplay> replay;  // set if the model is not BSP
   };
   struct Tally {
     uint64_t received = 0, verdicts = 0, pulls = 0;

@@ -70,7 +70,7 @@ void Member::hang_up() {
   if (connection_ != 0) rack_.control.close(std::exchange(connection_, 0), host());
 }
 
-std::span<const worker::SendTurns::Lane> Member::begin_turn(size_t part, uint64_t now_ns) {
+std::span<const LaneTurn> Member::begin_turn(size_t part, uint64_t now_ns) {
   exchanges_ = has_received_ = is_busy_ = false;
   operations_due_ns_ = UINT64_MAX;
   to_send_.clear();

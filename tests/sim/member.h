@@ -31,7 +31,7 @@ class Member {
   //
   // Reports the time and starts operations. Takes what has arrived. Returns the lanes that may
   // send; none without a session. `part`: its index in the process.
-  std::span<const worker::SendTurns::Lane> begin_turn(size_t part, uint64_t now_ns);
+  std::span<const LaneTurn> begin_turn(size_t part, uint64_t now_ns);
   // Sends one burst at most. Returns the priority of what the lane could send next; nothing if it
   // is blocked or done.
   std::optional<int32_t> send(uint32_t lane, uint64_t now_ns);
@@ -119,7 +119,7 @@ class Member {
   // was done, when operations are to be started next, and the lanes that may send.
   bool exchanges_ = false, has_received_ = false, is_busy_ = false;
   uint64_t operations_due_ns_ = UINT64_MAX;
-  std::vector<worker::SendTurns::Lane> to_send_;
+  std::vector<LaneTurn> to_send_;
 };
 
 }  // namespace pbox::sim

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tests/sim/member.h"
+#include "worker/protocol/send_turns.h"
 
 namespace pbox::sim {
 namespace {
@@ -12,8 +13,15 @@ constexpr uint64_t kSlowTurnNs = 200'000;
 
 }  // namespace
 
+struct Process::Turns : worker::SendTurns {};
+
 Process::Process(Rack& rack, HostId host)
-    : rack_(rack), host_(host), thread_(rack.queue, [this] { turn(); }) {}
+    : rack_(rack),
+      host_(host),
+      thread_(rack.queue, [this] { turn(); }),
+      turns_(std::make_unique<Turns>()) {}
+
+Process::~Process() = default;
 
 void Process::on_connected(ConnectionId id) {
   for (Member* member : members_) member->on_connected(id);
@@ -30,16 +38,16 @@ void Process::on_closed(ConnectionId id, const std::string& reason) {
 // Does one round of the client's I/O thread.
 void Process::turn() {
   const uint64_t now_ns = thread_.now_ns();
-  turns_.begin();
+  turns_->begin();
   check_.begin();
   for (size_t part = 0; part < members_.size(); ++part) {
-    for (const worker::SendTurns::Lane& lane : members_[part]->begin_turn(part, now_ns)) {
-      turns_.add(lane);
+    for (const LaneTurn& lane : members_[part]->begin_turn(part, now_ns)) {
+      turns_->add({lane.part, lane.lane, lane.priority});
       if (rack_.checks) check_.add(lane);
     }
   }
-  turns_.run([&](const worker::SendTurns::Lane& lane) {
-    if (rack_.checks) check_.call(lane);
+  turns_->run([&](const worker::SendTurns::Lane& lane) {
+    if (rack_.checks) check_.call({lane.part, lane.lane, lane.priority});
     const std::optional<int32_t> next = members_[lane.part]->send(lane.lane, now_ns);
     check_.answer(next);
     return next;

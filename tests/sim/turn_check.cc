@@ -8,9 +8,7 @@
 namespace pbox::sim {
 namespace {
 
-using Lane = worker::SendTurns::Lane;
-
-bool is_same(const Lane& one, const Lane& other) {
+bool is_same(const LaneTurn& one, const LaneTurn& other) {
   return one.part == other.part && one.lane == other.lane;
 }
 
@@ -27,17 +25,17 @@ void TurnCheck::begin() {
   lanes_ = extra_bursts_ = 0;
 }
 
-void TurnCheck::call(const Lane& lane) {
+void TurnCheck::call(const LaneTurn& lane) {
   if (sending_ && is_same(*sending_, lane)) {
     ++extra_bursts_;
     return;
   }
   const auto found = std::find_if(waiting_.begin(), waiting_.end(),
-                                  [&](const Lane& one) { return is_same(one, lane); });
+                                  [&](const LaneTurn& one) { return is_same(one, lane); });
   require(found != waiting_.end(), "order: a lane has two turns in one pass");
-  const Lane called = *found;
+  const LaneTurn called = *found;
   waiting_.erase(found);
-  for (const Lane& other : waiting_) {
+  for (const LaneTurn& other : waiting_) {
     require(!(called.priority < other.priority), [&] {
       return "order: a lane of part " + std::to_string(called.part) + " with " +
              text(called.priority) + " sends before a lane of part " + std::to_string(other.part) +

@@ -25,6 +25,7 @@ OPTIMIZERS = {
                  {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
     "adam": (torch.optim.Adam, {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.01}),
     "adamw": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 0.1, "weight_decay": 0.01}),
 }
 
 
@@ -233,6 +234,9 @@ class OptimizerTest(BoxTestCase):
     def test_adamw_is_that_of_torch(self):
         self.check_kind("adamw")
 
+    def test_adagrad_is_that_of_torch(self):
+        self.check_kind("adagrad")
+
     def test_nesterov_follows_the_formula_of_phub(self):
         """state = momentum * state + gradient; weight -= rate * (gradient + momentum * state)."""
         rate, momentum = 0.1, 0.9
@@ -378,7 +382,9 @@ class RefusalTest(BoxTestCase):
     def test_what_the_box_cannot_do_is_refused_by_name(self):
         model = make_model()
         parameters = list(model.parameters())
-        self.refused("Adagrad cannot run", torch.optim.Adagrad(parameters), model)
+        self.refused("Adadelta cannot run", torch.optim.Adadelta(parameters), model)
+        self.refused("lr_decay=0.5 is not supported",
+                     torch.optim.Adagrad(parameters, lr_decay=0.5), model)
         self.refused("amsgrad", torch.optim.Adam(parameters, amsgrad=True), model)
         self.refused("dampening", torch.optim.SGD(parameters, 0.1, 0.9, dampening=0.1), model)
         self.refused("group 1 has momentum",
