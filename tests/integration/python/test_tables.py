@@ -13,7 +13,8 @@ ROWS, WIDTH, STEPS, WORLD_SIZE = 400, 32, 6, 2
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"lr": 0.1}),
     "adagrad": (torch.optim.Adagrad, {"lr": 0.1}),
-    "sparse_adam": (torch.optim.SparseAdam, {"lr": 0.01}),
+    # torch adds eps before it corrects the moments' bias, the box after that.
+    "sparse_adam": (torch.optim.SparseAdam, {"lr": 0.01, "eps": 1e-13}),
 }
 
 
@@ -141,7 +142,7 @@ class TablesTest(BoxTestCase):
             torch.optim.SGD(model.parameters(), lr=0.1),
             named_parameters=model.named_parameters(), **self.options(1, rank=0))
         with optimizer:
-            with self.assertRaisesRegex(pbox.InvalidArgument, "words.weight is sparse"):
+            with self.assertRaisesRegex(pbox.InvalidArgument, "(words|topics).weight is sparse"):
                 loss_of(model, 0, 0).backward()
             for parameter in model.parameters():
                 parameter.grad = None

@@ -45,7 +45,6 @@ Message of_kind(Message::KindCase kind) {
     case Message::kStepVerdict: message.mutable_step_verdict(); break;
     case Message::kAskStep: message.mutable_ask_step(); break;
     case Message::kSlotOperation: message.mutable_slot_operation(); break;
-    case Message::kSetSync: message.mutable_set_sync(); break;
     case Message::KIND_NOT_SET: break;
   }
   return message;
