@@ -35,7 +35,6 @@ enum class Page : uint8_t {
   kSnapshot,
   kJob,
   kSetPriorities,
-  kSetSync,
   kBeginTrace,
   kBeginSnapshot,
   kSetDuty
