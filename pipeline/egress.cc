@@ -285,6 +285,9 @@ void Egress::refresh_unsent() {
     const uint32_t fragment = packet.header.fragment;
     const uint8_t flags = packet.header.flags & wire::flag::kRetransmission;
     if ((packet.header.flags & wire::flag::kRows) == 0) {
+      // It may belong to a newer reply now.
+      const bool notes_readers = chunk.table != nullptr && chunk.has_own_rounds();
+      if (notes_readers) static_cast<void>(chunk.table->begin_reply(entry.session->rank));
       maker.make(fragment, flags, room_.at(index), packet);
     } else {
       // If fewer fragments fit now, the rank asks for the others.

@@ -2,8 +2,8 @@
 
 #include "appliance/control/job.h"
 #include "appliance/control/sync_spec.h"
-#include "appliance/placement/chunk_map.h"
 #include "appliance/control/table_spec.h"
+#include "appliance/placement/chunk_map.h"
 #include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/state/state_codec.h"

@@ -111,6 +111,7 @@ class Rank {
                  .world_size = kWorkers,
                  .adjust = [&](pbox_options& options) {
                    options.mode = PBOX_MODE_OPTIMIZE;
+                   options.reduction = PBOX_MEAN;
                    options.rejoin = rejoin ? 1 : 0;
                    if (job.adjust != nullptr) job.adjust(options);
                  }}) {

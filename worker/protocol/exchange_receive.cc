@@ -169,7 +169,7 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   // dropped, because the result may overwrite their payload.
   if (chunk.result_mask == 0) lane.drop_unsent(header.chunk);
   if (!chunk.restoring) {  // a result that was restored is here already
-    store_fragment(tensor, chunk, parsed);
+    store_fragment(tensor, chunk, parsed, fragments & ~chunk.result_mask);
     const bool overwrites = tensor.shadow[0] == tensor.shadow[1] && !state_.stages_result(chunk);
     if (overwrites) chunk.in_shadow = false;
     note_version(chunk, header);
@@ -189,9 +189,10 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   if (chunk.result_mask == chunk.full_mask) finish_chunk(lane, chunk, now_ns);
 }
 
-// Stores a fragment of a result. Without a shadow it may overwrite the input. That is safe: the box
-// has every fragment of every worker, or, if it does not wait for all workers, it answers this
-// worker's push. In both cases the push will never be needed again.
+// Stores a fragment of a result, or of a packet by rows the fragments in the mask. Without a shadow
+// it may overwrite the input. That is safe: the box has every fragment of every worker, or, if it
+// does not wait for all workers, it answers this worker's push. In both cases the push will never
+// be needed again.
 //
 // A device that reads inputs in place may still be reading one now. Either the push was received
 // but its acknowledgement is late, and the box's device ignores these bytes. Or the push was sent
@@ -199,15 +200,15 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
 // because each fragment of a rank and round counts once, and this round is finished there. An
 // earlier push cannot be the first copy of its fragment to arrive either: pushes of an earlier
 // session ended with its transport.
-void Exchange::store_fragment(const Tensor& tensor, const Chunk& chunk,
-                              const wire::Parsed& parsed) {
+void Exchange::store_fragment(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed,
+                              uint64_t fragments) {
   if (state_.cache) {  // initial weights; later results are stored by on_cached_result()
     state_.cache->begin(state_.chunk_id(chunk), parsed.header.fragment, parsed.payload);
   }
   if (state_.stages_result(chunk)) {
     RowStage& stage = state_.stages[parsed.header.chunk];
     if (chunk.result_mask == 0) stage.clear();
-    return stage.add(parsed);
+    return stage.add(parsed, fragments);
   }
   const size_t offset =
       chunk.offset + size_t{parsed.header.fragment} * state_.session.fragment_bytes;

@@ -1,14 +1,15 @@
 #include "worker/protocol/row_stage.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
 
 namespace pbox::worker {
 
-void RowStage::add(const wire::Parsed& packet) {
+void RowStage::add(const wire::Parsed& packet, uint64_t fragments) {
   PBOX_DCHECK(packet.payload != nullptr || packet.header.payload_bytes == 0);
-  packets_.push_back({packet.header, bytes_.size()});
+  packets_.push_back({packet.header, bytes_.size(), fragments});
   bytes_.insert(bytes_.end(), packet.payload, packet.payload + packet.header.payload_bytes);
 }
 
@@ -33,7 +34,13 @@ void RowStage::apply(const wire::RowLayout& layout, std::byte* chunk, std::byte*
     wire::RowsView rows;
     PBOX_CHECK(wire::parse_rows(layout, {packet.header, payload}, rows));
     wire::for_each_run(layout, rows, [&](const wire::RowRun& run, const std::byte* source) {
-      write(run.begin, source, run.end - run.begin);
+      for (uint32_t begin = run.begin; begin < run.end;) {
+        const uint32_t fragment = begin / layout.fragment_bytes;
+        const uint32_t end = std::min(run.end, (fragment + 1) * layout.fragment_bytes);
+        const bool is_taken = (packet.fragments >> fragment & 1) != 0;
+        if (is_taken) write(begin, source + (begin - run.begin), end - begin);
+        begin = end;
+      }
     });
   }
   clear();

@@ -13,8 +13,9 @@ namespace pbox::worker {
 
 class RowStage {
  public:
-  // Keeps a copy of the payload: by rows, or a whole fragment.
-  void add(const wire::Parsed& packet);
+  // Keeps a copy of the payload: by rows, or a whole fragment. Of the fragments that it covers only
+  // those in this mask will be written: the others are here already, perhaps from a newer packet.
+  void add(const wire::Parsed& packet, uint64_t fragments);
   void clear();
   // Writes what the packets have into the chunk's bytes at both places, and forgets them. `shadow`
   // may be null. Payloads by rows have passed parse_rows() for this layout.
@@ -24,6 +25,7 @@ class RowStage {
   struct Packet {
     wire::Header header;
     size_t offset = 0;  // in bytes_
+    uint64_t fragments = 0;
   };
   std::vector<Packet> packets_;
   std::vector<std::byte> bytes_;
