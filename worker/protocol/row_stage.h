@@ -13,8 +13,8 @@ namespace pbox::worker {
 
 class RowStage {
  public:
-  // Keeps a copy of the payload: by rows, or a whole fragment. Of the fragments that it covers only
-  // those in this mask will be written: the others are here already, perhaps from a newer packet.
+  // Keeps a copy of the payload: by rows, or a whole fragment. Only the fragments in this mask will
+  // be written: others that it covers are here already, perhaps from a newer packet.
   void add(const wire::Parsed& packet, uint64_t fragments);
   void clear();
   // Writes what the packets have into the chunk's bytes at both places, and forgets them. `shadow`
