@@ -62,7 +62,7 @@ void draw_moves(uint64_t seed, Options& options) {
     const bool may_optimize = job.may_move && optimizers.chance(0.4);
     if (may_optimize && !job.is_collective) draw_optimizer(optimizers, job);
     const bool optimizes = job.may_move && job.mode == pipeline::Mode::kOptimize;
-    job.has_copy = optimizes && copies.chance(0.5);
+    job.has_copy = optimizes && copies.chance(0.8);
   }
   if (!some_may) return;
   join_boxes(options);
@@ -86,7 +86,7 @@ void draw_moves(uint64_t seed, Options& options) {
     const bool may_split = job.may_move && !job.is_relaxed();
     if (may_split && draw.chance(0.3)) split_job(draw, job, first_worker, options);
     first_worker += job.workers;
-    if (job.has_copy && copies.chance(0.5)) draw_crashes(copies, job, options);
+    if (job.has_copy && copies.chance(0.8)) draw_crashes(copies, job, options);
   }
   for (const Episode& episode : options.episodes) {
     options.faults_end_ns = std::max(options.faults_end_ns, episode.begin_ns + episode.length_ns);
