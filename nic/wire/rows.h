@@ -135,7 +135,8 @@ struct RowRun {
   uint32_t begin = 0, end = 0;          // bytes of the chunk
 };
 
-// Calls take(run, source) for each run of a payload; `source` is the place of the run's bytes.
+// Calls take(run, source) for each run of a payload; `source` is the place of the run's bytes, null
+// where `rows` has no values.
 template <typename Take>
 void for_each_run(const RowLayout& layout, const RowsView& rows, Take&& take) {
   const std::byte* source = rows.values;
@@ -153,7 +154,7 @@ void for_each_run(const RowLayout& layout, const RowsView& rows, Take&& take) {
     run.end = std::min(layout.end_of(run.end_row - 1), range.end);
     PBOX_DCHECK(run.begin < run.end && run.end <= range.end);
     take(run, source);
-    source += run.end - run.begin;
+    if (source != nullptr) source += run.end - run.begin;
     index = rows.next(end, true);
   }
 }
