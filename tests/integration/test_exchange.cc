@@ -3,14 +3,17 @@
 // (the slow test does).
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 
 #include "pipeline/reduce/reference.h"
+#include "tests/integration/hostile_network.h"
 #include "tests/support/rack.h"
 
 namespace pbox {
 namespace {
+
+using test::hostile;
+using test::seeds_after;
 
 using Bytes = std::vector<std::byte>;
 
@@ -36,20 +39,6 @@ std::vector<float> decode(wire::Dtype dtype, const Bytes& bytes) {
   std::vector<float> values(bytes.size() / wire::dtype_bytes(dtype));
   reduce::store(dtype, values.data(), bytes.data(), values.size());
   return values;
-}
-
-uint64_t seeds_after(uint64_t first) {
-  const char* count = std::getenv("PBOX_EXCHANGE_SEEDS");
-  return first + (count == nullptr ? 1 : std::strtoull(count, nullptr, 10));
-}
-
-nic::FaultPlan hostile(uint64_t seed) {
-  return {.seed = seed,
-          .loss = 0.05,
-          .duplication = 0.05,
-          .reordering = 0.2,
-          .delay_ns = 20'000,
-          .delay_max_ns = 30'000'000};
 }
 
 // Sums in rank order, in double: the reference for the box's result.

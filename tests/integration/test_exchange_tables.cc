@@ -1,34 +1,23 @@
 // Tables between the engines of boxes and the exchanges of workers, as in the product, over a
 // hostile in-process network. Ranks push some rows in each iteration.
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/rng.h"
 #include "pipeline/optimizer/reference.h"
+#include "tests/integration/hostile_network.h"
 #include "tests/support/rack.h"
 
 namespace pbox {
 namespace {
 
+using test::hostile;
+using test::seeds_after;
+
 constexpr uint32_t kWorkers = 4;
 constexpr uint32_t kRowElements = 50;  // rows lie in two fragments, or chunks, now and then
 constexpr uint64_t kElements = 40'000;
 constexpr uint64_t kRows = kElements / kRowElements;
-
-uint64_t seeds_after(uint64_t first) {
-  const char* count = std::getenv("PBOX_EXCHANGE_SEEDS");
-  return first + (count == nullptr ? 1 : std::strtoull(count, nullptr, 10));
-}
-
-nic::FaultPlan hostile(uint64_t seed) {
-  return {.seed = seed,
-          .loss = 0.05,
-          .duplication = 0.05,
-          .reordering = 0.2,
-          .delay_ns = 20'000,
-          .delay_max_ns = 30'000'000};
-}
 
 test::RackOptions rack_of(uint64_t seed, const optimizer::OptimizerSpec& optimizer) {
   test::RackOptions options;

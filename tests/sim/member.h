@@ -115,7 +115,7 @@ class Member {
   std::map<uint32_t, SealMirror> mirrors_;   // by spi, until the session's lanes are open
   std::vector<Lane> lanes_;
   uint64_t transport_ = 0;  // counts the transports that were opened
-  // Of the turn at hand: whether packets are moved, whether some were received and whether anything
+  // The present turn: whether packets are moved, whether some were received and whether anything
   // was done, when operations are to be started next, and the lanes that may send.
   bool exchanges_ = false, has_received_ = false, is_busy_ = false;
   uint64_t operations_due_ns_ = UINT64_MAX;
