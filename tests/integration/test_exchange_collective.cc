@@ -4,17 +4,19 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 
 #include "nic/wire/half.h"
+#include "tests/integration/hostile_network.h"
 #include "tests/support/rack.h"
 #include "worker/collective/call_text.h"
 #include "worker/collective/collectives.h"
 
 namespace pbox {
 namespace {
+
+using test::seeds_after;
 
 using Bytes = std::vector<std::byte>;
 using wire::Combine;
@@ -196,11 +198,6 @@ std::vector<CollectiveCall> every_call(uint32_t ranks, uint64_t first_number) {
     add(Verb::kBarrier, Combine::kCopy, Dtype::kU8, 0);
   }
   return calls;
-}
-
-uint64_t seeds_after(uint64_t first) {
-  const char* count = std::getenv("PBOX_EXCHANGE_SEEDS");
-  return first + (count == nullptr ? 1 : std::strtoull(count, nullptr, 10));
 }
 
 }  // namespace

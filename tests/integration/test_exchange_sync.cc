@@ -4,15 +4,17 @@
 // iterations of each rank it contains, so every element that a rank reads can be checked. One seed
 // per case; PBOX_EXCHANGE_SEEDS=N runs N seeds.
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/rng.h"
 #include "pipeline/reduce/reference.h"
+#include "tests/integration/hostile_network.h"
 #include "tests/support/rack.h"
 
 namespace pbox {
 namespace {
+
+using test::seeds_after;
 
 using wire::Reads;
 using wire::Release;
@@ -22,11 +24,6 @@ using wire::SyncSpec;
 constexpr uint32_t kIterations = 24;  // below 32, because it must fit one digit of a weight
 constexpr uint32_t kRanksMax = 4;
 constexpr uint64_t kComputeNs = 2'000'000;  // average duration of one iteration
-
-uint64_t seeds_after(uint64_t first) {
-  const char* count = std::getenv("PBOX_EXCHANGE_SEEDS");
-  return first + (count == nullptr ? 1 : std::strtoull(count, nullptr, 10));
-}
 
 struct Sync {
   const char* name;
