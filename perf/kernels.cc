@@ -5,11 +5,14 @@
 #include <cmath>
 #include <cstring>
 #include <iomanip>
+#include <memory>
 #include <stdexcept>
+#include <vector>
 
 #include "base/cpu_set.h"
 #include "base/limits.h"
 #include "base/numa_arena.h"
+#include "nic/quantize/quantize.h"
 #include "perf/measure.h"
 #include "perf/memory_limits.h"
 #include "perf/scenario.h"
@@ -115,6 +118,45 @@ void add_guards(std::vector<Alternative>& all, const Arrays& arrays, size_t pass
   }
 }
 
+// Blocks of the source, and the residue that encoding leaves.
+struct Blocks {
+  std::vector<std::byte> bytes;
+  std::vector<float> residue;
+};
+
+// Adds what compressed tensors take: encoding on a worker and at the end of a round, decoding and
+// adding on a box.
+void add_blocks(std::vector<Alternative>& all, const Arrays& arrays, size_t passes) {
+  for (const Dtype dtype : {Dtype::kQ8, Dtype::kQ4}) {
+    const auto count = static_cast<uint32_t>(arrays.count);
+    const size_t format = quantize::format_index(dtype);
+    auto blocks = std::make_shared<Blocks>();
+    blocks->bytes.resize(wire::payload_bytes(dtype, count));
+    blocks->residue.resize(count);
+    const auto encode = quantize::kernels().encode[format];
+    encode(blocks->bytes.data(), arrays.source, blocks->residue.data(), count, {1, 2});
+    const auto block_bytes = static_cast<double>(blocks->bytes.size());
+    const auto value_bytes = static_cast<double>(count * sizeof(float));
+    const auto turns = static_cast<double>(passes);
+    all.push_back({.name = std::string("encode ") + wire::to_string(dtype),
+                   .bytes = turns * (3 * value_bytes + block_bytes),
+                   .pass = [&arrays, passes, blocks, encode, count] {
+                     for (size_t turn = 0; turn < passes; ++turn) {
+                       encode(blocks->bytes.data(), arrays.source, blocks->residue.data(), count,
+                              {static_cast<uint32_t>(turn), 2});
+                     }
+                   }});
+    const auto add = quantize::kernels().add[format];
+    all.push_back({.name = std::string("sum ") + wire::to_string(dtype),
+                   .bytes = turns * (2 * value_bytes + block_bytes),
+                   .pass = [&arrays, passes, blocks, add, count] {
+                     for (size_t turn = 0; turn < passes; ++turn) {
+                       add(arrays.accumulator, blocks->bytes.data(), count, FLT_MAX);
+                     }
+                   }});
+  }
+}
+
 // Returns an alternative that steps one chunk after the other, as a pipeline does.
 Alternative step(const std::string& name, OptimizerKind kind, const Arrays& arrays, size_t passes) {
   const optimizer::OptimizerSpec spec{.kind = kind, .momentum = 0.9f};
@@ -212,6 +254,7 @@ nlohmann::json measure_in_cache(size_t stagger, size_t repetitions, std::ostream
   all.push_back(sum("sum f16", Dtype::kF16, arrays, kPassesInCache, SIZE_MAX));
   all.push_back(sum("sum bf16", Dtype::kBf16, arrays, kPassesInCache, SIZE_MAX));
   add_guards(all, arrays, kPassesInCache);
+  add_blocks(all, arrays, kPassesInCache);
   add_optimizers(all, arrays, kPassesInCache);
   add_known_figures(all, arrays, kPassesInCache);
   add_limits(all, arrays, kPassesInCache);
@@ -229,6 +272,7 @@ nlohmann::json measure_out_of_cache(size_t mebibytes, size_t stagger, size_t rep
   all.push_back(sum("sum f16", Dtype::kF16, arrays, 1, SIZE_MAX));
   all.push_back(sum("sum bf16", Dtype::kBf16, arrays, 1, SIZE_MAX));
   add_guards(all, arrays, 1);
+  add_blocks(all, arrays, 1);
   add_optimizers(all, arrays, 1);
   add_known_figures(all, arrays, 1);
   add_limits(all, arrays, 1);

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "base/check.h"
+
 namespace pbox::wire {
 
 enum class Dtype : uint8_t {
@@ -16,14 +18,17 @@ enum class Dtype : uint8_t {
   kU8 = 5,
   kI8 = 6,
   kF64 = 7,
+  // Only on the wire, for tensors of f32: integers in blocks that have a scale each (blocks.h).
+  kQ8 = 8,
+  kQ4 = 9,
 };
 
 // The types of gradients are in [0, kDtypeCount), because tables are indexed by them.
 inline constexpr uint32_t kDtypeCount = 3;
-// All types are in [0, kCollectiveDtypeCount).
+// The types of elements are in [0, kCollectiveDtypeCount).
 inline constexpr uint32_t kCollectiveDtypeCount = 8;
 
-// Returns the bytes of one element.
+// Returns the bytes of one element. kQ8 and kQ4 have none: see payload_bytes() in blocks.h.
 constexpr uint32_t dtype_bytes(Dtype dtype) {
   switch (dtype) {
     case Dtype::kF32:
@@ -34,7 +39,10 @@ constexpr uint32_t dtype_bytes(Dtype dtype) {
     case Dtype::kF64: return 8;
     case Dtype::kU8:
     case Dtype::kI8: return 1;
+    case Dtype::kQ8:
+    case Dtype::kQ4: break;
   }
+  PBOX_DCHECK(false);
   return 1;
 }
 
@@ -48,6 +56,8 @@ constexpr inline const char* to_string(Dtype dtype) {
     case Dtype::kU8: return "u8";
     case Dtype::kI8: return "i8";
     case Dtype::kF64: return "f64";
+    case Dtype::kQ8: return "q8";
+    case Dtype::kQ4: return "q4";
   }
   return "unknown";
 }

@@ -22,6 +22,8 @@ void with_type(Dtype dtype, const Function& function) {
     case Dtype::kF16:
     case Dtype::kBf16: return function(float{});
     case Dtype::kF64: return function(double{});
+    case Dtype::kQ8:
+    case Dtype::kQ4: break;  // slots have no blocks
     case Dtype::kI32: return function(int32_t{});
     case Dtype::kI64: return function(int64_t{});
     case Dtype::kU8: return function(uint8_t{});

@@ -115,6 +115,8 @@ void put_value(Dtype dtype, Bytes& bytes, size_t index, double value) {
     case Dtype::kU8: return put(bytes, index, static_cast<uint8_t>(value));
     case Dtype::kI8: return put(bytes, index, static_cast<int8_t>(value));
     case Dtype::kF64: return put(bytes, index, value);
+    case Dtype::kQ8:
+    case Dtype::kQ4: break;  // slots have no blocks
   }
 }
 

@@ -45,6 +45,8 @@ std::vector<std::byte> as_bytes(Dtype dtype, std::span<const double> values) {
     case Dtype::kU8: as(uint8_t{}); break;
     case Dtype::kI8: as(int8_t{}); break;
     case Dtype::kF64: as(double{}); break;
+    case Dtype::kQ8:
+    case Dtype::kQ4: break;  // slots have no blocks
   }
   return bytes;
 }

@@ -1,0 +1,63 @@
+// The random numbers of stochastic rounding. They depend only on what is rounded: the job, the
+// rank, the tensor and the round. So whoever encodes the same values again gets the same bits,
+// after a loss or on another box, and no state has to be kept.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace pbox::quantize {
+
+struct RoundingKey {
+  uint32_t low = 0;
+  uint32_t high = 0;
+};
+
+// The values that are encoded.
+struct RoundingSource {
+  uint64_t seed = 0;    // hash_of() the job's name
+  uint64_t tensor = 0;  // hash_of() the tensor's name, or a number of the chunk
+  uint64_t first_element = 0;
+  uint32_t rank = 0;
+  uint32_t round = 0;
+};
+// The rank of a box that encodes a sum.
+inline constexpr uint32_t kBoxRank = UINT32_MAX;
+
+// FNV-1a (Fowler, Noll, Vo).
+constexpr uint64_t hash_of(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char character : text) {
+    hash = (hash ^ static_cast<uint8_t>(character)) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+constexpr uint64_t mixed(uint64_t state, uint64_t next) {  // the finalizer of SplitMix64
+  uint64_t z = (state ^ next) + 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+constexpr RoundingKey key_of(const RoundingSource& source) {
+  uint64_t key = mixed(source.seed, source.tensor);
+  key = mixed(key, source.first_element);
+  key = mixed(key, uint64_t{source.rank} << 32 | source.round);
+  return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
+}
+
+// Returns 32 random bits, for two elements (reference.h). A hash of the counter: its steps and
+// constants are those of lowbias32 (Wellons, "Prospecting for Hash Functions", 2018), with the key
+// added before and between.
+constexpr uint32_t random_bits(RoundingKey key, uint32_t counter) {
+  uint32_t bits = counter * 0x9e3779b1u + key.low;
+  bits ^= bits >> 16;
+  bits *= 0x7feb352du;
+  bits ^= bits >> 15;
+  bits += key.high;
+  bits *= 0x846ca68bu;
+  return bits ^ bits >> 16;
+}
+
+}  // namespace pbox::quantize
