@@ -127,8 +127,7 @@ class Engine {
   // engine_checks.h: checks that every consistency model shares.
   [[gnu::always_inline]] inline Chunk* find_chunk(JobShard& shard, const wire::Header& header);
   [[gnu::always_inline]] inline Chunk* check_round(JobShard& shard, const wire::Header& header);
-  [[gnu::always_inline]] inline bool check_fragment(const JobShard& shard, const Chunk& chunk,
-                                                    const wire::Header& header);
+  [[gnu::always_inline]] inline bool check_fragment(const Chunk& chunk, const wire::Header& header);
 
   // engine_finish.cc
   // The session's push completes the chunk's round: updates the straggler ledger.

@@ -53,7 +53,7 @@ inline void count_duplicate(EngineContext& context, Session& session) {
 
 // Returns false, and counts the packet, unless it carries a fragment as the chunk's description
 // says: index, type and length.
-[[gnu::always_inline]] inline bool Engine::check_fragment(const JobShard& shard, const Chunk& chunk,
+[[gnu::always_inline]] inline bool Engine::check_fragment(const Chunk& chunk,
                                                           const wire::Header& header) {
   PBOX_DCHECK(chunk.fragment_count > 0 && chunk.fragment_count <= limits::kFragmentCountMax);
   if (header.fragment >= chunk.fragment_count) {
@@ -67,7 +67,7 @@ inline void count_duplicate(EngineContext& context, Session& session) {
     return false;
   }
   if (header.payload_bytes !=
-      wire::fragment_length(chunk.wire_bytes, shard.fragment_bytes, header.fragment)) {
+      wire::fragment_length(chunk.wire_bytes, chunk.fragment_bytes, header.fragment)) {
     context_.counters.add(Counter::kRejectLength);
     return false;
   }

@@ -182,7 +182,7 @@ void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& pars
     clock_.mark(Phase::kAdd);
     return finish_push(shard, session, *chunk);
   }
-  if (!is_shaped && !check_fragment(shard, *chunk, header)) return;
+  if (!is_shaped && !check_fragment(*chunk, header)) return;
   if (header.round != chunk->open_round()) {  // finished: the worker may have missed the result
     const uint64_t mask =
         is_shaped ? ShapedPushes::asked_mask(*chunk, header) : uint64_t{1} << header.fragment;
@@ -274,9 +274,8 @@ bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
   const wire::Header& header = parsed.header;
   const uint64_t bit = uint64_t{1} << header.fragment;
   const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
-  const size_t elements = header.payload_bytes / wire::dtype_bytes(chunk.dtype);
+  const size_t elements = shard.fragment_elements(chunk, header.fragment);
   const auto type = static_cast<size_t>(chunk.dtype);
-  PBOX_DCHECK(elements == shard.fragment_elements(chunk, header.fragment));
   PBOX_DCHECK(offset + elements <= chunk.elements);
   if (shard.receives_weights(chunk)) {
     PBOX_DCHECK(chunk.weights != nullptr);
@@ -291,6 +290,11 @@ bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
   PBOX_DCHECK(chunk.accumulator[chunk.open_round() & 1] != nullptr);
   float* accumulator = chunk.accumulator[chunk.open_round() & 1] + offset;
   if (chunk.copy_rank != kNoRank) [[unlikely]] {  // a result, which the guard has let pass
+    if (wire::is_in_blocks(chunk.dtype)) {        // it stays as it came
+      std::memcpy(chunk.result[0] + size_t{header.fragment} * chunk.fragment_bytes, parsed.payload,
+                  header.payload_bytes);
+      return true;
+    }
     return kernels_.store[type](accumulator, parsed.payload, elements, FLT_MAX);
   }
   measure_gradient(kernels_, shard, session, chunk, parsed);
@@ -302,10 +306,10 @@ bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
   }
   const bool is_first = (chunk.claimed_any & bit) == 0;
   const auto sum = gradient_kernel(kernels_, shard.guard, chunk.dtype, is_first);
-  return following_ == nullptr
-             ? sum(accumulator, parsed.payload, elements, shard.value_limit)
-             : sum_in_pieces(sum, accumulator, {parsed.payload, header.payload_bytes},
-                             wire::dtype_bytes(chunk.dtype), shard.value_limit, *following_);
+  const bool is_whole = following_ == nullptr || wire::is_in_blocks(chunk.dtype);
+  return is_whole ? sum(accumulator, parsed.payload, elements, shard.value_limit)
+                  : sum_in_pieces(sum, accumulator, {parsed.payload, header.payload_bytes},
+                                  wire::dtype_bytes(chunk.dtype), shard.value_limit, *following_);
 }
 
 // Ends the round if the rank has pushed all of the chunk and was the last one missing.

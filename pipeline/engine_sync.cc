@@ -29,7 +29,7 @@ bool Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed&
   }
   wire::RowsView rows;
   const bool is_of_table = chunk->table != nullptr;
-  if (is_of_table ? !tables_.read(*chunk, parsed, rows) : !check_fragment(shard, *chunk, header)) {
+  if (is_of_table ? !tables_.read(*chunk, parsed, rows) : !check_fragment(*chunk, header)) {
     return true;
   }
   if (chunk->applies_on_arrival()) {

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/clock.h"
+#include "nic/quantize/rounding.h"
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/control_event.h"
 #include "pipeline/state/state_codec.h"
@@ -99,7 +100,12 @@ size_t own_result_bytes(const ChunkSpec& chunk) {
 // The size of all ranks' pushes of one round.
 size_t pushed_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
   if (spec.numerics != wire::Numerics::kOrdered) return 0;
-  return spec.sessions.size() * chunk.elements * wire::dtype_bytes(chunk.dtype);
+  return spec.sessions.size() * wire::payload_bytes(chunk.dtype, chunk.elements);
+}
+
+// The size of a result in blocks.
+size_t blocks_bytes(const ChunkSpec& chunk) {
+  return staggered(wire::payload_bytes(chunk.dtype, chunk.elements));
 }
 
 }  // namespace
@@ -115,6 +121,7 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
     const size_t results = spec.mode == Mode::kOptimize ? limits::kSlotRing : 1;
     return masks + (1 + results) * floats + own_result_bytes(chunk);
   }
+  if (wire::is_in_blocks(chunk.dtype)) return masks + 2 * floats + blocks_bytes(chunk);
   if (spec.mode == Mode::kAggregate) return masks + limits::kSlotRing * floats;
   const size_t state = optimizer::state_floats_per_element(spec.optimizer.kind);
   const bool narrow = chunk.dtype != wire::Dtype::kF32;
@@ -175,6 +182,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   partial = counts_contributors(spec);
   sync = spec.sync;
   draw_seed = sync::seed_of(spec.name);
+  rounding_seed = quantize::hash_of(spec.name);
   delivery = spec.delivery;
   numerics = spec.numerics;
   guard = spec.guard;
@@ -234,9 +242,10 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   chunk.up.lane = spec.uplink_lane;
   chunk.lr_scale = spec.lr_scale;
   chunk.weight_decay = spec.weight_decay;
-  chunk.wire_bytes = spec.elements * wire::dtype_bytes(spec.dtype);
+  chunk.wire_bytes = wire::payload_bytes(spec.dtype, spec.elements);
+  chunk.fragment_bytes = wire::fragment_bytes_of(spec.dtype, fragment_bytes);
   chunk.fragment_count =
-      static_cast<uint16_t>(wire::fragment_count(chunk.wire_bytes, fragment_bytes));
+      static_cast<uint16_t>(wire::fragment_count(chunk.wire_bytes, chunk.fragment_bytes));
   PBOX_CHECK(chunk.fragment_count > 0 && chunk.fragment_count <= limits::kFragmentCountMax);
   chunk.full_mask = wire::full_mask(chunk.fragment_count);
   chunk.first_round = chunk.stateless_round = chunk.rounds_finished = spec.first_round;
@@ -253,6 +262,7 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   if (sync.model != wire::SyncModel::kBsp) lay_out_sync(chunk);
   if (is_collective) chunk.shaped = new (arena_.take(shaped_bytes(job))) ShapedRound[2];
 
+  if (wire::is_in_blocks(spec.dtype)) return lay_out_blocks(job, spec, chunk);
   if (job.relayed) return lay_out_relayed(job, spec, chunk);
   if (mode == Mode::kAggregate) {
     for (size_t slot = 0; slot < limits::kSlotRing; ++slot) {
@@ -279,6 +289,16 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
     chunk.optimizer_state =
         job.replicated ? chunk.weights + block.optimizer_state : take_floats(state * float_bytes);
   }
+}
+
+// One sum and one result serve both slots: a round finishes, and its sum is encoded, only when
+// every rank has consumed the result before.
+void JobShard::lay_out_blocks(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk) {
+  PBOX_CHECK(mode == Mode::kAggregate && !is_collective && !job.relayed);
+  const size_t floats = staggered(size_t{spec.elements} * sizeof(float));
+  chunk.accumulator[0] = chunk.accumulator[1] = reinterpret_cast<float*>(arena_.take(floats));
+  chunk.residue = reinterpret_cast<float*>(arena_.take(floats));
+  chunk.result[0] = chunk.result[1] = arena_.take(blocks_bytes(spec));
 }
 
 // One sum serves both slots: the upper box's result of a round comes once all ranks have consumed

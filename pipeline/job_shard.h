@@ -16,6 +16,7 @@
 // of the workers, and only the newest result is ever sent.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -29,6 +30,7 @@
 #include "base/result.h"
 #include "nic/endpoint.h"
 #include "nic/seal/session_seal.h"
+#include "nic/wire/blocks.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/guard.h"
 #include "nic/wire/header.h"
@@ -57,7 +59,7 @@ enum class Reduction : uint8_t { kSum = 0, kMean = 1 };
 struct ChunkSpec {
   uint32_t chunk = 0;  // job-local id
   uint32_t elements = 0;
-  wire::Dtype dtype = wire::Dtype::kF32;
+  wire::Dtype dtype = wire::Dtype::kF32;  // on the wire. In blocks (blocks.h): only mode aggregate
   int32_t priority = 0;
   float lr_scale = 1;
   float weight_decay = 0;
@@ -148,15 +150,15 @@ struct alignas(kCacheLineBytes) Chunk {
   uint16_t complete_workers = 0;  // present ranks that have pushed all of the open round
   uint16_t fragment_count = 0;
   wire::Dtype dtype = wire::Dtype::kF32;
+  uint32_t fragment_bytes = 0;  // payload bytes of all fragments but the last
 
   std::byte* result[limits::kSlotRing] = {};
   uint32_t id = 0;
   uint32_t elements = 0;
   int32_t priority = 0;
   uint32_t fanned_out_rounds = 0;  // rounds whose result has left for every worker, modulo 2^32
-  // In recovery only `copy_rank`'s part of the open round counts: some rank had consumed the round,
-  // so its result is what this rank consumed. It comes as STATE, and nothing is added. kNoRank: an
-  // ordinary round.
+  // In recovery only `copy_rank`'s part of the open round counts, which comes as STATE: the result
+  // that this rank has consumed. Nothing is added. kNoRank: an ordinary round.
   uint32_t copy_rank = kNoRank;
   uint64_t first_round = 0;    // the oldest round whose result this box can have
   TableRows* table = nullptr;  // the rows of a table; null for other tensors
@@ -174,6 +176,7 @@ struct alignas(kCacheLineBytes) Chunk {
   // Delivery `pull`: by rank, the open round at which it last asked for a result and got it.
   uint32_t* pulled = nullptr;
   float* weights = nullptr;  // mode optimize. Replicated: a block (StateLayout) begins here
+  float* residue = nullptr;  // in blocks: what earlier results have left of their sums
   // Numerics `ordered`: pushes of the open round by rank, wire_bytes each. Otherwise null.
   std::byte* pushed = nullptr;
   // Optimizer state, [slots][elements], or that of each fragment in turn where pushes are applied
@@ -181,8 +184,7 @@ struct alignas(kCacheLineBytes) Chunk {
   float* optimizer_state = nullptr;
   ChunkUplink up;
   float lr_scale = 1, weight_decay = 0;
-  // Weights and optimizer state are a snapshot's: round 0 gives these weights, and rank 0's push of
-  // round 0 is ignored.
+  // Weights and optimizer state are a snapshot's: round 0 gives these, whatever rank 0 pushes.
   bool is_restored = false;
   sync::ChunkSync* sync = nullptr;  // null: BSP
   ShapedRound* shaped = nullptr;    // the slot's rounds, by round & 1; null in other jobs
@@ -292,24 +294,24 @@ class JobShard {
     return index == kNotOwned ? nullptr : &chunks_[index];
   }
 
-  // The offset of a fragment's first element, in memory and on the wire: fragments hold whole
-  // elements.
+  // The number of a fragment's first element: fragments hold whole elements, or blocks.
   uint32_t fragment_offset_elements(const Chunk& chunk, uint32_t fragment) const {
     PBOX_DCHECK(fragment < chunk.fragment_count);
-    return fragment * fragment_bytes / wire::dtype_bytes(chunk.dtype);
+    return wire::payload_elements(chunk.dtype, fragment * chunk.fragment_bytes);
   }
 
   // Numerics `ordered`: where a rank's fragment is kept until all pushes of the round are in.
   std::byte* pushed(const Chunk& chunk, uint32_t rank, uint32_t fragment) const {
     PBOX_DCHECK(rank < worker_count() && fragment < chunk.fragment_count);
-    return chunk.pushed + size_t{rank} * chunk.wire_bytes + size_t{fragment} * fragment_bytes;
+    return chunk.pushed + size_t{rank} * chunk.wire_bytes + size_t{fragment} * chunk.fragment_bytes;
   }
 
-  // The number of f32 or half elements in a fragment of the chunk.
+  // The number of elements in a fragment of the chunk. Its last block may have room for more.
   size_t fragment_elements(const Chunk& chunk, uint32_t fragment) const {
     PBOX_DCHECK(fragment < chunk.fragment_count);
-    return wire::fragment_length(chunk.wire_bytes, fragment_bytes, fragment) /
-           wire::dtype_bytes(chunk.dtype);
+    const uint32_t bytes = wire::fragment_length(chunk.wire_bytes, chunk.fragment_bytes, fragment);
+    return std::min(wire::payload_elements(chunk.dtype, bytes),
+                    chunk.elements - fragment_offset_elements(chunk, fragment));
   }
   // True if the pushes of the open round are kept until all of them are in.
   bool keeps_pushes(const Chunk& chunk) const {
@@ -409,6 +411,7 @@ class JobShard {
   bool partial = false;
   wire::GuardSpec guard;
   float value_limit = FLT_MAX;  // guard.limit()
+  uint64_t rounding_seed = 0;   // used by chunks in blocks
   uint64_t element_count = 0;   // elements of all chunks
   wire::SyncSpec sync;
   uint64_t draw_seed = 0;  // for the models that wait by chance; the same in all parts of the job
@@ -440,6 +443,7 @@ class JobShard {
   void count_parked(uint64_t now_ns);
   void lay_out(const ShardSpec& spec);
   void lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
+  void lay_out_blocks(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
   void lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
   void lay_out_sync(Chunk& chunk);
   void open_uplinks(const ShardSpec& spec);

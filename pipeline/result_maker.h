@@ -26,7 +26,7 @@ class ResultMaker {
         result_(chunk.result[round & 1]),
         tag_(tag),
         chunk_bytes_(shard.is_collective ? finished_shape(chunk).result_bytes : chunk.wire_bytes),
-        fragment_bytes_(shard.fragment_bytes),
+        fragment_bytes_(chunk.fragment_bytes),
         last_fragment_((shard.is_collective ? finished_shape(chunk).shape.fragment_count
                                             : chunk.fragment_count) -
                        1u),

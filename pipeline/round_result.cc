@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "nic/quantize/quantize.h"
 #include "nic/wire/collective.h"
 #include "pipeline/optimizer/optimizer.h"
 #include "pipeline/reduce/combine.h"
@@ -125,15 +126,32 @@ void make_relayed(Chunk& chunk) {
                                                              chunk.up.result[slot], chunk.elements);
 }
 
+// Mode aggregate, in blocks: the sum or mean, with what earlier results have left of theirs, is
+// encoded once, and all ranks get the same bytes. A result that a rank has given back stays as it
+// is; its residue is lost with the box that had it, and begins at 0.
+void make_blocks(JobShard& shard, Chunk& chunk) {
+  if (chunk.copy_rank != kNoRank) return;
+  const uint32_t slot = chunk.open_round() & 1;
+  PBOX_DCHECK(chunk.residue != nullptr && chunk.result[0] == chunk.result[1]);
+  const quantize::RoundingKey key =
+      quantize::key_of({.seed = shard.rounding_seed,
+                        .tensor = uint64_t{shard.part} << 32 | chunk.id,
+                        .rank = quantize::kBoxRank,
+                        .round = chunk.open_round()});
+  quantize::kernels().encode[quantize::format_index(chunk.dtype)](
+      chunk.result[slot], chunk.accumulator[slot], chunk.residue, chunk.elements, key);
+}
+
 // Mode aggregate: the result is the sum or mean, narrowed to the chunk's type in place.
 void make_sum(JobShard& shard, Chunk& chunk, bool is_averaged) {
   const uint32_t slot = chunk.open_round() & 1;
   const bool copied = chunk.copy_rank != kNoRank;
-  PBOX_DCHECK(chunk.result[slot] == reinterpret_cast<std::byte*>(chunk.accumulator[slot]));
   if (shard.reduction == Reduction::kMean && !is_averaged && !copied) {
     reduce::kernels().scale(chunk.accumulator[slot], 1.0f / static_cast<float>(shard.workers),
                             chunk.elements);
   }
+  if (wire::is_in_blocks(chunk.dtype)) return make_blocks(shard, chunk);
+  PBOX_DCHECK(chunk.result[slot] == reinterpret_cast<std::byte*>(chunk.accumulator[slot]));
   if (chunk.dtype == wire::Dtype::kF32) return;
   reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](
       chunk.result[slot], chunk.accumulator[slot], chunk.elements);

@@ -3,15 +3,27 @@
 // calls everything here.
 #pragma once
 
+#include "nic/quantize/quantize.h"
 #include "pipeline/job_shard.h"
 #include "pipeline/reduce/reduce.h"
 
 namespace pbox::pipeline {
 
+// As gradient_kernel(), for a fragment in blocks.
+inline quantize::AccumulateFunction block_kernel(const wire::GuardSpec& guard, wire::Dtype dtype,
+                                                 bool is_first) {
+  const quantize::Kernels& kernels = quantize::kernels();
+  const bool zeroes = guard.policy == wire::Guard::kZero;
+  const auto& store = zeroes ? kernels.store_sound : kernels.store;
+  const auto& add = zeroes ? kernels.add_sound : kernels.add;
+  return is_first ? store[quantize::format_index(dtype)] : add[quantize::format_index(dtype)];
+}
+
 // Returns the kernel that takes a gradient's fragment. `is_first`: no rank has pushed it yet.
 inline reduce::AccumulateFunction gradient_kernel(const reduce::Kernels& kernels,
                                                   const wire::GuardSpec& guard, wire::Dtype dtype,
                                                   bool is_first) {
+  if (wire::is_in_blocks(dtype)) return block_kernel(guard, dtype, is_first);
   const auto type = static_cast<size_t>(dtype);
   PBOX_DCHECK(type < wire::kDtypeCount);
   if (guard.policy == wire::Guard::kZero) [[unlikely]] {
@@ -28,12 +40,14 @@ inline void measure_gradient(const reduce::Kernels& kernels, const JobShard& sha
                              Session& session, const Chunk& chunk, const wire::Parsed& parsed) {
   if (!GradientSquares::measures(parsed.header.round)) [[likely]]
     return;
-  const size_t elements = parsed.header.payload_bytes / wire::dtype_bytes(chunk.dtype);
+  const size_t elements = shard.fragment_elements(chunk, parsed.header.fragment);
   PBOX_DCHECK(elements > 0 && elements <= chunk.elements);
   PBOX_DCHECK(shard.element_count >= chunk.elements);
-  const auto squares = kernels.finite_squares[static_cast<size_t>(chunk.dtype)];
-  session.squares.add(parsed.header.round, squares(parsed.payload, elements), elements,
-                      shard.element_count);
+  const double squares =
+      wire::is_in_blocks(chunk.dtype)
+          ? quantize::finite_squares(chunk.dtype, parsed.payload, elements)
+          : kernels.finite_squares[static_cast<size_t>(chunk.dtype)](parsed.payload, elements);
+  session.squares.add(parsed.header.round, squares, elements, shard.element_count);
 }
 
 }  // namespace pbox::pipeline

@@ -110,6 +110,9 @@ Result<uint32_t> Client::register_tensor(TensorSpec tensor) {
   if (tensor.elements == 0) {
     return invalid("tensor '" + tensor.name + "' has no elements; leave it out");
   }
+  if (tensor.dtype == wire::Dtype::kF32 && tensor.elements >= wire::kCompressedElementsMin) {
+    tensor.compression = options_.compression;
+  }
   tensors_.push_back(std::move(tensor));
   return static_cast<uint32_t>(tensors_.size() - 1);
 }

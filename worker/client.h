@@ -32,6 +32,8 @@ struct ClientOptions : MembershipOptions {
   uint32_t wait_timeout_ms = 60'000;
   std::string keys = {};  // folder of keys, for boxes that have keys; empty: none
   uint64_t collective_bytes = kSlotBytesDefault;  // memory of the slots of a job of collectives
+  // Of tensors of f32 with at least wire::kCompressedElementsMin elements, unless one has its own.
+  wire::Compression compression = wire::Compression::kNone;
 };
 
 using Callback = void (*)(void* user, uint32_t tensor, int status);

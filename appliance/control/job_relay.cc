@@ -1,5 +1,6 @@
 #include "appliance/control/job_relay.h"
 
+#include "appliance/control/compression_spec.h"
 #include "appliance/control/job.h"
 #include "appliance/control/sync_spec.h"
 #include "appliance/control/table_spec.h"
@@ -64,6 +65,12 @@ Status check_relayed(const JobSpec& spec) {
     return refuse("tensor '" + table->name + "' has row_elements " +
                   std::to_string(table->row_elements) +
                   ", but sums are forwarded whole; leave row_elements out, or let all ranks join "
+                  "the upper box");
+  }
+  if (const TensorSpec* tensor = first_compressed(spec)) {
+    return refuse("tensor '" + tensor->name + "' has compression " +
+                  to_string(tensor->compression) +
+                  ", but sums are forwarded as f32; set compression none, or let all ranks join "
                   "the upper box");
   }
   if (spec.collective) {

@@ -24,7 +24,7 @@ JobShards::JobShards(const JobSpec& spec, const Placement& placement)
   PBOX_CHECK(!loads_bytes.empty());  // a box has at least one pipeline
   std::vector<uint32_t> chunk_bytes;
   for (const auto& chunk : cut_into_chunks(spec)) {
-    chunk_bytes.push_back(chunk.elements * wire::dtype_bytes(chunk.dtype));
+    chunk_bytes.push_back(wire::payload_bytes(chunk.dtype, chunk.elements));
   }
   if (placement.pipeline) {
     PBOX_CHECK(*placement.pipeline < loads_bytes.size());

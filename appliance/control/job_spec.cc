@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "appliance/control/collective_spec.h"
+#include "appliance/control/compression_spec.h"
 #include "appliance/control/field_text.h"
 #include "appliance/control/sync_spec.h"
 #include "appliance/control/table_spec.h"
@@ -74,12 +75,17 @@ Result<TensorSpec> parse_tensor(const proto::Tensor& message, uint32_t index, bo
     return invalid(where + ": dtype " + std::to_string(message.dtype()) +
                    " is unknown; 0 f32, 1 f16, 2 bf16");
   }
+  if (message.compression() >= wire::kCompressionCount) {
+    return invalid(where + ": compression " + std::to_string(message.compression()) +
+                   " is unknown; 0 none, 1 q8, 2 q4");
+  }
   TensorSpec spec;
   spec.name = message.name();
   spec.elements = message.elements();
   spec.first_element = message.first_element();
   spec.dtype = static_cast<wire::Dtype>(message.dtype());
   spec.row_elements = message.row_elements();
+  spec.compression = static_cast<wire::Compression>(message.compression());
   spec.priority = message.priority();
   spec.lr_scale = message.lr_scale();
   spec.weight_decay = message.has_weight_decay() ? message.weight_decay() : weight_decay_default;
@@ -376,6 +382,7 @@ Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
   if (const Status status = check_copies(join); !status) return status.error();
   spec.replicas = join.replicas();
   spec.is_backup = join.is_backup();
+  if (const Status status = check_compression(spec); !status) return status.error();
   PBOX_CHECK(spec.part < spec.parts && spec.world_size > 0 && !spec.tensors.empty());
   return spec;
 }
@@ -393,7 +400,7 @@ std::vector<pipeline::ChunkSpec> cut_into_chunks(const JobSpec& spec) {
       PBOX_CHECK(bytes % element_bytes == 0);
       chunks.push_back({.chunk = static_cast<uint32_t>(chunks.size()),
                         .elements = static_cast<uint32_t>(bytes / element_bytes),
-                        .dtype = tensor.dtype,
+                        .dtype = tensor.wire_dtype(),
                         .priority = tensor.priority,
                         .lr_scale = tensor.lr_scale,
                         .weight_decay = tensor.weight_decay,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "nic/wire/blocks.h"
 #include "nic/wire/control.pb.h"
 #include "nic/wire/control_versions.h"
 #include "nic/wire/guard.h"
@@ -33,7 +34,13 @@ struct TensorSpec {
   // Offset within the whole tensor, if other parts own its other pieces.
   uint64_t first_element = 0;
   uint32_t row_elements = 0;  // it is a table of such rows; 0: it is not
+  wire::Compression compression = wire::Compression::kNone;
 
+  // The type of its payloads.
+  wire::Dtype wire_dtype() const {
+    return compression == wire::Compression::kNone ? dtype : wire::payload_dtype(compression);
+  }
+  // In the ranks' memory.
   uint64_t bytes() const { return elements * wire::dtype_bytes(dtype); }
 };
 

@@ -35,6 +35,10 @@ std::optional<std::string> tensor_difference(const TensorSpec& job, const Tensor
   if (auto difference = differs(where + " row_elements", job.row_elements, worker.row_elements)) {
     return difference;
   }
+  if (job.compression != worker.compression) {
+    return where + " compression: " + to_string(worker.compression) + ", but the job has " +
+           to_string(job.compression);
+  }
   if (auto difference = differs(where + " priority", job.priority, worker.priority)) {
     return difference;
   }

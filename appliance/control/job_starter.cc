@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "appliance/control/compression_spec.h"
 #include "base/clock.h"
 
 namespace pbox::control {
@@ -149,8 +150,11 @@ void JobStarter::note_started(const Job& job, bool recovers) {
   context_.note(Severity::kInfo, recovers ? "job_recovered" : "job_started",
                 spec.title() + ": " + std::to_string(job.members().count(Member::State::kJoined)) +
                     " workers, " + std::to_string(spec.element_count()) + " elements in " +
-                    std::to_string(spec.tensors.size()) + " tensors, fragments of " +
-                    std::to_string(job.fragment_bytes()) + " bytes, epoch " +
+                    std::to_string(spec.tensors.size()) + " tensors" + compressed_text(spec) +
+                    (recovers && first_compressed(spec) != nullptr
+                         ? " (the box's residues of their sums begin at 0)"
+                         : "") +
+                    ", fragments of " + std::to_string(job.fragment_bytes()) + " bytes, epoch " +
                     std::to_string(job.epoch()),
                 spec.name);
   if (!job.has_restarted_optimizer()) return;

@@ -24,7 +24,7 @@ void for_each_size(const JobSpec& spec, Add add) {
     const uint64_t whole = tensor.bytes() / spec.chunk_bytes;
     const uint64_t rest = tensor.bytes() % spec.chunk_bytes;
     pipeline::ChunkSpec chunk{.elements = spec.chunk_bytes / element_bytes,
-                              .dtype = tensor.dtype,
+                              .dtype = tensor.wire_dtype(),
                               .row_bytes = tensor.row_elements * element_bytes};
     if (whole > 0) add(chunk, whole);
     chunk.elements = static_cast<uint32_t>(rest / element_bytes);

@@ -34,6 +34,12 @@ constexpr AddedField kAddedFields[] = {
        return std::any_of(tensors.begin(), tensors.end(),
                           [](const proto::Tensor& tensor) { return tensor.row_elements() != 0; });
      }},
+    {"Tensor.compression", 3, Scope::kJob,
+     [](const proto::WorkerMessage& message) {
+       const auto& tensors = message.join().tensors();
+       return std::any_of(tensors.begin(), tensors.end(),
+                          [](const proto::Tensor& tensor) { return tensor.compression() != 0; });
+     }},
     {"Join.min_world_size", 3, Scope::kJob,
      [](const proto::WorkerMessage& message) { return message.join().min_world_size() != 0; }},
     {"Join.workers", 3, Scope::kReceiver,

@@ -123,8 +123,8 @@ worker::SessionSpec WorkerOracle::session(uint32_t credit_bytes) {
 }
 
 NumaArena WorkerOracle::shadow() {
-  const uint64_t bytes =
-      has_shadow_ ? worker::shadow_bytes(specs(), 1) : worker::cache_bytes(session(0), specs());
+  const uint64_t bytes = has_shadow_ ? worker::shadow_bytes(session(0), specs(), 1)
+                                     : worker::cache_bytes(session(0), specs());
   if (bytes == 0) return {};
   return std::move(*NumaArena::create(bytes, kAnyNumaNode));
 }

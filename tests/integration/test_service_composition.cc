@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
+#include "tests/integration/composition_features.h"
 #include "tests/integration/composition_page.h"
 #include "tests/support/box_cluster.h"
 #include "tests/support/daemon.h"
@@ -19,81 +22,6 @@
 
 namespace pbox::test {
 namespace {
-
-constexpr float kBound = 100;  // guard_max_abs
-
-enum class Keys { kNone, kAuthenticate, kEncrypt };
-
-struct Trial {
-  pbox_options options{};
-  pbox_dtype dtype = PBOX_F32;
-  bool rejoins = false, restores = false, relayed = false, traced = false, has_table = false;
-  Keys keys = Keys::kNone;
-
-  void need_optimize() { options.mode = PBOX_MODE_OPTIMIZE; }
-};
-
-// Features of one group exclude each other by their nature.
-struct Feature {
-  const char* name;
-  const char* group;
-  void (*apply)(Trial& trial);
-  // Needs of the feature, unless the other feature of the pair decides them.
-  bool needs_optimize = false;
-  bool needs_no_recovery = false;
-};
-
-void use_model(Trial& trial, pbox_sync model) {
-  trial.options.sync = model;
-  trial.options.staleness = model == PBOX_SYNC_ASP || model == PBOX_SYNC_DROP ? 0 : 1;
-  trial.options.quorum = model == PBOX_SYNC_DROP ? 2 : 0;
-}
-
-// Only the last round has a value beyond the bound.
-void use_guard(Trial& trial, pbox_guard guard) {
-  trial.options.guard = guard;
-  trial.options.guard_max_abs = kBound;
-}
-
-constexpr Feature kFeatures[] = {
-    {"mode aggregate", "mode", [](Trial& t) { t.options.mode = PBOX_MODE_AGGREGATE; }},
-    {"mode optimize", "mode", [](Trial& t) { t.options.mode = PBOX_MODE_OPTIMIZE; }},
-    {"mode collective", "mode", [](Trial& t) { t.options.mode = PBOX_MODE_COLLECTIVE; }},
-    {"model asp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_ASP); }, true, true},
-    {"model ssp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_SSP); }, true, true},
-    {"model essp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_ESSP); }, true, true},
-    {"model pssp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_PSSP); }, true, true},
-    {"model dpssp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_DPSSP); }, true, true},
-    {"model drop", "model", [](Trial& t) { use_model(t, PBOX_SYNC_DROP); }, true, true},
-    {"numerics ordered", "numerics", [](Trial& t) { t.options.numerics = PBOX_NUMERICS_ORDERED; }},
-    {"delivery pull", "delivery", [](Trial& t) { t.options.delivery = PBOX_DELIVERY_PULL; }},
-    {"priorities forward-order", "priorities",
-     [](Trial& t) { t.options.priority_policy = PBOX_PRIORITY_FORWARD_ORDER; }},
-    {"priorities fifo", "priorities",
-     [](Trial& t) { t.options.priority_policy = PBOX_PRIORITY_FIFO; }},
-    {"f16", "dtype", [](Trial& t) { t.dtype = PBOX_F16; }},
-    {"bf16", "dtype", [](Trial& t) { t.dtype = PBOX_BF16; }},
-    {"on_worker_lost partial", "lost",
-     [](Trial& t) { t.options.on_worker_lost = PBOX_LOST_PARTIAL; }},
-    {"on_worker_lost abort", "lost", [](Trial& t) { t.options.on_worker_lost = PBOX_LOST_ABORT; }},
-    {"min_world_size", "lost",
-     [](Trial& t) {
-       t.options.on_worker_lost = PBOX_LOST_PARTIAL;
-       t.options.min_world_size = 1;
-     }},
-    {"recovery copy", "recovery", [](Trial& t) { t.options.recovery = PBOX_RECOVERY_COPY; }},
-    {"recovery none", "recovery", [](Trial& t) { t.options.recovery = PBOX_RECOVERY_NONE; }},
-    {"replicas 1", "replicas", [](Trial& t) { t.options.replicas = 1; }, true},
-    {"a rank that rejoins", "rejoin", [](Trial& t) { t.rejoins = true; }},
-    {"guard reject", "guard", [](Trial& t) { use_guard(t, PBOX_GUARD_REJECT); }},
-    {"guard zero", "guard", [](Trial& t) { use_guard(t, PBOX_GUARD_ZERO); }},
-    {"restore", "restore", [](Trial& t) { t.restores = true; }, true},
-    {"[upstream]", "upstream", [](Trial& t) { t.relayed = true; }},
-    {"tables", "tables", [](Trial& t) { t.has_table = true; }, true},
-    {"trace", "trace", [](Trial& t) { t.traced = true; }},
-    {"keys", "keys", [](Trial& t) { t.keys = Keys::kAuthenticate; }},
-    {"keys that encrypt", "keys", [](Trial& t) { t.keys = Keys::kEncrypt; }},
-};
 
 constexpr char kWorks[] = "";
 constexpr uint64_t kElements = 700;
@@ -158,6 +86,17 @@ std::vector<unsigned char> result_of(const Trial& trial, float value) {
   return encode(trial.dtype, values);
 }
 
+// Returns whether a compressed result is within `tolerance` of the values.
+bool is_near(const std::vector<unsigned char>& result, const std::vector<float>& values,
+             float tolerance) {
+  for (size_t at = 0; at < values.size(); ++at) {
+    float value = 0;
+    memcpy(&value, result.data() + at * sizeof(value), sizeof(value));
+    if (!(std::fabs(value - values[at]) <= tolerance)) return false;
+  }
+  return true;
+}
+
 void push(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
           std::vector<unsigned char>& result) {
   if (trial.has_table) return push_rows(worker, trial, tensor, value, result);
@@ -185,8 +124,21 @@ bool survives_guard(const AbiWorker& worker, const Trial& trial, uint32_t tensor
     return false;
   }
   worker.must(status);
-  require(result == expected, "the guard has not kept a value out of the result");
+  const bool is_kept_out = trial.compression != PBOX_COMPRESSION_NONE
+                               ? is_near(result, std::vector<float>(kElements, 0), kBound)
+                               : result == expected;
+  require(is_kept_out, "the guard has not kept a value out of the result");
   return true;
+}
+
+// Makes the tensor what the trial says; returns false if the library refuses.
+bool may_set(const AbiWorker& worker, const Trial& trial, uint32_t tensor) {
+  pbox_context* const context = worker.context();
+  if (trial.has_table && pbox_set_tensor_rows(context, tensor, kRowElements) != PBOX_OK) {
+    return false;
+  }
+  return trial.compression == PBOX_COMPRESSION_NONE ||
+         pbox_set_tensor_compression(context, tensor, trial.compression) == PBOX_OK;
 }
 
 // Rounds 1 and 2 have a gradient of each rank. The box's optimizer is SGD with learning rate 1 on
@@ -210,7 +162,7 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
   const bool optimizes = trial.options.mode == PBOX_MODE_OPTIMIZE;
   const uint32_t tensor =
       is_collective(trial) ? 0 : worker.tensor("tensor", kElements, trial.dtype);
-  if (trial.has_table && pbox_set_tensor_rows(worker.context(), tensor, kRowElements) != PBOX_OK) {
+  if (!may_set(worker, trial, tensor)) {
     return line.say(std::string("refused ") + pbox_last_error(worker.context()));
   }
   if (optimizes) {
@@ -230,7 +182,13 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
   }
   const float own = gradient_of(plan.rank), both = gradient_of(0) + gradient_of(1);
   const auto expect = [&](float value) {
-    require(result == result_of(trial, value), "the result is wrong");
+    const std::vector<float> values(kElements, value);
+    // The last round's steps are at most 0.5 (q8) and 8 (q4), and the residues' as much again.
+    const bool is_right =
+        trial.compression == PBOX_COMPRESSION_NONE
+            ? result == result_of(trial, value)
+            : is_near(result, values, trial.compression == PBOX_COMPRESSION_Q8 ? 2 : 20);
+    require(is_right, "the result is wrong");
   };
   const bool is_restored = !plan.restore.empty();
   if (is_restored) require(worker.statistics().restored_snapshot > 0, "nothing was restored");

@@ -50,7 +50,9 @@ void Rack::build_box(const RackOptions& options) {
       specs_[index].chunks.push_back(
           {.chunk = chunk_id,
            .elements = static_cast<uint32_t>(length / element_bytes),
-           .dtype = tensor.dtype,
+           .dtype = tensor.compression == wire::Compression::kNone
+                        ? tensor.dtype
+                        : wire::payload_dtype(tensor.compression),
            .priority = tensor.priority,
            .lr_scale = tensor.lr_scale,
            .weight_decay = options.optimizer.weight_decay,

@@ -23,11 +23,13 @@ bool is_possible(const ShardRecord& facts) {
 }
 
 bool is_possible(const ChunkRecord& facts, const ShardRecord& shard) {
-  if (facts.dtype >= wire::kCollectiveDtypeCount || facts.chunk >= shard.job_chunk_count)
-    return false;
-  const uint64_t bytes =
-      uint64_t{facts.elements} * wire::dtype_bytes(static_cast<wire::Dtype>(facts.dtype));
-  return bytes > 0 && bytes <= uint64_t{shard.fragment_bytes} * limits::kFragmentCountMax;
+  const auto dtype = static_cast<wire::Dtype>(facts.dtype);
+  const bool is_in_blocks = wire::is_in_blocks(dtype) && shard.mode == 0 && !shard.is_collective;
+  if (!is_in_blocks && facts.dtype >= wire::kCollectiveDtypeCount) return false;
+  if (facts.chunk >= shard.job_chunk_count || facts.elements > limits::kChunkBytesMax) return false;
+  const uint64_t bytes = wire::payload_bytes(dtype, facts.elements);
+  return bytes > 0 && bytes <= uint64_t{wire::fragment_bytes_of(dtype, shard.fragment_bytes)} *
+                                   limits::kFragmentCountMax;
 }
 
 // Returns the record at `index` if it has that kind and belongs to the same part; else null.

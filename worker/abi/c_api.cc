@@ -155,6 +155,7 @@ Result<ClientOptions> pbox::worker::read_options(const pbox_options* caller_opti
   chosen.delivery = static_cast<pbox::wire::Delivery>(options->delivery);
   chosen.numerics = static_cast<pbox::wire::Numerics>(options->numerics);
   chosen.guard = {static_cast<pbox::wire::Guard>(options->guard), options->guard_max_abs};
+  chosen.compression = static_cast<pbox::wire::Compression>(options->compression);
   chosen.sync = sync_of(*options);
   chosen.replicas = options->replicas;
   chosen.is_backup = options->backup == 1;

@@ -21,6 +21,15 @@ Status check_policy(pbox_priority_policy policy) {
                  "PBOX_PRIORITY_FIFO");
 }
 
+Status check_compression(pbox_compression compression) {
+  if (compression >= PBOX_COMPRESSION_NONE && compression <= PBOX_COMPRESSION_Q4) {
+    return ok_status();
+  }
+  return invalid("compression " + std::to_string(compression) +
+                 " is unknown: set PBOX_COMPRESSION_NONE, PBOX_COMPRESSION_Q8 or "
+                 "PBOX_COMPRESSION_Q4");
+}
+
 namespace {
 
 // Returns an error for the first option whose value is not allowed.
@@ -70,6 +79,10 @@ Status check_choices(const pbox_options& options) {
   if (!std::isfinite(options.guard_max_abs) || options.guard_max_abs < 0) {
     return invalid("guard_max_abs " + std::to_string(options.guard_max_abs) +
                    " must be finite and >= 0");
+  }
+  if (const Status known = check_compression(options.compression); !known) return known;
+  if (options.compression != PBOX_COMPRESSION_NONE && options.mode != PBOX_MODE_AGGREGATE) {
+    return invalid("compression needs PBOX_MODE_AGGREGATE; set PBOX_COMPRESSION_NONE");
   }
   if (options.replicas > 1) {
     return invalid("replicas " + std::to_string(options.replicas) + " must be 0 or 1");

@@ -10,5 +10,6 @@ namespace pbox::worker {
 // Returns an error for the first option whose value is not allowed.
 Status check_options(const pbox_options& options);
 Status check_policy(pbox_priority_policy policy);
+Status check_compression(pbox_compression compression);
 
 }  // namespace pbox::worker

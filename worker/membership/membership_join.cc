@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/version.h"
+#include "nic/quantize/rounding.h"
 #include "nic/wire/control_versions.h"
 #include "worker/membership/membership.h"
 #include "worker/membership/session.h"
@@ -68,6 +69,7 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
     tensor.set_elements(spec.elements);
     tensor.set_first_element(spec.first_element);
     tensor.set_row_elements(spec.row_elements);
+    tensor.set_compression(static_cast<uint32_t>(spec.compression));
     tensor.set_dtype(static_cast<uint32_t>(spec.dtype));
     tensor.set_priority(spec.priority);
     tensor.set_lr_scale(spec.lr_scale);
@@ -286,6 +288,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   spec_ = std::move(*spec);
   spec_.rank = options_.rank;
   spec_.jitter_seed = options_.seed;
+  spec_.rounding_seed = quantize::hash_of(options_.job);
   spec_.delivery = options_.delivery;
   spec_.ignores_results = options_.is_backup;
   spec_.caller_keeps_results = options_.caller_keeps_results && can_resume(options_);
@@ -368,7 +371,7 @@ Status Membership::open_exchange() {
                                       : "cached reads need; a lower staleness needs less of it";
   const bool needs_shadow = keeps_results && !spec_.caller_keeps_results;
   const uint64_t bytes =
-      needs_shadow ? shadow_bytes(tensors_, shadows) : cache_bytes(spec_, tensors_);
+      needs_shadow ? shadow_bytes(spec_, tensors_, shadows) : cache_bytes(spec_, tensors_);
   NumaArena copy;
   if (bytes > 0) {
     auto placed = NumaArena::create(bytes, Hugepages::kNever);

@@ -16,13 +16,36 @@ uint64_t bytes_of(const TensorSpec& tensor) {
   return tensor.elements * wire::dtype_bytes(tensor.dtype);
 }
 
+bool is_compressed(const TensorSpec& tensor) {
+  return tensor.compression != wire::Compression::kNone;
+}
+
+// Bytes of one copy of the tensor's results.
+uint64_t result_bytes(const TensorSpec& tensor, uint32_t chunk_bytes) {
+  if (!is_compressed(tensor)) return bytes_of(tensor);
+  return EncodedTensor::bytes(wire::payload_dtype(tensor.compression), tensor.elements,
+                              chunk_bytes / static_cast<uint32_t>(sizeof(float)));
+}
+
+void open_encoding(const SessionSpec& session, const TensorSpec& spec, ExchangeTensor& tensor) {
+  PBOX_CHECK(spec.dtype == wire::Dtype::kF32 && spec.row_elements == 0);
+  tensor.dtype = wire::payload_dtype(spec.compression);
+  tensor.encoded.emplace(tensor.dtype, spec.elements,
+                         session.chunk_bytes / static_cast<uint32_t>(sizeof(float)),
+                         quantize::RoundingSource{.seed = session.rounding_seed,
+                                                  .tensor = quantize::hash_of(spec.name),
+                                                  .first_element = spec.first_element,
+                                                  .rank = session.rank});
+}
+
 }  // namespace
 
-uint64_t shadow_bytes(const std::vector<TensorSpec>& tensors, uint32_t shadow_count) {
+uint64_t shadow_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors,
+                      uint32_t shadow_count) {
   uint64_t bytes = 0;
   for (const TensorSpec& tensor : tensors) {
     const uint32_t count = tensor.row_elements > 0 ? 1 : shadow_count;
-    bytes += count * align_up(bytes_of(tensor), kCacheLineBytes);
+    bytes += count * align_up(result_bytes(tensor, session.chunk_bytes), kCacheLineBytes);
   }
   return bytes;
 }
@@ -57,6 +80,7 @@ void Exchange::add_tensors(const std::vector<TensorSpec>& tensors, uint32_t shad
     PBOX_CHECK(spec.elements > 0);
     Tensor& tensor = state_.tensors.emplace_back();
     tensor.dtype = spec.dtype;
+    if (is_compressed(spec)) open_encoding(state_.session, spec, tensor);
     tensor.own_priority = spec.priority;
     tensor.first_chunk = static_cast<uint32_t>(state_.chunks.size());
     const uint64_t bytes = bytes_of(spec);
@@ -64,16 +88,21 @@ void Exchange::add_tensors(const std::vector<TensorSpec>& tensors, uint32_t shad
     tensor.row_bytes = spec.row_elements * wire::dtype_bytes(spec.dtype);
     tensor.first_byte = spec.first_element * wire::dtype_bytes(spec.dtype);
     if (shadow_.size() > 0 && !wire::keeps_copies(state_.session.sync)) {
-      tensor.shadow[0] = shadow_.take(bytes);
+      const uint64_t copy_bytes = result_bytes(spec, chunk_bytes);
+      tensor.shadow[0] = shadow_.take(copy_bytes);
       // A table's shadow changes by whole chunks (row_stage.h), so one is enough.
       const bool has_two = shadow_count == 2 && !tensor.is_table();
-      tensor.shadow[1] = has_two ? shadow_.take(bytes) : tensor.shadow[0];
+      tensor.shadow[1] = has_two ? shadow_.take(copy_bytes) : tensor.shadow[0];
     }
     for (uint64_t offset = 0; offset < bytes; offset += chunk_bytes) {
       Chunk& chunk = state_.chunks.emplace_back();
       chunk.tensor = static_cast<uint32_t>(state_.tensors.size() - 1);
-      chunk.offset = offset;
+      chunk.offset = chunk.shadow_offset = offset;
       chunk.wire_bytes = static_cast<uint32_t>(std::min<uint64_t>(chunk_bytes, bytes - offset));
+      if (!tensor.encoded) continue;
+      chunk.elements = chunk.wire_bytes / sizeof(float);
+      chunk.wire_bytes = wire::payload_bytes(tensor.dtype, chunk.elements);
+      chunk.shadow_offset = tensor.encoded->offset(offset / sizeof(float));
     }
     tensor.chunk_count = static_cast<uint32_t>(state_.chunks.size()) - tensor.first_chunk;
   }
@@ -119,6 +148,7 @@ void Exchange::start(const Operation& operation) {
   PBOX_CHECK(tensor.rows == nullptr || (tensor.is_table() && tensor.round > 0));
   if (state_.session.caller_keeps_results) {
     PBOX_CHECK(operation.input != operation.output);  // a lost round is pushed again
+    PBOX_CHECK(!tensor.encoded);
     std::byte*& shadow = tensor.shadow[tensor.round & 1];
     PBOX_CHECK(shadow == nullptr || shadow == operation.output);
     shadow = operation.output;

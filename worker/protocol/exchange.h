@@ -31,6 +31,10 @@
 // last one. A caller that keeps its results unchanged needs no shadow: its outputs are those. An
 // unfinished round can be summed again from the inputs. Weights cannot be computed again, so there
 // are two shadows of them, used in turn: one of them is complete at any time.
+//
+// A compressed tensor travels in blocks (encoded_tensor.h). Its push is encoded when the first
+// fragment leaves, and the caller's input is not read again. Its shadow holds the result in blocks,
+// which are decoded into the output once the chunk is complete; without a shadow, as they arrive.
 #pragma once
 
 #include <array>
@@ -54,16 +58,17 @@
 namespace pbox::worker {
 
 // Bytes of `shadow_count` (1 or 2) copies of the model.
-uint64_t shadow_bytes(const std::vector<TensorSpec>& tensors, uint32_t shadow_count);
+uint64_t shadow_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors,
+                      uint32_t shadow_count);
 // Bytes of the copy of the model that cached reads need; 0 if reads are not cached.
 uint64_t cache_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors);
 
 // One thread at a time.
 class Exchange {
  public:
-  // `shadow`: an arena of shadow_bytes(tensors, shadow_count), or an empty one to keep no shadow.
-  // If reads are cached, an arena of cache_bytes(). In a job that has begun, each tensor continues
-  // at the lowest round that is open among its chunks; open rounds differ by at most 1.
+  // `shadow`: an arena of shadow_bytes(session, tensors, shadow_count), or an empty one to keep no
+  // shadow. If reads are cached, an arena of cache_bytes(). In a job that has begun, each tensor
+  // continues at the lowest round that is open among its chunks; open rounds differ by at most 1.
   Exchange(const SessionSpec& session, const std::vector<TensorSpec>& tensors,
            NumaArena shadow = {}, uint32_t shadow_count = 1);
   // Lanes refer to the state of this very object.

@@ -24,7 +24,7 @@ bool is_by_rows(const ExchangeState& state, const ExchangeChunk& chunk,
 // Whether the header of a result is right for the chunk that it names.
 bool fits_layout(const ExchangeState& state, const ExchangeChunk& chunk,
                  const wire::Header& header) {
-  const uint32_t fragment_bytes = state.session.fragment_bytes;
+  const uint32_t fragment_bytes = chunk.fragment_bytes;
   wire::Dtype dtype = state.tensors[chunk.tensor].dtype;
   if (const SlotRound* slot = state.slot(chunk)) {
     dtype = slot->shape.dtype;
@@ -76,6 +76,25 @@ void consume_slot(const ExchangeState& state, ExchangeTensor& tensor, const Exch
     }
   }
   tensor.consumed_slot = tensor.slot;
+}
+
+// A fragment of a compressed tensor's result. The input stays unchanged until the chunk is
+// complete, if it may have to be pushed to another box. A fetch has no input.
+void store_blocks(const ExchangeTensor& tensor, const ExchangeChunk& chunk,
+                  const wire::Parsed& parsed) {
+  const uint32_t begin = parsed.header.fragment * chunk.fragment_bytes;
+  const uint32_t bytes = parsed.header.payload_bytes;
+  PBOX_DCHECK(begin + bytes <= chunk.wire_bytes && tensor.output != nullptr);
+  std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
+  if (shadow != nullptr && !tensor.fetching) {
+    std::memcpy(shadow + chunk.shadow_offset + begin, parsed.payload, bytes);
+    return;
+  }
+  const uint32_t first = wire::payload_elements(tensor.dtype, begin);
+  const uint32_t count =
+      std::min(wire::payload_elements(tensor.dtype, bytes), chunk.elements - first);
+  auto* const output = reinterpret_cast<float*>(tensor.output + chunk.offset);
+  tensor.encoded->decode(parsed.payload, count, output + first);
 }
 
 // Remembers who is late, and how long the question and its answer took.
@@ -210,8 +229,8 @@ void Exchange::store_fragment(const Tensor& tensor, const Chunk& chunk, const wi
     if (chunk.result_mask == 0) stage.clear();
     return stage.add(parsed, fragments);
   }
-  const size_t offset =
-      chunk.offset + size_t{parsed.header.fragment} * state_.session.fragment_bytes;
+  if (tensor.encoded) return store_blocks(tensor, chunk, parsed);
+  const size_t offset = chunk.offset + size_t{parsed.header.fragment} * chunk.fragment_bytes;
   const size_t bytes = parsed.header.payload_bytes;
   PBOX_DCHECK(offset + bytes <= chunk.offset + chunk.wire_bytes);
   PBOX_DCHECK(tensor.output != nullptr || tensor.slot != nullptr);
@@ -295,7 +314,7 @@ void Exchange::consume(Tensor& tensor, Chunk& chunk) {
   tensor.note_read(chunk);
   PBOX_DCHECK(state_.drops_rounds() || chunk.flight_round == chunk.round);
   chunk.round = chunk.flight_round + 1;
-  chunk.pushed = false;
+  chunk.pushed = chunk.is_encoded = false;
   std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
   if (state_.stages_result(chunk)) {
     state_.stages[state_.chunk_id(chunk)].apply(
@@ -306,6 +325,10 @@ void Exchange::consume(Tensor& tensor, Chunk& chunk) {
   }
   if (shadow == nullptr) return;
   chunk.in_shadow = true;
+  if (tensor.encoded) {
+    auto* const output = reinterpret_cast<float*>(tensor.output + chunk.offset);
+    return tensor.encoded->decode(shadow + chunk.shadow_offset, chunk.elements, output);
+  }
   if (!tensor.is_staged(chunk)) return;
   copy_bytes(state_, tensor.output + chunk.offset, shadow + chunk.offset, chunk.wire_bytes);
 }

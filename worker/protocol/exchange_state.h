@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "nic/wire/chunk_layout.h"
 #include "worker/protocol/chunk_trace.h"
+#include "worker/protocol/encoded_tensor.h"
 #include "worker/protocol/read_cache.h"
 #include "worker/protocol/row_push.h"
 #include "worker/protocol/row_stage.h"
@@ -29,7 +30,8 @@ inline constexpr int32_t kRestorePriority = INT32_MAX;
 inline constexpr int32_t kProbePriority = INT32_MAX;
 
 struct ExchangeChunk {
-  uint64_t offset = 0;  // bytes into the tensor
+  uint64_t offset = 0;         // bytes into the tensor
+  uint64_t shadow_offset = 0;  // bytes into its shadow: the same, unless the tensor is compressed
   uint64_t full_mask = 0;
   uint64_t push_mask = 0;          // fragments that a push consists of
   uint64_t to_send = 0;            // fragments still to be pushed
@@ -44,12 +46,14 @@ struct ExchangeChunk {
   uint64_t asked_ns = 0;  // when the PULL was sent whose answer named the missing ranks
   uint32_t tensor = 0;
   uint32_t wire_bytes = 0;
-  uint32_t round = 0;         // the next round whose result is needed
-  uint32_t flight_round = 0;  // round of the push or result in flight
-  uint32_t sent_us = 0;       // when a fragment was last sent; wraps
-  uint32_t clock = 0;         // clock of the current result: the minimum over its fragments
-  uint32_t probes = 0;        // sent since the push; sets the back-off
-  uint32_t flight_index = 0;  // position among the lane's chunks in flight, or those that wait
+  uint32_t fragment_bytes = 0;  // size of all fragments but the last, in this session
+  uint32_t elements = 0;        // used by compressed tensors
+  uint32_t round = 0;           // the next round whose result is needed
+  uint32_t flight_round = 0;    // round of the push or result in flight
+  uint32_t sent_us = 0;         // when a fragment was last sent; wraps
+  uint32_t clock = 0;           // clock of the current result: the minimum over its fragments
+  uint32_t probes = 0;          // sent since the push; sets the back-off
+  uint32_t flight_index = 0;    // position among the lane's chunks in flight, or those that wait
   uint16_t missing_workers = 0;
   uint16_t first_missing_rank = 0;
   uint16_t last_percent = 0;           // progress of first_missing_rank, as in StatusPayload
@@ -71,6 +75,7 @@ struct ExchangeChunk {
   bool overtaken = false;   // results of chunks pushed later have arrived
   bool in_shadow = false;   // a shadow holds the previous round's result
   bool announced = false;   // delivery by pull: the result can be pulled
+  bool is_encoded = false;  // compressed tensors: the push of `round` is made
 
   bool is_acknowledged() const {
     PBOX_DCHECK((acknowledged_mask & ~full_mask) == 0);
@@ -94,8 +99,9 @@ struct ExchangeTensor {
   int32_t staleness = 0;    // the active operation's minimum so far
   bool is_dropped = false;  // some of the gradient is missing from the result
   int32_t own_priority = 0;
-  int32_t priority = 0;  // the active operation's
-  wire::Dtype dtype = wire::Dtype::kF32;
+  int32_t priority = 0;                   // the active operation's
+  wire::Dtype dtype = wire::Dtype::kF32;  // the payloads' type
+  std::optional<EncodedTensor> encoded;   // set if the tensor is compressed
   bool fetching = false;
   uint32_t row_bytes = 0;               // bytes of a row of a table; 0 for other tensors
   uint64_t first_byte = 0;              // a piece's offset in its tensor
@@ -147,7 +153,9 @@ struct ExchangeState {
   }
   void set_size(ExchangeChunk& chunk, uint32_t bytes) const {
     chunk.wire_bytes = bytes;
-    const uint32_t fragments = bytes == 0 ? 1 : wire::fragment_count(bytes, session.fragment_bytes);
+    chunk.fragment_bytes =
+        wire::fragment_bytes_of(tensors[chunk.tensor].dtype, session.fragment_bytes);
+    const uint32_t fragments = bytes == 0 ? 1 : wire::fragment_count(bytes, chunk.fragment_bytes);
     chunk.push_mask = chunk.full_mask = wire::full_mask(fragments);
   }
   // Gives a slot's chunk, which is not in flight, the size of its next round.
@@ -191,6 +199,25 @@ struct ExchangeState {
   RowChunk row_chunk(const ExchangeChunk& chunk) const {
     PBOX_DCHECK(pushes_rows(chunk));
     return {row_layout(chunk), first_row(chunk), *tensors[chunk.tensor].rows};
+  }
+  // Returns the bytes of the result that the chunk restores.
+  const std::byte* given_back(const ExchangeChunk& chunk) const {
+    PBOX_DCHECK(tensors[chunk.tensor].shadow[0] != nullptr);
+    return tensors[chunk.tensor].shadow[(chunk.round - 1) & 1] + chunk.shadow_offset;
+  }
+  // Returns the bytes of the chunk's push. Encodes them if that has not been done yet.
+  const std::byte* push(ExchangeChunk& chunk) {
+    ExchangeTensor& tensor = tensors[chunk.tensor];
+    PBOX_DCHECK(tensor.input != nullptr);
+    if (!tensor.encoded) return tensor.input + chunk.offset;
+    const uint64_t first = chunk.offset / sizeof(float);
+    if (!chunk.is_encoded) {
+      PBOX_DCHECK(chunk.flight_round == chunk.round);
+      tensor.encoded->encode(first, reinterpret_cast<const float*>(tensor.input) + first,
+                             chunk.elements, chunk.round);
+      chunk.is_encoded = true;
+    }
+    return tensor.encoded->push(first);
   }
   bool drops_rounds() const { return session.sync.model == wire::SyncModel::kDrop; }
   bool reads_cache(const ExchangeChunk& chunk) const { return cache && chunk.round > 0; }

@@ -233,8 +233,7 @@ void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
   const bool is_empty = state_.pushes_nothing(chunk);
   PBOX_DCHECK(!is_empty || bit == (chunk.full_mask & ~(chunk.full_mask >> 1)));
   packet.header.payload_bytes = static_cast<uint16_t>(
-      is_empty ? 0
-               : wire::fragment_length(chunk.wire_bytes, state_.session.fragment_bytes, fragment));
+      is_empty ? 0 : wire::fragment_length(chunk.wire_bytes, chunk.fragment_bytes, fragment));
   packet.header.dtype_scale = static_cast<uint16_t>(tensor.dtype);
   if (slot != nullptr) {
     wire::RoundShape shape = slot->shape;
@@ -253,9 +252,8 @@ void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
   }
   if (is_empty) return seal(outgoing_end_ - 1, kNoPayload.data());
   if (state_.pushes_rows(chunk)) return make_rows_push(chunk, fragment, is_first_copy, packet);
-  const std::byte* source = chunk.restoring ? tensor.shadow[(chunk.round - 1) & 1] : tensor.input;
-  PBOX_DCHECK(source != nullptr);
-  packet.payload = source + chunk.offset + size_t{fragment} * state_.session.fragment_bytes;
+  const std::byte* source = chunk.restoring ? state_.given_back(chunk) : state_.push(chunk);
+  packet.payload = source + size_t{fragment} * chunk.fragment_bytes;
   if (state_.out_of_cache) fetch_payload(packet);
   seal(outgoing_end_ - 1, packet.payload);
 }

@@ -11,6 +11,7 @@
 #include "nic/port.h"
 #include "nic/rss.h"
 #include "nic/seal/session_seal.h"
+#include "nic/wire/blocks.h"
 #include "nic/wire/dtype.h"
 #include "nic/wire/guard.h"
 #include "nic/wire/schedule.h"
@@ -29,6 +30,7 @@ struct TensorSpec {
   float lr_scale = 1;
   float weight_decay = -1;    // negative: the job's value
   uint32_t row_elements = 0;  // it is a table of such rows; 0: it is not
+  wire::Compression compression = wire::Compression::kNone;  // needs f32
 };
 
 // The box's answer to JOIN, together with this side's own bounds.
@@ -72,6 +74,7 @@ struct SessionSpec {
   bool probes_path = true;  // the transport tries the largest packets before anything is pushed
   uint64_t rto_floor_ns = 2'000'000;  // for sockets; poll-mode ports use less
   uint64_t jitter_seed = 1;
+  uint64_t rounding_seed = 0;  // the job's, used by compressed tensors
   wire::SyncSpec sync;
   wire::GuardSpec guard;
   // Values of the box's optimizer; used only if reads are cached.

@@ -7,9 +7,11 @@ namespace pbox::test {
 using optimizer::OptimizerKind;
 
 TEST_CASE("a shard takes exactly the memory that its footprint says, to the cache line") {
-  for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16}) {
+  for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16,
+                           wire::Dtype::kQ8, wire::Dtype::kQ4}) {
     for (const auto kind : {OptimizerKind::kNone, OptimizerKind::kSgd, OptimizerKind::kMomentum,
                             OptimizerKind::kAdamW}) {
+      if (kind != OptimizerKind::kNone && wire::is_in_blocks(dtype)) continue;
       for (const uint32_t workers : {1u, 3u, 9u}) {
         for (const uint32_t elements : {1u, 17u, 768u}) {
           JobOptions options;

@@ -18,6 +18,7 @@
 #define PBOX_PBOX_H
 
 #include "pbox/base.h"
+#include "pbox/compression.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -244,6 +245,7 @@ typedef struct pbox_options {
    * (PBOX_MODE_OPTIMIZE: rank 0 among them). Others join while it runs. Implies `rejoin`; needs
    * PBOX_LOST_PARTIAL and PBOX_SYNC_BSP. 0: it begins with all ranks. Equal on every rank. */
   uint32_t min_world_size;
+  pbox_compression compression; /* for tensors as compression.h says; equal on every rank */
 } pbox_options;
 
 /* Sets every field to its default. */
@@ -258,9 +260,9 @@ PBOX_API void pbox_options_init_sized(pbox_options* options, size_t struct_size)
  * (bsp, asp, ssp, essp, pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE
  * (soft, lazy), PBOX_READS (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast,
  * ordered), PBOX_REPLICAS (0, 1), PBOX_KEYS, PBOX_GUARD (flag, reject, zero), PBOX_GUARD_MAX_ABS,
- * PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE. PBOX_RANK wins over RANK, PBOX_WORLD_SIZE over
- * WORLD_SIZE. Strings point into the environment. Returns PBOX_INVALID_ARGUMENT if a variable has
- * a value that is not listed or not a number; pbox_last_error(NULL) then says more. */
+ * PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE, PBOX_COMPRESSION (none, q8, q4). PBOX_RANK wins over
+ * RANK, PBOX_WORLD_SIZE over WORLD_SIZE. Strings point into the environment. A value that is not
+ * listed, or no number, gives PBOX_INVALID_ARGUMENT; pbox_last_error(NULL) says more. */
 PBOX_API pbox_status pbox_options_from_environment_sized(pbox_options* options, size_t struct_size);
 #define pbox_options_from_environment(options) \
   pbox_options_from_environment_sized((options), sizeof(pbox_options))
@@ -290,8 +292,7 @@ typedef struct pbox_optimizer_options {
   /* The gradient of all tensors together is clipped to this norm, as torch's clip_grad_norm_ does;
    * 0: it is not clipped. */
   float max_grad_norm;
-  uint32_t
-      skip_nonfinite; /* 1: a round with an infinity or a NaN in its gradient changes nothing */
+  uint32_t skip_nonfinite; /* 1: a round whose gradient has an infinity or NaN changes nothing */
 } pbox_optimizer_options;
 
 /* Sets the defaults for `kind`: torch.optim's, where torch has one. */
@@ -434,8 +435,7 @@ typedef struct pbox_statistics {
   /* PBOX_MODE_OPTIMIZE: how often a box was lost with the optimizer state of its chunks, which was
    * restored from the snapshot below or began from zero. */
   uint64_t optimizer_restarts;
-  uint64_t ports_given_up;    /* ports of options.port that were replaced by the next one; the box's
-                                 log has the reasons */
+  uint64_t ports_given_up;    /* ports of options.port that were replaced; the box's log says why */
   uint64_t restored_snapshot; /* options.restore: the snapshot that the job started with; 0: none */
   uint64_t restored_steps;    /* optimizer steps that its weights had taken */
   /* The snapshot that the optimizer state came from in the last optimizer restart, and its

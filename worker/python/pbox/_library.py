@@ -31,7 +31,8 @@ class Options(Structure):
         ("sync_probability", c_float), ("release", c_int32), ("reads", c_int32),
         ("quorum", c_uint32), ("restore", c_char_p), ("numerics", c_int32),
         ("replicas", c_uint32), ("backup", c_uint32), ("keys", c_char_p), ("guard", c_int32),
-        ("guard_max_abs", c_float), ("collective_bytes", c_uint32), ("min_world_size", c_uint32)]
+        ("guard_max_abs", c_float), ("collective_bytes", c_uint32), ("min_world_size", c_uint32),
+        ("compression", c_int32)]
 
 
 class OptimizerOptions(Structure):
@@ -95,6 +96,7 @@ _PROTOTYPES = {
         (c_int, [_CONTEXT, POINTER(Operation), c_size_t, c_uint32, CALLBACK, c_void_p]),
     "pbox_init_weights": (c_int, [_CONTEXT, c_uint32, c_void_p, CALLBACK, c_void_p]),
     "pbox_set_tensor_rows": (c_int, [_CONTEXT, c_uint32, c_uint32]),
+    "pbox_set_tensor_compression": (c_int, [_CONTEXT, c_uint32, c_int32]),
     "pbox_push_pull_rows":
         (c_int, [_CONTEXT, c_uint32, POINTER(c_uint64), c_uint64, c_void_p, c_void_p, CALLBACK,
                  c_void_p]),

@@ -13,14 +13,15 @@ PRIORITY_POLICIES = {"explicit": 0, "forward-order": 1, "fifo": 2}
 DELIVERIES = {"broadcast": 0, "pull": 1}
 NUMERICS = {"fast": 0, "ordered": 1}
 GUARDS = {"flag": 0, "reject": 1, "zero": 2}
+COMPRESSIONS = {"none": 0, "q8": 1, "q4": 2}
 SYNC_MODELS = {"bsp": 0, "asp": 1, "ssp": 2, "essp": 3, "pssp": 4, "dpssp": 5, "drop": 6}
 RELEASES = {"soft": 0, "lazy": 1}
 READS = {"fresh": 0, "cached": 1}
 _CHOICES = {
     "mode": MODES, "reduction": REDUCTIONS, "recovery": RECOVERIES,
     "on_worker_lost": LOST_POLICIES, "priority_policy": PRIORITY_POLICIES,
-    "delivery": DELIVERIES, "numerics": NUMERICS, "guard": GUARDS, "sync": SYNC_MODELS,
-    "release": RELEASES, "reads": READS}
+    "delivery": DELIVERIES, "numerics": NUMERICS, "guard": GUARDS,
+    "compression": COMPRESSIONS, "sync": SYNC_MODELS, "release": RELEASES, "reads": READS}
 
 
 def fill(library, given):

@@ -62,8 +62,8 @@ class Client(CudaCalls, TableCalls):
     PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY,
     PBOX_DELIVERY, PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS,
     PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS, PBOX_REPLICAS, PBOX_KEYS, PBOX_GUARD,
-    PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE. pbox.h and docs/pytorch.md
-    explain all options. In short:
+    PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE, PBOX_COMPRESSION. pbox.h and
+    docs/pytorch.md explain all options. In short:
 
     `port`: what carries packets. "socket", or "KIND:ARGUMENTS" of the library libpbox_KIND.so.1,
     for example "dpdk:DEVICE".
@@ -86,6 +86,9 @@ class Client(CudaCalls, TableCalls):
     `guard_max_abs`. They are counted, and reach the result ("flag"); each counts as 0 ("zero"); or
     ("reject") the job ends with an error that names the rank, with mode "optimize" the round is
     skipped instead.
+    `compression`: gradients and results travel in 8.25 bits per value ("q8") or 4.25 ("q4"), with
+    error feedback; only f32 tensors of at least 4096 elements. Needs mode "aggregate".
+    docs/compression.md says when it helps.
     `replicas`: with mode "optimize" and several boxes, 1 keeps a replica of weights and optimizer
     state on another box, so that none of it is lost with a box.
     `sync`: when a rank may continue without the others. "bsp" (the default); or, with mode
@@ -152,11 +155,12 @@ class Client(CudaCalls, TableCalls):
         _open_clients.add(self)
 
     def register(self, name: str, like: Buffer, priority: int = 0, *,
-                 table: bool = False) -> Tensor:
+                 table: bool = False, compression: str | None = None) -> Tensor:
         """Declares a tensor with the size and dtype of the buffer `like`. Call it before join, in
         the same order on every rank. A tensor with a larger `priority` is sent earlier. `table`:
-        like[i] is a row, and push_pull_rows() pushes some of them; with mode "optimize". Returns
-        the Tensor that the other methods take."""
+        like[i] is a row, and push_pull_rows() pushes some of them; with mode "optimize".
+        `compression`: of this tensor, whatever its size, instead of the client's. Returns the
+        Tensor that the other methods take."""
         _, element_count, dtype = _buffer.describe(like, name, on_device=True)
         tensor_id = ctypes.c_uint32()
         self._call(self._library.pbox_register_tensor, name.encode(), element_count, dtype,
@@ -165,6 +169,9 @@ class Client(CudaCalls, TableCalls):
         rows = row_elements(like, name) if table else 0
         if table:
             self._call(self._library.pbox_set_tensor_rows, tensor_id.value, rows)
+        if compression is not None:
+            self._call(self._library.pbox_set_tensor_compression, tensor_id.value,
+                       _options.choice("compression", compression, _options.COMPRESSIONS))
         return Tensor(tensor_id.value, name, element_count, dtype, rows)
 
     def set_optimizer(self, kind: str, learning_rate: float, *, momentum: float = 0.0,

@@ -276,6 +276,57 @@ TEST_CASE("chunks of a table say where in a row they begin, also in a part of it
         "tensor 1 ('second') row_elements: 50, but the job has 60");
 }
 
+TEST_CASE("a compressed tensor needs mode aggregate and f32, and is never forwarded") {
+  proto::Join join = good_join();
+  join.set_mode(0);
+  join.mutable_tensors(1)->set_compression(2);
+  const auto spec = parse_join(join, {});
+  REQUIRE(spec.ok());
+  CHECK(check_relayed(*spec).error().message.find("tensor 'second' has compression q4, but sums") !=
+        std::string::npos);
+  const auto refusal = [&](const Spoil& spoil) {
+    proto::Join other = join;
+    spoil(other);
+    const auto refused = parse_join(other, {});
+    REQUIRE_FALSE(refused.ok());
+    CHECK_THAT(refused.error().message, Contains("'second'"));
+    return refused.error().message;
+  };
+  CHECK_THAT(refusal([](auto& bad) { bad.set_mode(1); }),
+             Contains("compression q4 needs mode aggregate"));
+  CHECK_THAT(refusal([](auto& bad) { bad.mutable_tensors(1)->set_dtype(2); }),
+             Contains("compression q4 needs f32, and the tensor is bf16"));
+  CHECK_THAT(refusal([](auto& bad) {
+               bad.set_is_backup(true);
+               bad.set_world_size(1);
+               bad.set_rank(0);
+               bad.set_recovery(1);
+               bad.set_delivery(1);
+             }),
+             Contains("compression q4 cannot be used with backup = 1"));
+  CHECK_THAT(refusal([](auto& bad) { bad.mutable_tensors(1)->set_compression(3); }),
+             Contains("compression 3 is unknown; 0 none, 1 q8, 2 q4"));
+}
+
+TEST_CASE("chunks of a compressed tensor travel in blocks, and ranks must agree about them") {
+  proto::Join join = good_join();
+  join.set_mode(0);
+  join.mutable_tensors(1)->set_compression(1);
+  const auto spec = parse_join(join, {});
+  REQUIRE(spec.ok());
+  const auto chunks = cut_into_chunks(*spec);
+  REQUIRE(chunks.size() == 6);
+  for (const auto id : {0u, 1u, 2u}) CHECK(chunks[id].dtype == wire::Dtype::kF32);
+  for (const auto id : {3u, 4u, 5u}) {
+    CHECK(chunks[id].dtype == wire::Dtype::kQ8);
+    CHECK(chunks[id].elements == chunks[id - 3].elements);
+  }
+  JobSpec other = *spec;
+  other.tensors[1].compression = wire::Compression::kNone;
+  CHECK(first_difference(*spec, other) ==
+        "tensor 1 ('second') compression: none, but the job has q8");
+}
+
 TEST_CASE("a JOIN with more tensors than a job may have is refused") {
   proto::Join join = good_join();
   join.set_mode(0);

@@ -42,15 +42,17 @@ std::vector<worker::TensorSpec> tensors_of(const ShimOptions& options) {
   for (const uint64_t chunks : options.tensor_chunks) {
     tensors.push_back({.name = "t",
                        .elements = chunks * kChunkBytes / sizeof(float),
-                       .row_elements = options.row_elements});
+                       .row_elements = options.row_elements,
+                       .compression = options.compression});
   }
   return tensors;
 }
 
 NumaArena shadow_of(const ShimOptions& options) {
   const auto tensors = tensors_of(options);
-  const uint64_t bytes = options.has_shadow ? worker::shadow_bytes(tensors, options.shadows)
-                                            : worker::cache_bytes(session_of(options), tensors);
+  const uint64_t bytes = options.has_shadow
+                             ? worker::shadow_bytes(session_of(options), tensors, options.shadows)
+                             : worker::cache_bytes(session_of(options), tensors);
   if (bytes == 0) return {};
   auto arena = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
   REQUIRE(arena.ok());

@@ -1,0 +1,213 @@
+// Compressed tensors over a real box: ranks agree bit for bit, sums are near, boxes may be lost,
+// and what cannot be compressed is refused in words.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+
+#include "tests/support/box_cluster.h"
+#include "tests/support/mortal_box.h"
+#include "tests/support/worker_process.h"
+
+namespace pbox::test {
+namespace {
+
+constexpr uint64_t kElements = 100'003;  // 13 chunks; the last one ends within a block
+
+struct Plan {
+  std::string box;
+  uint32_t workers = 3;
+  uint32_t rounds = 40;
+  pbox_compression compression = PBOX_COMPRESSION_Q8;
+  bool is_in_place = false;
+};
+
+float gradient_of(uint32_t rank, uint32_t round, uint64_t element) {
+  const auto phase = static_cast<double>(element * (rank + 1) % 997 + round * 31);
+  return static_cast<float>(std::sin(phase) * std::exp2(-static_cast<double>(element / 8000)));
+}
+
+double digest_of(double digest, const std::vector<float>& values) {
+  for (const float value : values) {
+    uint32_t bits = 0;
+    memcpy(&bits, &value, sizeof(bits));
+    digest = std::fmod(digest * 31 + bits, 1e9 + 7);
+  }
+  return digest;
+}
+
+// Returns the largest distance of the sum of all results from that of all gradients, in units of
+// the gradients' magnitude there.
+double run_rounds(const AbiWorker& worker, const Plan& plan, uint32_t rank, uint32_t tensor,
+                  double& digest) {
+  std::vector<float> input(kElements), output(kElements);
+  std::vector<double> missing(kElements);
+  for (uint32_t round = 0; round < plan.rounds; ++round) {
+    for (uint64_t at = 0; at < kElements; ++at) input[at] = gradient_of(rank, round, at);
+    float* result = plan.is_in_place ? input.data() : output.data();
+    worker.push_pull(tensor, input.data(), result);
+    worker.wait(tensor);
+    if (plan.is_in_place) output = input;
+    digest = digest_of(digest, output);
+    for (uint64_t at = 0; at < kElements; ++at) {
+      for (uint32_t one = 0; one < plan.workers; ++one) {
+        missing[at] += double{gradient_of(one, round, at)};
+      }
+      missing[at] -= double{output[at]};
+    }
+  }
+  double worst = 0;
+  for (uint64_t at = 0; at < kElements; ++at) {
+    const double magnitude = std::exp2(-static_cast<double>(at / 8000));
+    worst = std::max(worst, std::fabs(missing[at]) / magnitude);
+  }
+  return worst;
+}
+
+void run_rank(const Plan& plan, uint32_t rank, Line& line) {
+  const AbiWorker worker(
+      {.box = plan.box,
+       .rank = rank,
+       .world_size = plan.workers,
+       .adjust = [&](pbox_options& options) { options.compression = plan.compression; }});
+  const uint32_t tensor = worker.tensor("dense", kElements);
+  worker.join();
+  line.say("joined");
+  line.await_go();
+  double digest = 0;
+  const double worst = run_rounds(worker, plan, rank, tensor, digest);
+  line.say(std::to_string(digest) + " " + std::to_string(worst) + " " +
+           std::to_string(worker.statistics().bytes_pushed));
+  worker.leave();
+}
+
+std::vector<WorkerProcess> start(const Plan& plan) {
+  std::vector<WorkerProcess> ranks;
+  for (uint32_t rank = 0; rank < plan.workers; ++rank) {
+    ranks.emplace_back([&plan, rank](Line& line) { run_rank(plan, rank, line); });
+  }
+  for (WorkerProcess& rank : ranks) REQUIRE(rank.heard().value_or("nothing") == "joined");
+  for (const WorkerProcess& rank : ranks) rank.go();
+  return ranks;
+}
+
+struct Outcome {
+  double worst = 0;
+  double bytes_pushed = 0;
+};
+
+Outcome collect(std::vector<WorkerProcess>& ranks) {
+  Outcome outcome;
+  std::string first;
+  for (WorkerProcess& rank : ranks) {
+    const std::string said = rank.heard().value_or("nothing");
+    const std::string digest = said.substr(0, said.find(' '));
+    if (first.empty()) first = digest;
+    INFO(said);
+    CHECK(digest == first);
+    REQUIRE(sscanf(said.c_str(), "%*s %lf %lf", &outcome.worst, &outcome.bytes_pushed) == 2);
+    CHECK(rank.finish() == "");
+  }
+  return outcome;
+}
+
+// The residues may hold of each rank a step, and of the box a step of the sum.
+double bound_of(const Plan& plan) {
+  return plan.workers * (plan.compression == PBOX_COMPRESSION_Q8 ? 4.0 / 127 : 4.0 / 3.5);
+}
+
+}  // namespace
+
+TEST_CASE("compressed sums are the same on all ranks, and over rounds nothing is lost") {
+  const Daemon daemon;
+  for (const auto compression : {PBOX_COMPRESSION_Q8, PBOX_COMPRESSION_Q4}) {
+    for (const bool is_in_place : {false, true}) {
+      const Plan plan{
+          .box = daemon.control(), .compression = compression, .is_in_place = is_in_place};
+      auto ranks = start(plan);
+      const Outcome outcome = collect(ranks);
+      CHECK(outcome.worst < bound_of(plan));
+      const double bits = compression == PBOX_COMPRESSION_Q8 ? 8.25 : 4.25;
+      CHECK(outcome.bytes_pushed > plan.rounds * kElements * bits / 8);
+      CHECK(outcome.bytes_pushed < plan.rounds * kElements * bits / 8 * 1.01);
+    }
+  }
+}
+
+TEST_CASE("compressed sums stay the same on all ranks while their box is killed again and again") {
+  for (const auto compression : {PBOX_COMPRESSION_Q8, PBOX_COMPRESSION_Q4}) {
+    MortalBox box;
+    const Plan plan{.box = box.daemon().control(),
+                    .rounds = 150,
+                    .compression = compression,
+                    .is_in_place = true};
+    auto ranks = start(plan);
+    constexpr uint64_t kPackets = 300;
+    constexpr int kCrashes = 3;
+    for (int crash = 0; crash < kCrashes; ++crash) {
+      REQUIRE(await([&] { return box.daemon().metric("pbox_rx_packets_total") > kPackets; }));
+      box.kill();
+      box.start_again();
+    }
+    const Outcome outcome = collect(ranks);
+    CHECK(box.daemon().metric("pbox_jobs_recovered_total") == 1);
+    // With each box its residue is lost.
+    CHECK(outcome.worst < (1 + kCrashes) * bound_of(plan));
+  }
+}
+
+TEST_CASE("tensors that are small or not f32 stay as they are, unless a small one is named") {
+  const Daemon daemon;
+  const AbiWorker worker({.box = daemon.control(), .adjust = [](pbox_options& options) {
+                            options.compression = PBOX_COMPRESSION_Q4;
+                          }});
+  const uint32_t small = worker.tensor("small", 4095), large = worker.tensor("large", 4096),
+                 half = worker.tensor("half", 8192, PBOX_BF16), named = worker.tensor("named", 64),
+                 plain = worker.tensor("plain", 4096);
+  worker.must(pbox_set_tensor_compression(worker.context(), named, PBOX_COMPRESSION_Q8));
+  worker.must(pbox_set_tensor_compression(worker.context(), plain, PBOX_COMPRESSION_NONE));
+  CHECK_THAT(
+      worker.must_be(PBOX_INVALID_ARGUMENT,
+                     pbox_set_tensor_compression(worker.context(), half, PBOX_COMPRESSION_Q8)),
+      Catch::Contains("tensor 'half' is bf16, and compression needs f32"));
+  CHECK_THAT(worker.must_be(PBOX_INVALID_ARGUMENT,
+                            pbox_set_tensor_compression(worker.context(), named, 3)),
+             Catch::Contains("compression 3 is unknown"));
+  worker.join();
+  const std::vector<uint64_t> bytes = {4095 * 4, 4096 / 32 * 17, 8192 * 2, 66, 4096 * 4};
+  uint64_t sum = 0;
+  for (const uint32_t tensor : {small, large, half, named, plain}) {
+    std::vector<float> buffer(8192);
+    worker.push_pull(tensor, buffer.data(), buffer.data());
+    worker.wait(tensor);
+    sum += bytes[tensor];
+    CHECK(worker.statistics().bytes_pushed == sum);
+    CHECK(worker.statistics().bytes_pulled == sum);
+  }
+}
+
+TEST_CASE("a job or tensor that cannot be compressed is refused in words") {
+  const Daemon daemon;
+  pbox_options options;
+  pbox_options_init(&options);
+  const std::string box = daemon.control();
+  options.box = box.c_str();
+  options.compression = PBOX_COMPRESSION_Q8;
+  options.mode = PBOX_MODE_OPTIMIZE;
+  pbox_context* context = nullptr;
+  CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("compression needs PBOX_MODE_AGGREGATE"));
+
+  const AbiWorker worker({.box = box, .adjust = [](pbox_options& optimizing) {
+                            optimizing.mode = PBOX_MODE_OPTIMIZE;
+                          }});
+  const uint32_t tensor = worker.tensor("dense", 8192);
+  pbox_optimizer_options sgd;
+  pbox_optimizer_options_init(&sgd, PBOX_SGD);
+  worker.must(pbox_set_optimizer(worker.context(), &sgd));
+  worker.must(pbox_set_tensor_compression(worker.context(), tensor, PBOX_COMPRESSION_Q4));
+  CHECK_THAT(worker.must_be(PBOX_INVALID_ARGUMENT, pbox_join(worker.context())),
+             Catch::Contains("tensor 'dense': compression q4 needs mode aggregate"));
+}
+
+}  // namespace pbox::test

@@ -1,0 +1,38 @@
+/* libpbox: tensors whose gradients and results travel in fewer bits. Included by pbox.h. */
+#ifndef PBOX_COMPRESSION_H
+#define PBOX_COMPRESSION_H
+
+#include "pbox/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How the values of a tensor of f32 travel, both ways.
+ *
+ * NONE  As they are.
+ * Q8    8.25 bits each: integers from -127 to 127, and a scale for each 64 of them.
+ * Q4    4.25 bits each: integers from -7 to 7, and a power of two for each 32 of them.
+ *
+ * Ranks and box keep what rounding has taken from a gradient or sum, and add it to the next one
+ * (error feedback). Each rank keeps 5.1 bytes per element for this (Q4: 4.6). All ranks get the
+ * same results. A block with an infinity, a NaN or a magnitude above 2^120 arrives as NaNs.
+ * PBOX_MODE_AGGREGATE only. docs/compression.md says when it helps. */
+typedef int32_t pbox_compression;
+enum pbox_compression_value {
+  PBOX_COMPRESSION_NONE = 0,
+  PBOX_COMPRESSION_Q8 = 1,
+  PBOX_COMPRESSION_Q4 = 2
+};
+
+/* Sets one tensor's compression, instead of that of pbox_options. The latter is for the tensors of
+ * f32 that have at least 4096 elements; others stay as they are, unless this call names them. Only
+ * before pbox_join, the same on every rank. */
+PBOX_API pbox_status pbox_set_tensor_compression(pbox_context* context, uint32_t tensor_id,
+                                                 pbox_compression compression);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PBOX_COMPRESSION_H */
