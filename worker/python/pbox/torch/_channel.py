@@ -2,6 +2,7 @@
 
 import atexit
 import collections
+import functools
 import os
 import queue
 import threading
@@ -32,7 +33,7 @@ class Operation:
         self.value = value
         self.device = None  # one of _device.classes
         self.event = None
-        self.parts = []  # (client, number) of each collective that was started
+        self.parts = []  # by part that was started: waits for its end, as Client.wait does
         self.timeout_s = timeout_s
         self.deadline = time.monotonic() + timeout_s
         self.done = threading.Event()
@@ -139,17 +140,21 @@ class Operation:
         return self.value
 
 
-class _Lane:
+class Lane:
     """A job of the channel's ranks, with an order of operations of its own, and with its own
     streams of each device: one lane's results must not wait for another's."""
 
     def __init__(self, depth, options):
         if depth > 0:
             options = {**options, "job": f"{options['job']}.{depth}"}
-        self.client = Client(mode="collective", **options)
+        self.client = self.make_client(options)
         self.start_lock = threading.Lock()
         self._joined = False
         self._devices = {}  # by torch.device
+
+    def make_client(self, options):
+        """Returns the client of the job."""
+        return Client(mode="collective", **options)
 
     def join(self):
         """Joins the job with the first operation."""
@@ -181,7 +186,7 @@ class _Lane:
             else:
                 number = self.client.collective(verb, source, target,
                                                 callback=operation.part_ended, **options)
-            operation.parts.append((self.client, number))
+            operation.parts.append(functools.partial(self.client.wait_collective, number))
         if device is not None:
             device.keep(plan.tensors)
             operation.take_results_behind(plan.finish)
@@ -203,12 +208,13 @@ class Channel:
     each lane has one order.
     """
 
-    def __init__(self, timeout_s, advice, **options):
+    def __init__(self, timeout_s, advice, *, make_lane=Lane, **options):
         """Joins the job. `timeout_s`: time for each operation, by default that of the options."""
         self.error = None
         self.failure = None  # `error`, unless close() has set it
         self._advice = advice
         self._options = options
+        self._make_lane = make_lane
         self._failure_lock = threading.Lock()
         self._pending = {}  # operations in the order of their start; values are not used
         self._deliveries = {}  # by depth, the queue of a thread; "device": that of pbox-device
@@ -233,7 +239,7 @@ class Channel:
     def _lane(self, depth):
         with self._failure_lock:
             if depth not in self._lanes:
-                self._lanes[depth] = _Lane(depth, self._options)
+                self._lanes[depth] = self._make_lane(depth, self._options)
             return self._lanes[depth]
 
     def start(self, plan, *, value=None, timeout_s=None):
@@ -321,9 +327,9 @@ class Channel:
     def late(self, operation, timeout_s):
         """Returns the Timeout that names the rank or box that is late. None if all collectives have
         ended."""
-        for client, number in operation.parts:
+        for wait in operation.parts:
             try:
-                client.wait_collective(number, timeout_ms=1)
+                wait(timeout_ms=1)
             except Timeout as error:
                 milliseconds = f"{timeout_s * 1000:.0f} ms"
                 text = str(error).replace(" after 1 ms", f" after {milliseconds}", 1)
@@ -371,18 +377,18 @@ def _end_futures(waiting, depth):
 def _end_device_operations(waiting):
     """Ends a channel's operations on devices, one after another."""
     for operation in iter(waiting.get, None):
-        for client, number in operation.parts:
+        for wait in operation.parts:
             error = None
             while not operation.done.is_set():
                 try:
-                    client.wait_collective(number)
+                    wait()
                     break
                 except Timeout:
                     continue  # the watch knows the deadline
                 except PboxError as failure:
                     error = failure
                     break
-            operation.part_ended(number, error)
+            operation.part_ended(None, error)
         del operation
 
 

@@ -1,5 +1,7 @@
 """A DistributedDataParallel communication hook: the box averages the gradients."""
 
+import functools
+import os
 import warnings
 from typing import Optional
 
@@ -9,6 +11,7 @@ import torch.distributed as dist
 from ..client import Client
 from ..errors import PboxError, ResourceExhausted, SystemFailure
 from ._channel import Channel
+from ._compressed import BucketPlan, ParameterLane
 from ._device import common_device
 from ._plan import Plan
 from ._ranks import with_process_group
@@ -28,6 +31,10 @@ class DDPCommHook:
     the hook joins the job, so it returns when every rank has come here. Each bucket is one
     operation. Later buckets, those of the first layers, have the higher priority.
 
+    With `compression` "q8" or "q4" gradients and means travel in fewer bits, with error feedback
+    (docs/compression.md). Each parameter of float32 is then a tensor of its own. Parameters of one
+    dimension, or of less than 4096 elements, travel as they are. Gradients must be in host memory.
+
     DDP starts the next forward when every bucket is back, whatever the priorities. If each layer's
     forward should wait for that layer alone, use DistributedOptimizer.
 
@@ -44,6 +51,10 @@ class DDPCommHook:
     def __init__(self, model: torch.nn.Module, **options: object) -> None:
         # DistributedDataParallel asks a hook for both names.
         self.__name__ = self.__qualname__ = type(self).__name__
+        compression = options.get("compression") or os.environ.get("PBOX_COMPRESSION")
+        self._is_compressed = (compression or "none") != "none"
+        if self._is_compressed:
+            options["make_lane"] = functools.partial(ParameterLane, model)
         self._channel = Channel(None, _ADVICE, **with_process_group(model, options))
         self._memory = BucketMemory(self.client)
 
@@ -69,6 +80,8 @@ class DDPCommHook:
 
     def _start(self, bucket):
         buffer = bucket.buffer()
+        if self._is_compressed:
+            return self._channel.start(BucketPlan(bucket), value=buffer)
         plan = Plan(self.client.rank, self.client.world_size)
         plan.all_reduce(buffer, dist.ReduceOp.AVG, priority=bucket.index())
         # On a device the memory that the port reads is libpbox's, which registers it.
