@@ -411,8 +411,10 @@ void Box::learn_session(ConnectionId id, const proto::Session& session) {
   JobModel& job = job_of(id);
   note_epoch(session.epoch(), job.index);
   note_begin(job, session);
+  // A part may have another pipeline than the first as its only one.
   for (int index = 0; checker_ && index < session.pipelines_size(); ++index) {
-    checker_->named(static_cast<uint32_t>(index), session.pipelines(index).spi(), job);
+    const uint32_t spi = session.pipelines(index).spi();
+    checker_->named(pipeline::spi_pipeline(spi), spi, job);
   }
   for (const uint32_t rank : session.absent_ranks()) job.forget(rank);
 }

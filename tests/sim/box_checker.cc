@@ -1,9 +1,11 @@
 #include "tests/sim/box_checker.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cstring>
 #include <utility>
 
+#include "nic/quantize/reference.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/crc32c.h"
 #include "nic/wire/path_probe.h"
@@ -121,6 +123,9 @@ uint64_t BoxChecker::hash(const Pipeline& pipeline) {
         if (values != nullptr) hash = crc_of(hash, values, chunk.elements * element_bytes);
       }
       hash = crc_of(hash, chunk.result[0], chunk.wire_bytes);
+      if (chunk.residue != nullptr) {
+        hash = crc_of(hash, chunk.residue, chunk.elements * sizeof(float));
+      }
       if (chunk.pushed == nullptr) continue;
       hash = crc_of(hash, chunk.pushed, entry.shard->worker_count() * size_t{chunk.wire_bytes});
     }
@@ -400,7 +405,9 @@ std::vector<float> sum_of_kept(const pipeline::JobShard& shard, const pipeline::
   for (uint32_t rank = 0; rank < shard.worker_count(); ++rank) {
     if ((ranks >> rank & 1) == 0) continue;
     const std::byte* pushed = shard.pushed(chunk, rank, fragment);
-    if (shard.guard.policy == wire::Guard::kZero) {
+    if (wire::is_in_blocks(chunk.dtype)) {
+      quantize::reference::accumulate(chunk.dtype, sum.data(), pushed, count, FLT_MAX, true, false);
+    } else if (shard.guard.policy == wire::Guard::kZero) {
       reduce::reference::add_sound(chunk.dtype, sum.data(), pushed, count, shard.value_limit);
     } else {
       reduce::add(chunk.dtype, sum.data(), pushed, count);
@@ -426,9 +433,7 @@ void BoxChecker::check_sum(Shard& entry, const pipeline::Chunk& chunk, uint32_t 
     if ((chunk.claimed[rank] & bit) != 0) ranks |= 1u << rank;
   }
   const uint32_t first = entry.shard->fragment_offset_elements(chunk, fragment);
-  const uint32_t count =
-      wire::fragment_length(chunk.wire_bytes, entry.shard->fragment_bytes, fragment) /
-      job.element_bytes();
+  const auto count = static_cast<uint32_t>(entry.shard->fragment_elements(chunk, fragment));
   const auto kept = chunk.pushed != nullptr
                         ? sum_of_kept(*entry.shard, chunk, fragment, ranks, count)
                         : std::vector<float>();
@@ -445,8 +450,27 @@ void BoxChecker::check_result(Shard& entry, const pipeline::Chunk& chunk, uint32
   if (job.collectives && job.options.rogue) return;
   if (job.collectives) return check_slot_result(job, chunk);
   const uint32_t round = chunk.open_round() - 1;
+  if (job.is_compressed(chunk.id)) return check_blocks(entry, chunk);
   const auto what = job.wrong(chunk.id, round, ranks, chunk.result[round & 1]);
   require(!what, [&] { return place(job, chunk, round) + ", at the box: " + *what; });
+}
+
+// A round is made once. Later it must still be there as it was.
+void BoxChecker::check_blocks(Shard& entry, const pipeline::Chunk& chunk) {
+  const auto index = static_cast<size_t>(&chunk - entry.shard->chunks().data());
+  const uint32_t round = chunk.open_round() - 1;
+  Shard::Blocks& known = entry.blocks[index];
+  const std::vector<std::byte> result(chunk.result[0], chunk.result[0] + chunk.wire_bytes);
+  std::optional<std::string> what;
+  if (known.rounds == chunk.rounds_finished) {
+    if (result != known.result) what = "the result has changed since it was made";
+  } else {
+    what =
+        entry.job->wrong_blocks(chunk.id, round, entry.copies[index], known.residue, result.data());
+  }
+  known.rounds = chunk.rounds_finished;
+  known.result = result;
+  require(!what, [&] { return place(*entry.job, chunk, round) + ", at the box: " + *what; });
 }
 
 void BoxChecker::check_all(Pipeline& pipeline) {

@@ -53,6 +53,13 @@ class BoxChecker {
     std::vector<bool> copies;               // by chunk: the open round's result will be a copy
     uint32_t present = 0;                // ranks before the turn, as bits; if some may be missing
     std::unique_ptr<SyncReplay> replay;  // set if the model is not BSP
+    // Compressed chunks, by chunk of the shard: the last result, and what results have left here.
+    struct Blocks {
+      uint64_t rounds = 0;
+      std::vector<std::byte> result;
+      std::vector<float> residue;
+    };
+    std::map<size_t, Blocks> blocks;
   };
   struct Tally {
     uint64_t received = 0, verdicts = 0, pulls = 0;
@@ -88,6 +95,7 @@ class BoxChecker {
   void check_chunk(Shard& shard, pipeline::Chunk& chunk);
   void check_sum(Shard& shard, const pipeline::Chunk& chunk, uint32_t fragment);
   void check_result(Shard& shard, const pipeline::Chunk& chunk, uint32_t ranks);
+  static void check_blocks(Shard& shard, const pipeline::Chunk& chunk);
 
   Rack& rack_;
   std::vector<Pipeline> pipelines_;

@@ -63,7 +63,9 @@ class CreditWatch {
                "worker";
       });
       Chunk& chunk = under_way_[header.chunk];
-      chunk = {.round = header.round, .bytes = chunk_bytes(header.chunk)};
+      chunk = {.round = header.round,
+               .bytes = job_.wire_bytes(header.chunk),
+               .fragment_bytes = job_.fragment_bytes(header.chunk, session_.fragment_bytes)};
       const Said& said = said_[header.chunk];
       if (reads_cached(chunk) && said.round == header.round) chunk.result_mask = said.received_mask;
       enter(chunk);
@@ -81,6 +83,7 @@ class CreditWatch {
   struct Chunk {
     uint32_t round = 0;
     uint32_t bytes = 0;
+    uint32_t fragment_bytes = 1;
     uint64_t sent_mask = 0, received_mask = 0;  // fragments of the push, and those the box has
     uint64_t result_mask = 0;
     uint32_t result_round = 0;
@@ -97,12 +100,8 @@ class CreditWatch {
     uint64_t received_mask = 0;
   };
 
-  uint32_t chunk_bytes(uint32_t id) const {
-    return job_.chunks[id].elements * job_.element_bytes();
-  }
-
   uint64_t cost(const Chunk& chunk) const {
-    return uint64_t{wire::fragment_count(chunk.bytes, session_.fragment_bytes)} *
+    return uint64_t{wire::fragment_count(chunk.bytes, chunk.fragment_bytes)} *
            session_.fragment_bytes;
   }
 
@@ -140,8 +139,7 @@ class CreditWatch {
       return;
     }
     Chunk& chunk = found->second;
-    const uint64_t all =
-        wire::full_mask(wire::fragment_count(chunk.bytes, session_.fragment_bytes));
+    const uint64_t all = wire::full_mask(wire::fragment_count(chunk.bytes, chunk.fragment_bytes));
     if (header.type() == wire::PacketType::kResult && answers(chunk, header)) {
       chunk.result_mask |= covered(parsed);
       // Its label says that the box has applied this fragment of the push.

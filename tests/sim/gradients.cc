@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 #include <limits>
 
 #include "base/rng.h"
 #include "pipeline/reduce/reference.h"
+#include "tests/sim/block_oracle.h"
 
 namespace pbox::sim {
 
@@ -91,6 +93,12 @@ void Gradients::fill(uint32_t rank, uint32_t process, uint32_t tensor, uint32_t 
                      std::vector<std::byte>& bytes) const {
   const uint32_t elements = options_.tensors[tensor].elements;
   std::vector<float> values(elements);
+  if (options_.tensors[tensor].compression != wire::Compression::kNone) {
+    bytes.resize(values.size() * sizeof(float));
+    fill_compressed(rank, tensor, round, values);
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return;
+  }
   const auto own = digits(rank, process, tensor, round);
   const uint32_t shift = 3 * (rank % kRanksToldApart);
   for (uint32_t element = 0; element < elements; ++element) {
@@ -106,6 +114,14 @@ void Gradients::fill(uint32_t rank, uint32_t process, uint32_t tensor, uint32_t 
   }
   bytes.resize(size_t{elements} * wire::dtype_bytes(options_.dtype));
   reduce::reference::narrow(options_.dtype, bytes.data(), values.data(), elements);
+}
+
+void Gradients::fill_compressed(uint32_t rank, uint32_t tensor, uint32_t round,
+                                std::span<float> values) const {
+  const uint64_t stream = (((stream_ * 8 + rank) * 64 + tensor) * 4096 + round) * 64;
+  const auto chunk_elements = static_cast<uint32_t>(options_.chunk_bytes / sizeof(float));
+  sim::fill_compressed(options_.tensors[tensor], stream * 0xd1342543de82ef95ull, chunk_elements,
+                       values);
 }
 
 void Gradients::sum(uint32_t ranks, uint32_t tensor, uint32_t round, uint64_t first,

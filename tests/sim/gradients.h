@@ -39,6 +39,9 @@ class Gradients {
   // its initial weights.
   void fill(uint32_t rank, uint32_t process, uint32_t tensor, uint32_t round,
             std::vector<std::byte>& bytes) const;
+  // A compressed tensor's values (block_oracle.h); the same from every process of the rank.
+  void fill_compressed(uint32_t rank, uint32_t tensor, uint32_t round,
+                       std::span<float> values) const;
   // Sums the first processes' gradients of the ranks whose bits are set in `ranks`, from element
   // `first` on.
   void sum(uint32_t ranks, uint32_t tensor, uint32_t round, uint64_t first,

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "nic/quantize/rounding.h"
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/reduce/reference.h"
 #include "tests/sim/violation.h"
@@ -31,6 +32,7 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
       chunks.push_back({tensor, first, std::min(chunk_elements, elements - first)});
     }
   }
+  open_blocks();
   consumed_.resize(chunks.size());
   right_.resize(chunks.size());
   if (options.is_collective) collectives.emplace(seed, index, options);
@@ -88,6 +90,9 @@ std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t
       is_rejected(id, round) && (!may_lack_ranks() || (ranks >> rejected()->rank & 1) != 0);
   if (is_refused) return "there is a result, although the guard rejects a push to it";
   const Chunk& chunk = chunks[id];
+  if (is_compressed(id)) {
+    return has_replacements() ? std::nullopt : blocks->consumed(id, round, bytes);
+  }
   if (!may_lack_ranks() && !has_replacements()) {
     const std::byte* expected =
         oracle.result(chunk.tensor, round).data() + size_t{chunk.first_element} * element_bytes();
@@ -186,9 +191,10 @@ std::optional<uint32_t> JobModel::ranks_in(const Chunk& chunk, uint32_t round, u
 }
 
 std::optional<std::string> JobModel::wrong_sums(uint32_t id, uint32_t round, uint32_t ranks,
-                                                uint32_t first, std::span<const float> sums) const {
+                                                uint32_t first, std::span<const float> sums) {
   if (is_rejected(id, round)) return std::nullopt;  // the job is about to end
   const Chunk& chunk = chunks[id];
+  if (is_compressed(id)) return wrong_decoded(id, round, ranks, first, sums);
   if (has_replacements()) {
     const std::vector<double> exact(sums.begin(), sums.end());
     if (contributors(chunk, round, first, exact) == ranks) return std::nullopt;
@@ -205,6 +211,57 @@ std::optional<std::string> JobModel::wrong_sums(uint32_t id, uint32_t round, uin
            gradients.explain(double{sums[index]}, ranks, chunk.tensor, round, of_tensor);
   }
   return std::nullopt;
+}
+
+std::optional<std::string> JobModel::wrong_decoded(uint32_t id, uint32_t round, uint32_t ranks,
+                                                   uint32_t first, std::span<const float> sums) {
+  if (has_replacements()) return std::nullopt;
+  know_pushes(id, round);
+  std::vector<float> expected(sums.size());
+  blocks->sum(id, round, ranks, first, expected);
+  if (std::memcmp(sums.data(), expected.data(), sums.size_bytes()) == 0) return std::nullopt;
+  return "elements from " + std::to_string(first) +
+         " on are not the sum of the blocks that ranks of mask " + std::to_string(ranks) + " push";
+}
+
+std::optional<std::string> JobModel::wrong_blocks(uint32_t id, uint32_t round, bool is_copy,
+                                                  std::vector<float>& residue,
+                                                  const std::byte* made) {
+  if (has_replacements() || !has_known_sums()) return std::nullopt;
+  know_pushes(id, round);
+  return is_copy ? blocks->given_back(id, round, made) : blocks->made(id, round, residue, made);
+}
+
+wire::Dtype JobModel::wire_dtype(uint32_t id) const {
+  const wire::Compression compression = options.tensors[chunks[id].tensor].compression;
+  return compression == wire::Compression::kNone ? options.dtype : wire::payload_dtype(compression);
+}
+
+void JobModel::open_blocks() {
+  for (uint32_t id = 0; id < chunks.size(); ++id) {
+    const Chunk& chunk = chunks[id];
+    if (options.tensors[chunk.tensor].compression == wire::Compression::kNone) continue;
+    if (!blocks) blocks.emplace(name, options.part, options.reduction, options.workers);
+    const std::string tensor = std::to_string(chunk.tensor) + ".weight";
+    blocks->add({.id = id,
+                 .dtype = wire_dtype(id),
+                 .tensor_hash = quantize::hash_of(tensor),
+                 .first_element = chunk.first_element,
+                 .elements = chunk.elements});
+  }
+}
+
+// The oracle of blocks knows all ranks' pushes of the chunk up to this round.
+void JobModel::know_pushes(uint32_t id, uint32_t round) {
+  const Chunk& chunk = chunks[id];
+  std::vector<float> tensor(options.tensors[chunk.tensor].elements);
+  for (uint32_t rank = 0; rank < options.workers; ++rank) {
+    for (uint32_t next = blocks->pushed_rounds(id, rank); next <= round; ++next) {
+      gradients.fill_compressed(rank, chunk.tensor, next, tensor);
+      const auto begin = tensor.begin() + chunk.first_element;
+      blocks->push(id, rank, {begin, begin + chunk.elements});
+    }
+  }
 }
 
 std::optional<std::string> JobModel::consume(uint32_t rank, uint32_t id, uint32_t round,

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/block_oracle.h"
 #include "tests/sim/collective_oracle.h"
 #include "tests/sim/network.h"
 #include "tests/sim/oracle.h"
@@ -57,7 +58,7 @@ struct JobModel {
                                   const std::byte* bytes);
   // Returns what is wrong with a fragment's sums of `ranks` at the box, from element `first` on.
   std::optional<std::string> wrong_sums(uint32_t chunk, uint32_t round, uint32_t ranks,
-                                        uint32_t first, std::span<const float> sums) const;
+                                        uint32_t first, std::span<const float> sums);
 
   // Guard reject: the push with an unsound value. Nothing if the job's guard is another.
   struct Push {
@@ -66,6 +67,21 @@ struct JobModel {
   std::optional<Push> rejected() const;
   // The chunk's round has no result, because the job's guard rejects a push to it.
   bool is_rejected(uint32_t chunk, uint32_t round) const;
+
+  // A box has finished a round of a compressed chunk. `residue`: what its earlier results have
+  // left, since it has had the chunk. `is_copy`: a rank has given the result back. Returns what is
+  // wrong.
+  std::optional<std::string> wrong_blocks(uint32_t chunk, uint32_t round, bool is_copy,
+                                          std::vector<float>& residue, const std::byte* blocks);
+  bool is_compressed(uint32_t chunk) const { return blocks && blocks->has(chunk); }
+  // The type and the size of a chunk on the wire, and of its fragments but the last.
+  wire::Dtype wire_dtype(uint32_t chunk) const;
+  uint32_t wire_bytes(uint32_t chunk) const {
+    return wire::payload_bytes(wire_dtype(chunk), chunks[chunk].elements);
+  }
+  uint32_t fragment_bytes(uint32_t chunk, uint32_t path_fragment_bytes) const {
+    return wire::fragment_bytes_of(wire_dtype(chunk), path_fragment_bytes);
+  }
 
   uint32_t element_bytes() const { return wire::dtype_bytes(options.dtype); }
   // Only in jobs with known sums.
@@ -92,6 +108,7 @@ struct JobModel {
   ReadOracle reads;                             // used if the model is not BSP
   std::optional<CollectiveOracle> collectives;  // set if the job is one of collectives
   std::vector<Chunk> chunks;                    // by id
+  std::optional<BlockOracle> blocks;            // set if a tensor is compressed
 
   bool may_fail = false;    // a disturbance has happened that the job need not survive
   std::set<uint32_t> lost;  // ranks that may fail although the others must not
@@ -112,6 +129,10 @@ struct JobModel {
   std::optional<uint32_t> contributors(const Chunk& chunk, uint32_t round, uint32_t first,
                                        std::span<const double> sums) const;
   bool has_replacements() const;
+  std::optional<std::string> wrong_decoded(uint32_t chunk, uint32_t round, uint32_t ranks,
+                                           uint32_t first, std::span<const float> sums);
+  void open_blocks();
+  void know_pushes(uint32_t chunk, uint32_t round);
   float result(double sum, uint32_t count) const;
 
   uint32_t fragment_bytes_;

@@ -425,6 +425,23 @@ void draw_tables(uint64_t seed, Options& options) {
   }
 }
 
+// Compressed tensors. With ranks that are left out, and with guards, the oracle of blocks does not
+// know what a result must be.
+void draw_compression(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x626c6f636b735f5full);
+  for (JobOptions& job : options.jobs) {
+    const bool may = job.mode == pipeline::Mode::kAggregate && job.dtype == wire::Dtype::kF32 &&
+                     !job.is_collective && !job.is_relaxed() && !job.rogue &&
+                     job.on_worker_lost != control::LostPolicy::kPartial &&
+                     job.guard == wire::GuardSpec{};
+    if (!may || !draw.chance(0.6)) continue;
+    for (TensorOptions& tensor : job.tensors) {
+      if (!draw.chance(0.75)) continue;
+      tensor.compression = draw.chance(0.5) ? wire::Compression::kQ8 : wire::Compression::kQ4;
+    }
+  }
+}
+
 }  // namespace
 
 const char* name_of(EpisodeKind kind) {
@@ -458,6 +475,7 @@ Options draw(uint64_t seed) {
   draw_parts(seed, options);
   draw_guards(seed, options);
   draw_tables(seed, options);
+  draw_compression(seed, options);
   return options;
 }
 

@@ -19,6 +19,7 @@ struct TensorOptions {
   uint32_t elements = 1;
   int32_t priority = 0;
   uint32_t row_elements = 0;  // a table of such rows, of which each rank pushes some; 0: none
+  wire::Compression compression = wire::Compression::kNone;
 };
 
 // Which ranks compute for longer than the others, and when.

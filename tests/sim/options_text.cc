@@ -79,6 +79,9 @@ void add_job(Line& line, const JobOptions& job) {
   for (const TensorOptions& tensor : job.tensors) {
     line.add("%u^%d", tensor.elements, tensor.priority);
     if (tensor.row_elements > 0) line.add("/%u", tensor.row_elements);
+    if (tensor.compression != wire::Compression::kNone) {
+      line.add(":%s", to_string(tensor.compression));
+    }
     if (&tensor != &job.tensors.back()) line.add(",");
   }
   line.add("%s%s%s%s%s think=%.3fms", job.by_steps ? " steps" : " free",

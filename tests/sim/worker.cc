@@ -26,7 +26,8 @@ std::vector<worker::TensorSpec> tensors_of(const JobOptions& job) {
                        .elements = tensor.elements,
                        .dtype = job.dtype,
                        .priority = tensor.priority,
-                       .row_elements = tensor.row_elements});
+                       .row_elements = tensor.row_elements,
+                       .compression = tensor.compression});
   }
   return tensors;
 }
@@ -227,7 +228,7 @@ std::optional<BurstCheck::Chunk> Worker::chunk(uint32_t id) const {
   }
   const JobModel::Chunk& chunk = job_.chunks[id];
   return BurstCheck::Chunk{.priority = application_->priority(chunk.tensor),
-                           .bytes = chunk.elements * job_.element_bytes()};
+                           .bytes = job_.wire_bytes(id)};
 }
 
 // The product's statistics of reads must equal what was read.
