@@ -81,7 +81,7 @@ std::optional<std::string> BlockOracle::made(uint32_t id, uint32_t round, Values
                                 uint64_t{part_} << 32 | id, 0);
   state.results[round].push_back(expected);
   if (std::memcmp(expected.data(), blocks, expected.size()) == 0) return std::nullopt;
-  return "the blocks of the result differ from the oracle's";
+  return "the result differs from the oracle's blocks";
 }
 
 std::optional<std::string> BlockOracle::given_back(uint32_t id, uint32_t round,
@@ -108,7 +108,7 @@ std::optional<std::string> BlockOracle::consumed(uint32_t id, uint32_t round,
       return std::nullopt;
     }
   }
-  return "the values are not those of a result that a box has made";
+  return "the result differs from all that boxes have made";
 }
 
 }  // namespace pbox::sim

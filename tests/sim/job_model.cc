@@ -221,7 +221,7 @@ std::optional<std::string> JobModel::wrong_decoded(uint32_t id, uint32_t round, 
   blocks->sum(id, round, ranks, first, expected);
   if (std::memcmp(sums.data(), expected.data(), sums.size_bytes()) == 0) return std::nullopt;
   return "elements from " + std::to_string(first) +
-         " on are not the sum of the blocks that ranks of mask " + std::to_string(ranks) + " push";
+         " on are not a sum of the blocks that ranks of mask " + std::to_string(ranks) + " push";
 }
 
 std::optional<std::string> JobModel::wrong_blocks(uint32_t id, uint32_t round, bool is_copy,
