@@ -93,6 +93,10 @@ struct JobModel {
   std::optional<CollectiveOracle> collectives;  // set if the job is one of collectives
   std::vector<Chunk> chunks;                    // by id
 
+  // The consistency models in force, by tensor.
+  std::vector<wire::SyncSpec> models;
+  const wire::SyncSpec& model_of(uint32_t chunk) const { return models[chunks[chunk].tensor]; }
+
   bool may_fail = false;    // a disturbance has happened that the job need not survive
   std::set<uint32_t> lost;  // ranks that may fail although the others must not
   bool disturbed = false;   // some rank may be taken for lost, now or later

@@ -96,6 +96,7 @@ struct ExchangeTensor {
   int32_t own_priority = 0;
   int32_t priority = 0;  // the active operation's
   wire::Dtype dtype = wire::Dtype::kF32;
+  wire::SyncModel model = wire::SyncModel::kBsp;  // as registered
   bool fetching = false;
   uint32_t row_bytes = 0;               // bytes of a row of a table; 0 for other tensors
   uint64_t first_byte = 0;              // a piece's offset in its tensor

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,12 @@ struct TensorSpec {
   float lr_scale = 1;
   float weight_decay = -1;    // negative: the job's value
   uint32_t row_elements = 0;  // it is a table of such rows; 0: it is not
+  // The tensor's own consistency model as it was registered; nothing: the job's.
+  std::optional<wire::SyncSpec> sync = {};
 };
+
+// Returns the model of some tensor that is not BSP; BSP if all are.
+wire::SyncModel relaxed_model(const wire::SyncSpec& job, const std::vector<TensorSpec>& tensors);
 
 // The box's answer to JOIN, together with this side's own bounds.
 struct SessionSpec {
@@ -73,10 +79,17 @@ struct SessionSpec {
   uint64_t rto_floor_ns = 2'000'000;  // for sockets; poll-mode ports use less
   uint64_t jitter_seed = 1;
   wire::SyncSpec sync;
+  // The model of some tensor of the job, in whatever part, that is not BSP. Only needed where
+  // `sync` is BSP.
+  wire::SyncModel relaxed_model = wire::SyncModel::kBsp;
   wire::GuardSpec guard;
   // Values of the box's optimizer; used only if reads are cached.
   float learning_rate = 0;
   float gradient_scale = 1;  // 1 / world size for a mean
+
+  bool is_relaxed() const {
+    return sync.model != wire::SyncModel::kBsp || relaxed_model != wire::SyncModel::kBsp;
+  }
 };
 
 }  // namespace pbox::worker
