@@ -15,4 +15,15 @@ void note_unsound(JobShard& shard, Session& session, Chunk& chunk, uint32_t roun
   }
 }
 
+void measure_gradient(const reduce::Kernels& kernels, const JobShard& shard, Session& session,
+                      const Chunk& chunk, const wire::Parsed& parsed) {
+  PBOX_DCHECK(GradientSquares::measures(parsed.header.round));
+  const size_t elements = parsed.header.payload_bytes / wire::dtype_bytes(chunk.dtype);
+  PBOX_DCHECK(elements > 0 && elements <= chunk.elements);
+  PBOX_DCHECK(shard.element_count >= chunk.elements);
+  const auto squares = kernels.finite_squares[static_cast<size_t>(chunk.dtype)];
+  session.squares.add(parsed.header.round, squares(parsed.payload, elements), elements,
+                      shard.element_count);
+}
+
 }  // namespace pbox::pipeline
