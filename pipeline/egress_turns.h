@@ -4,6 +4,7 @@
 // more than one with a single part. The pipeline's own core calls everything here.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -33,6 +34,18 @@ struct EgressRoom {
     PBOX_DCHECK(!is_used_up());
     ++filled;
     bytes -= payload_bytes;
+  }
+  // Returns how many of `count` packets of this length there is room for, one after another.
+  size_t fits(size_t count, uint32_t payload_bytes) const {
+    PBOX_DCHECK(!is_used_up() && payload_bytes > 0);
+    const size_t most = std::min(count, limit - filled);
+    const auto left = static_cast<uint64_t>(bytes);
+    return most * payload_bytes <= left ? most : (left + payload_bytes - 1) / payload_bytes;
+  }
+  void take_run(size_t count, uint32_t payload_bytes) {
+    PBOX_DCHECK(count > 0 && count <= fits(count, payload_bytes));
+    filled += count;
+    bytes -= static_cast<int64_t>(count * payload_bytes);
   }
 };
 

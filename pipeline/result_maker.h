@@ -69,6 +69,42 @@ class ResultMaker {
 
   uint32_t fragment_count() const { return last_fragment_ + 1; }
 
+  // Returns how many packets in succession, from this fragment on, make_run() can make: the whole
+  // fragments before the last one. 0 if fragments differ in more than their place, or if keys seal
+  // them.
+  uint32_t run_length(uint32_t fragment) const {
+    PBOX_DCHECK(fragment <= last_fragment_);
+    const bool are_alike = contributors_ == nullptr && applied_mask_ == 0;
+    return are_alike && !tag_.payload_crc && !session_.seal.has_keys() ? last_fragment_ - fragment
+                                                                       : 0;
+  }
+  uint32_t fragment_bytes() const { return fragment_bytes_; }
+
+  // Does what make() does for each of these fragments, for at most run_length(first) packets. Only
+  // number, fragment, payload and tag differ from packet to packet, and only they are computed for
+  // each.
+  void make_run(uint32_t first, std::span<nic::TxPacket> packets) const {
+    PBOX_DCHECK(packets.size() <= run_length(first));
+    const nic::Endpoint* const to = &session_.endpoint;
+    const nic::LocalAddress* const from = &session_.local_address;
+    const std::byte* payload = result_ + size_t{first} * fragment_bytes_;
+    const uint32_t bytes = fragment_bytes_;
+    wire::HeaderWords words = words_;
+    words[0] |= length_field(bytes);
+    words[3] |= fragment_field(first);
+    uint64_t number = session_.seal.take_numbers(packets.size());
+    for (nic::TxPacket& packet : packets) {
+      words[1] = number++;
+      packet.to = to;
+      packet.from = from;
+      packet.payload = payload;
+      packet.tag = wire::make_tag({}, words, nullptr, 0);
+      write_header(words, packet);
+      payload += bytes;
+      words[3] += fragment_field(1);
+    }
+  }
+
   // `room`: for the payload of a session that encrypts.
   void make(uint32_t fragment, uint8_t flags, std::byte* room, nic::TxPacket& packet) const {
     PBOX_DCHECK(fragment <= last_fragment_);
@@ -110,22 +146,35 @@ class ResultMaker {
     const auto bytes = static_cast<uint32_t>(payload.size());
     if (fragment + count > last_fragment_) flags |= wire::flag::kLast;
     wire::HeaderWords words = words_;
-    words[0] |= uint64_t{flags} << (8 * offsetof(wire::Header, flags)) |
-                uint64_t{bytes} << (8 * offsetof(wire::Header, payload_bytes));
+    words[0] |= uint64_t{flags} << (8 * offsetof(wire::Header, flags)) | length_field(bytes);
     words[4] += applied_mask_ >> fragment & 1;
-    words[3] |= uint64_t{fragment} << (8 * (offsetof(wire::Header, fragment) % 8));
+    words[3] |= fragment_field(fragment);
     if (contributors != workers_) set_contributors(contributors, words);
-    static_assert(offsetof(wire::Header, fragment) / 8 == 3);
     static_assert(offsetof(wire::Header, timestamp_us) == 4 * 8);
     packet.to = &session_.endpoint;
     packet.from = &session_.local_address;
     packet.payload = payload.data();
     packet.tag = session_.seal.seal(tag_, words, packet.payload, bytes, room);
-    // Word by word: a bit_cast of the whole header is compiled to one store per field.
+    write_header(words, packet);
+  }
+
+  // Word by word: a bit_cast of the whole header is compiled to one store per field.
+  [[gnu::always_inline]] static void write_header(const wire::HeaderWords& words,
+                                                  nic::TxPacket& packet) {
     auto* header = reinterpret_cast<std::byte*>(&packet.header);
     for (size_t word = 0; word < words.size(); ++word) {
       std::memcpy(header + word * sizeof(words[word]), &words[word], sizeof(words[word]));
     }
+  }
+
+  // Fields of words[0] and words[3].
+  static uint64_t length_field(uint32_t bytes) {
+    PBOX_DCHECK(bytes <= limits::kFragmentBytesMax);
+    return uint64_t{bytes} << (8 * offsetof(wire::Header, payload_bytes));
+  }
+  static uint64_t fragment_field(uint32_t fragment) {
+    static_assert(offsetof(wire::Header, fragment) / 8 == 3);
+    return uint64_t{fragment} << (8 * (offsetof(wire::Header, fragment) % 8));
   }
 
   static void set_contributors(uint16_t contributors, wire::HeaderWords& words) {
