@@ -29,19 +29,19 @@ inline constexpr uint32_t kSmallPacketBytes = 2048;
 inline constexpr size_t kPieceBytes = 2048;
 inline constexpr size_t kPiecesAhead = 3;
 struct AheadOfSmall {
-  static constexpr uint32_t kPackets = 4;
+  static constexpr size_t kPackets = 4;
   static constexpr uint32_t kBytes = kSmallPacketBytes;
   static constexpr int kLocality = 1;
   static constexpr bool kInPieces = false;
 };
 struct AheadOfLarge {
-  static constexpr uint32_t kPackets = 1;
+  static constexpr size_t kPackets = 1;
   static constexpr uint32_t kBytes = 192;
   static constexpr int kLocality = 3;
   static constexpr bool kInPieces = true;
 };
 struct AheadOfCached {
-  static constexpr uint32_t kPackets = 2;
+  static constexpr size_t kPackets = 2;
   static constexpr uint32_t kBytes = 64;
   static constexpr int kLocality = 3;
   static constexpr bool kInPieces = false;
@@ -82,18 +82,19 @@ template <typename Ahead>
 }
 
 // Does the same as sum(accumulator, payload, its elements, limit), piece by piece, and prefetches
-// between the pieces. Returns false if the payload contains an unsound value.
+// between the pieces. Returns false if the payload contains an unsound value. Elements have
+// 1 << element_shift bytes.
 inline bool sum_in_pieces(reduce::AccumulateFunction sum, float* accumulator,
-                          std::span<const std::byte> payload, size_t element_bytes, float limit,
+                          std::span<const std::byte> payload, uint32_t element_shift, float limit,
                           const nic::RxPacket& next) {
   static_assert(kPieceBytes % sizeof(float) == 0);
-  PBOX_DCHECK(payload.size() % element_bytes == 0);
+  PBOX_DCHECK(payload.size() % (size_t{1} << element_shift) == 0);
   bool are_sound = true;
   for (size_t at = 0; at < payload.size(); at += kPieceBytes) {
     const size_t bytes = std::min(kPieceBytes, payload.size() - at);
     fetch_behind(payload, next, at + kPiecesAhead * kPieceBytes, bytes);
-    are_sound &=
-        sum(accumulator + at / element_bytes, payload.data() + at, bytes / element_bytes, limit);
+    are_sound &= sum(accumulator + (at >> element_shift), payload.data() + at,
+                     bytes >> element_shift, limit);
   }
   return are_sound;
 }

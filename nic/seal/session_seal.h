@@ -85,10 +85,10 @@ class SessionSeal {
     if (keys_ == nullptr) [[likely]] {
       return (parsed.header.flags & kKeyFlags) == 0 && wire::verify_tag(policy, parsed);
     }
-    wire::Parsed copy = parsed;
-    const bool ok = open_with_keys(copy, room);
+    wire::Parsed copy = parsed;  // without keys, the packet at hand may stay in registers
+    const bool is_open = open_with_keys(copy, room);
     parsed.payload = copy.payload;
-    return ok;
+    return is_open;
   }
 
   // Starts the update that is due by time, and forgets keys that are no longer of use. Called about
