@@ -412,8 +412,7 @@ bool Egress::fill_copy(JobShard& shard, Session& session, const FanOut& at, Egre
                                 rows_room_.at(room.filled), room_.at(room.filled), packet);
     } else if (const auto alike = maker.run_length(fragment); alike > 0) {
       const size_t run = room.fits(alike, maker.fragment_bytes());
-      maker.make_run(fragment, {&packet, run});
-      room.take_run(run, maker.fragment_bytes());
+      room.take_run(run, maker.make_run(fragment, {&packet, run}));
       fragment += static_cast<uint32_t>(run);
       continue;
     } else {

@@ -73,7 +73,7 @@ TEST_CASE("a run of packets takes the room that they take one by one") {
       size_t count = 0;
       for (; count < 20 && !single.is_used_up(); ++count) single.take(1408);
       CHECK(run.fits(20, 1408) == count);
-      run.take_run(count, 1408);
+      run.take_run(count, count * 1408);
       CHECK(run.filled == single.filled);
       CHECK(run.bytes == single.bytes);
     }

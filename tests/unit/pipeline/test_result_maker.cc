@@ -47,12 +47,20 @@ TEST_CASE("packets that are made in a run are those that are made one by one") {
   REQUIRE(fragments == 7);
   for (uint32_t first = 0; first < fragments; ++first) {
     const uint32_t length = run.maker().run_length(first);
-    CHECK(length == fragments - 1 - first);
+    CHECK(length == fragments - first);
     std::array<nic::TxPacket, 7> expected, packets;
+    uint64_t bytes = 0;
     for (uint32_t index = 0; index < length; ++index) {
       one_by_one.maker().make(first + index, 0, nullptr, expected[index]);
+      bytes += expected[index].header.payload_bytes;
     }
-    run.maker().make_run(first, std::span(packets).first(length));
+    // In two runs, the first of which has no last fragment.
+    const uint32_t half = length / 2;
+    uint64_t run_bytes = 0;
+    if (half > 0) run_bytes = run.maker().make_run(first, std::span(packets).first(half));
+    run_bytes +=
+        run.maker().make_run(first + half, std::span(packets).subspan(half, length - half));
+    CHECK(run_bytes == bytes);
     const std::byte* const result = run.shard->chunks()[0].result[3 & 1];
     for (uint32_t index = 0; index < length; ++index) {
       check_same(packets[index], expected[index]);
