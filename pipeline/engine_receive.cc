@@ -82,10 +82,13 @@ void Engine::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns)
   static constexpr nic::RxPacket kNone;
   for (const nic::RxPacket& packet : packets.first(std::min(packets.size(), Ahead::kPackets))) {
     fetch<Ahead>(packet);
+    fetch_rest<Ahead>(packet);
   }
   uint64_t bytes = 0;
   for (size_t index = 0; index < packets.size(); ++index) {
-    if (index + Ahead::kPackets < packets.size()) fetch<Ahead>(packets[index + Ahead::kPackets]);
+    const bool has_ahead = index + Ahead::kPackets < packets.size();
+    const nic::RxPacket& ahead = has_ahead ? packets[index + Ahead::kPackets] : kNone;
+    fetch<Ahead>(ahead);
     if constexpr (Ahead::kInPieces) {
       following_ = index + 1 < packets.size() ? &packets[index + 1] : &kNone;
     }
@@ -99,6 +102,7 @@ void Engine::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns)
     } else {
       on_packet(packets[index], now_ns);
     }
+    fetch_rest<Ahead>(ahead);
     PBOX_DCHECK(aggregated_ - aggregated <= 1);
     if (aggregated_ != aggregated) [[likely]] {
       record.verdict = Verdict::kAggregated;
