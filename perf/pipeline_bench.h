@@ -101,8 +101,8 @@ class PipelineBench {
 
   // Runs rounds of the kernel and of all pipelines, in turns, so that each comes first equally
   // often. The first round, in which memory is touched for the first time, does not count. A
-  // pipeline measures the gradients of a job's first rounds and of every 16th later one: those
-  // rounds are extra, and kept apart.
+  // pipeline measures the gradients of some rounds (GradientSquares): those are extra, and kept
+  // apart.
   void run(uint32_t rounds);
 
   // Seconds of this thread's CPU time in each round.

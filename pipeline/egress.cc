@@ -380,27 +380,7 @@ void Egress::fill_group(JobShard& shard, Session& session, EgressRoom& room) {
     if (at.round + 1 != at.chunk->open_round() || at.chunk->up.is_sent) continue;
     // A rank that has rejoined has no known address until its first packet arrives. It asks then.
     const bool sends = session.present && session.reachable;
-    const ResultMaker maker(shard, session, *at.chunk, at.round, context_.tag);
-    const bool announces =
-        shard.delivery == wire::Delivery::kPull ||
-        (shard.is_collective && !finished_shape(*at.chunk).shape.is_sent_to(session.rank));
-    const uint32_t packets = announces ? 1 : maker.fragment_count();
-    PBOX_DCHECK(packets > 0 && packets <= limits::kFragmentCountMax);
-    uint32_t covered = 1;
-    for (; sends && cursor.fragment < packets; cursor.fragment += covered) {
-      if (room.is_used_up()) return;
-      if (announces) {
-        make_announcement(shard, session, at, room.filled);
-      } else if (at.chunk->table != nullptr) {
-        const TableRows& table = *at.chunk->table;
-        covered = maker.make_rows(table.layout, table.rows(at.round), cursor.fragment, 0,
-                                  rows_room_.at(room.filled), room_.at(room.filled),
-                                  outgoing_[room.filled]);
-      } else {
-        maker.make(cursor.fragment, 0, room_.at(room.filled), outgoing_[room.filled]);
-      }
-      room.take(outgoing_[room.filled].header.payload_bytes);
-    }
+    if (sends && !fill_copy(shard, session, at, room)) return;
     if (cursor.step + 1 < shard.worker_count()) continue;
     at.chunk->fanned_out_rounds = at.round + 1;
     flight_.record_left(shard, at);
@@ -408,6 +388,40 @@ void Egress::fill_group(JobShard& shard, Session& session, EgressRoom& room) {
       trace_round(shard, *at.chunk, at.round, TraceEvent::Kind::kSent);
     }
   }
+}
+
+// Makes the packets of a result for one worker, from the cursor's fragment on. Returns false if the
+// room is used up before the last one.
+bool Egress::fill_copy(JobShard& shard, Session& session, const FanOut& at, EgressRoom& room) {
+  const ResultMaker maker(shard, session, *at.chunk, at.round, context_.tag);
+  const bool announces =
+      shard.delivery == wire::Delivery::kPull ||
+      (shard.is_collective && !finished_shape(*at.chunk).shape.is_sent_to(session.rank));
+  const TableRows* const table = at.chunk->table;
+  const uint32_t packets = announces ? 1 : maker.fragment_count();
+  PBOX_DCHECK(packets > 0 && packets <= limits::kFragmentCountMax);
+  uint32_t& fragment = shard.egress.cursor.fragment;
+  while (fragment < packets) {
+    if (room.is_used_up()) return false;
+    nic::TxPacket& packet = outgoing_[room.filled];
+    uint32_t covered = 1;
+    if (announces) {
+      make_announcement(shard, session, at, room.filled);
+    } else if (table != nullptr) {
+      covered = maker.make_rows(table->layout, table->rows(at.round), fragment, 0,
+                                rows_room_.at(room.filled), room_.at(room.filled), packet);
+    } else if (const auto alike = maker.run_length(fragment); alike > 0) {
+      const size_t run = room.fits(alike, maker.fragment_bytes());
+      room.take_run(run, maker.make_run(fragment, {&packet, run}));
+      fragment += static_cast<uint32_t>(run);
+      continue;
+    } else {
+      maker.make(fragment, 0, room_.at(room.filled), packet);
+    }
+    room.take(packet.header.payload_bytes);
+    fragment += covered;
+  }
+  return true;
 }
 
 // Delivery `pull`, and ranks that a slot's result is not for: tells the worker that the chunk is

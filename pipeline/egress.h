@@ -89,6 +89,7 @@ class Egress {
   void resend(JobShard& shard, Answer& asked, EgressRoom& room);
   void fill_fan_out(JobShard& shard, EgressRoom& room);
   void fill_group(JobShard& shard, Session& session, EgressRoom& room);
+  bool fill_copy(JobShard& shard, Session& session, const FanOut& at, EgressRoom& room);
   void fill_answer(JobShard& shard, EgressRoom& room);
   void fill_due_replies(JobShard& shard, EgressRoom& room);
   uint32_t make_reply(const ResultMaker& maker, Chunk& chunk, uint32_t rank, uint32_t fragment,

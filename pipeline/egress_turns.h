@@ -4,6 +4,7 @@
 // more than one with a single part. The pipeline's own core calls everything here.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -33,6 +34,20 @@ struct EgressRoom {
     PBOX_DCHECK(!is_used_up());
     ++filled;
     bytes -= payload_bytes;
+  }
+  // Returns how many of `count` packets there is room for, one after another. The last of them may
+  // be shorter than the others, which have this length.
+  size_t fits(size_t count, uint32_t payload_bytes) const {
+    PBOX_DCHECK(!is_used_up() && payload_bytes > 0);
+    const size_t most = std::min(count, limit - filled);
+    const auto left = static_cast<uint64_t>(bytes);
+    return most * payload_bytes <= left ? most : (left + payload_bytes - 1) / payload_bytes;
+  }
+  // Takes so many packets with payloads of these bytes together.
+  void take_run(size_t count, uint64_t payload_bytes) {
+    PBOX_DCHECK(!is_used_up() && count > 0 && count <= limit - filled);
+    filled += count;
+    bytes -= static_cast<int64_t>(payload_bytes);
   }
 };
 

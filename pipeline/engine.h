@@ -114,6 +114,8 @@ class Engine {
   // PUSH, and STATE: the result that a rank consumed of a round that must not be summed again.
   [[gnu::always_inline]] inline void on_push(JobShard& shard, Session& session,
                                              const wire::Parsed& parsed, uint64_t now_ns);
+  bool on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
+                         const wire::Parsed& parsed, uint64_t now_ns);
   [[gnu::always_inline]] inline bool claim(const JobShard& shard, Session& session, Chunk& chunk,
                                            const wire::Header& header, uint64_t fragments);
   [[gnu::always_inline]] inline void add_fragment(JobShard& shard, Session& session, Chunk& chunk,
@@ -130,8 +132,6 @@ class Engine {
   [[gnu::always_inline]] inline bool check_fragment(const Chunk& chunk, const wire::Header& header);
 
   // engine_finish.cc
-  // The session's push completes the chunk's round: updates the straggler ledger.
-  void note_last(JobShard& shard, Session& session, const Chunk& chunk);
   void end_round(JobShard& shard, Chunk& chunk);
   void complete_round(JobShard& shard, Chunk& chunk);
   void finish_round(JobShard& shard, Chunk& chunk);

@@ -37,6 +37,8 @@ inline void count_duplicate(EngineContext& context, Session& session) {
   if (chunk == nullptr) return nullptr;
   PBOX_DCHECK(chunk->rounds_finished >= chunk->first_round);
   const int32_t ahead = wire::round_distance(header.round, chunk->open_round());
+  if (ahead == 0) [[likely]]
+    return chunk;
   // Before the first round there is no result that a rank could ask for.
   if (ahead > 0 || (ahead == -1 && chunk->rounds_finished == chunk->first_round)) {
     context_.counters.add(Counter::kRejectRound);
@@ -60,11 +62,14 @@ inline void count_duplicate(EngineContext& context, Session& session) {
     context_.counters.add(Counter::kRejectFragment);
     return false;
   }
-  const bool may_count = header.type() == wire::PacketType::kState;
-  const uint32_t scale = may_count ? uint32_t{header.contributors()} << 4 : 0;
-  if (header.dtype_scale != (static_cast<uint32_t>(chunk.dtype) | scale)) {
-    context_.counters.add(Counter::kRejectDtype);
-    return false;
+  const auto dtype = static_cast<uint32_t>(chunk.dtype);
+  if (header.dtype_scale != dtype) [[unlikely]] {
+    const bool may_count = header.type() == wire::PacketType::kState;
+    const uint32_t scale = may_count ? uint32_t{header.contributors()} << 4 : 0;
+    if (header.dtype_scale != (dtype | scale)) {
+      context_.counters.add(Counter::kRejectDtype);
+      return false;
+    }
   }
   if (header.payload_bytes !=
       wire::fragment_length(chunk.wire_bytes, chunk.fragment_bytes, header.fragment)) {

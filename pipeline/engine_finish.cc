@@ -21,18 +21,6 @@ void take_back(JobShard& shard, Chunk& chunk) {
 
 }  // namespace
 
-void Engine::note_last(JobShard& shard, Session& session, const Chunk& chunk) {
-  session.last_arrivals.add(1);
-  const auto [skew_ns, late_ns] = shard.stragglers.finished(
-      shard.index_of(chunk), chunk.rounds_finished, session.rank, context_.now_ns);
-  PBOX_DCHECK(late_ns <= skew_ns);
-  session.late_ns.add(late_ns);
-  if (late_ns <= session.worst_late_ns.get()) return;
-  session.worst_late_ns.set(late_ns);
-  session.worst_chunk_round.set(uint64_t{chunk.id} << 32 | chunk.open_round());
-  session.worst_at_ns.set(context_.now_ns);
-}
-
 // All pushes of the round are in.
 void Engine::end_round(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(!chunk.is_stepped && !chunk.is_held && !chunk.has_own_rounds());

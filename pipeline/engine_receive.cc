@@ -26,6 +26,28 @@ Counter counter_of(wire::Reject reject) {
 // less often. So the box never misses as many in a row.
 constexpr uint64_t kPacketNumberLeapMax = 1 << 20;
 
+// The binary logarithm of wire::dtype_bytes(), without its switch: gradients have few types.
+uint32_t element_shift(wire::Dtype dtype) {
+  PBOX_DCHECK(static_cast<uint32_t>(dtype) < wire::kDtypeCount);
+  static_assert(wire::kDtypeCount == 3 && wire::dtype_bytes(wire::Dtype::kF32) == 4 &&
+                wire::dtype_bytes(wire::Dtype::kF16) == 2 &&
+                wire::dtype_bytes(wire::Dtype::kBf16) == 2);
+  return dtype == wire::Dtype::kF32 ? 2 : 1;
+}
+
+// The session's push completes the chunk's round: updates the straggler ledger.
+void note_last(JobShard& shard, Session& session, const Chunk& chunk, uint64_t now_ns) {
+  session.last_arrivals.add(1);
+  const auto [skew_ns, late_ns] =
+      shard.stragglers.finished(shard.index_of(chunk), chunk.rounds_finished, session.rank, now_ns);
+  PBOX_DCHECK(late_ns <= skew_ns);
+  session.late_ns.add(late_ns);
+  if (late_ns <= session.worst_late_ns.get()) return;
+  session.worst_late_ns.set(late_ns);
+  session.worst_chunk_round.set(uint64_t{chunk.id} << 32 | chunk.open_round());
+  session.worst_at_ns.set(now_ns);
+}
+
 }  // namespace
 
 void Engine::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
@@ -58,13 +80,15 @@ void Engine::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
 template <typename Ahead, bool kTraces>
 void Engine::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   static constexpr nic::RxPacket kNone;
-  size_t fetched = 0;
+  for (const nic::RxPacket& packet : packets.first(std::min(packets.size(), Ahead::kPackets))) {
+    fetch<Ahead>(packet);
+    fetch_rest<Ahead>(packet);
+  }
   uint64_t bytes = 0;
   for (size_t index = 0; index < packets.size(); ++index) {
-    for (; fetched < std::min(packets.size(), index + 1 + Ahead::kPackets); ++fetched) {
-      fetch<Ahead>(packets[fetched]);
-    }
-    PBOX_DCHECK(fetched > index);
+    const bool has_ahead = index + Ahead::kPackets < packets.size();
+    const nic::RxPacket& ahead = has_ahead ? packets[index + Ahead::kPackets] : kNone;
+    fetch<Ahead>(ahead);
     if constexpr (Ahead::kInPieces) {
       following_ = index + 1 < packets.size() ? &packets[index + 1] : &kNone;
     }
@@ -78,6 +102,7 @@ void Engine::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns)
     } else {
       on_packet(packets[index], now_ns);
     }
+    fetch_rest<Ahead>(ahead);
     PBOX_DCHECK(aggregated_ - aggregated <= 1);
     if (aggregated_ != aggregated) [[likely]] {
       record.verdict = Verdict::kAggregated;
@@ -89,6 +114,7 @@ void Engine::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns)
   context_.counters.add(Counter::kRxBytes, bytes);
 }
 
+// Functions that are not inlined get a copy of `parsed`, so that the compiler knows what is in it.
 void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   wire::Parsed parsed;
   const wire::Reject reject = wire::parse(packet.data, packet.bytes, parsed);
@@ -108,12 +134,13 @@ void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
     case wire::PacketType::kPush:
     case wire::PacketType::kState:
       if (entry->shard->sync.model != wire::SyncModel::kBsp) [[unlikely]] {
-        if (on_sync_push(*entry->shard, *entry->session, parsed)) return;
+        const wire::Parsed copy = parsed;
+        if (on_sync_push(*entry->shard, *entry->session, copy)) return;
       }
       on_push(*entry->shard, *entry->session, parsed, now_ns);
       return;
     case wire::PacketType::kPull:
-      on_pull(*entry->shard, *entry->session, packet, parsed, now_ns);
+      on_pull(*entry->shard, *entry->session, packet, wire::Parsed(parsed), now_ns);
       return;
     default: context_.counters.add(Counter::kRejectType);
   }
@@ -121,13 +148,10 @@ void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
 
 SessionEntry* Engine::authenticate(wire::Parsed& parsed) {
   const uint32_t spi = parsed.header.spi;
-  if (spi_pipeline(spi) != pipeline_index_) {
-    context_.counters.add(Counter::kRejectQueue);
-    return nullptr;
-  }
   SessionEntry& entry = context_.sessions.at(spi);
-  if (entry.session == nullptr || entry.spi != spi) {
-    context_.counters.add(Counter::kRejectSession);
+  if (entry.session == nullptr || entry.spi != spi) [[unlikely]] {  // its spi names this pipeline
+    const bool is_lost = spi_pipeline(spi) != pipeline_index_;
+    context_.counters.add(is_lost ? Counter::kRejectQueue : Counter::kRejectSession);
     return nullptr;
   }
   if (!entry.session->seal.open(context_.tag, parsed, opened_.data())) {
@@ -163,42 +187,53 @@ void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& pars
   const wire::Header& header = parsed.header;
   Chunk* chunk = check_round(shard, header);
   if (chunk == nullptr) return;
-  const bool is_shaped = shard.is_collective;
-  const bool is_of_table = chunk->table != nullptr;
-  if (is_of_table && header.type() == wire::PacketType::kPush && !shard.receives_weights(*chunk))
-      [[unlikely]] {
-    wire::RowsView rows;
-    if (!tables_.read(*chunk, parsed, rows)) return;
-    if (header.round != chunk->open_round()) {
-      return on_push_of_finished(shard, session, *chunk, rows.fragments, now_ns);
-    }
-    if (!claim(shard, session, *chunk, header, rows.fragments)) return;
-    tables_.add(shard, session, *chunk, parsed, rows);
-    chunk->claimed_any |= rows.fragments;
-    ++aggregated_;
-    aggregated_bytes_ += header.payload_bytes;
-    session.bytes_received.add(header.payload_bytes);
-    session.fragments_received.add(1);
-    clock_.mark(Phase::kAdd);
-    return finish_push(shard, session, *chunk);
-  }
-  if (!is_shaped && !check_fragment(*chunk, header)) return;
-  if (header.round != chunk->open_round()) {  // finished: the worker may have missed the result
-    const uint64_t mask =
-        is_shaped ? ShapedPushes::asked_mask(*chunk, header) : uint64_t{1} << header.fragment;
-    on_push_of_finished(shard, session, *chunk, mask, now_ns);
+  if ((shard.is_collective || shard.has_tables) &&
+      on_formatted_push(shard, session, *chunk, wire::Parsed(parsed), now_ns)) [[unlikely]] {
     return;
   }
-  if (is_shaped) [[unlikely]] {
-    if (!shaped_.take(shard, session, *chunk, parsed)) return;
-    ++aggregated_;
-    aggregated_bytes_ += header.payload_bytes;
-    clock_.mark(Phase::kAdd);
-  } else {
-    if (!claim(shard, session, *chunk, header, uint64_t{1} << header.fragment)) return;
-    add_fragment(shard, session, *chunk, parsed);
+  if (!check_fragment(*chunk, header)) return;
+  const uint64_t bit = uint64_t{1} << header.fragment;
+  if (header.round != chunk->open_round()) {  // finished: the worker may have missed the result
+    return on_push_of_finished(shard, session, *chunk, bit, now_ns);
   }
+  if (!claim(shard, session, *chunk, header, bit)) return;
+  add_fragment(shard, session, *chunk, parsed);
   finish_push(shard, session, *chunk);
+}
+
+// Pushes of slots and of tables. Returns false if the push consists of plain fragments.
+bool Engine::on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
+                               const wire::Parsed& parsed, uint64_t now_ns) {
+  const wire::Header& header = parsed.header;
+  const bool is_finished = header.round != chunk.open_round();
+  wire::RowsView rows;
+  uint64_t fragments = 0;
+  if (shard.is_collective) {
+    if (is_finished) fragments = ShapedPushes::asked_mask(chunk, header);
+  } else {
+    const bool is_by_rows = chunk.table != nullptr && header.type() == wire::PacketType::kPush;
+    if (!is_by_rows || shard.receives_weights(chunk)) return false;
+    if (!tables_.read(chunk, parsed, rows)) return true;
+    fragments = rows.fragments;
+  }
+  if (is_finished) {
+    on_push_of_finished(shard, session, chunk, fragments, now_ns);
+    return true;
+  }
+  if (shard.is_collective) {
+    if (!shaped_.take(shard, session, chunk, parsed)) return true;
+  } else {
+    if (!claim(shard, session, chunk, header, fragments)) return true;
+    tables_.add(shard, session, chunk, parsed, rows);
+    chunk.claimed_any |= fragments;
+    session.bytes_received.add(header.payload_bytes);
+    session.fragments_received.add(1);
+  }
+  ++aggregated_;
+  aggregated_bytes_ += header.payload_bytes;
+  clock_.mark(Phase::kAdd);
+  finish_push(shard, session, chunk);
+  return true;
 }
 
 void Engine::on_push_of_finished(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
@@ -256,7 +291,7 @@ void Engine::add_fragment(JobShard& shard, Session& session, Chunk& chunk,
   if (!are_sound && header.type() == wire::PacketType::kPush) [[unlikely]]
     note_unsound(shard, session, chunk, chunk.open_round(), context_.now_ns);
   chunk.claimed_any |= bit;
-  if (chunk.copy_rank != kNoRank && shard.partial) {
+  if (chunk.copy_rank != kNoRank && shard.partial) [[unlikely]] {
     chunk.contributors[chunk.open_round() & 1][header.fragment] = static_cast<uint16_t>(
         header.contributors() != 0 ? header.contributors() : shard.worker_count());
   }
@@ -273,8 +308,14 @@ bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
                         const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   const uint64_t bit = uint64_t{1} << header.fragment;
-  const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
-  const size_t elements = shard.fragment_elements(chunk, header.fragment);
+  const bool is_block = wire::is_in_blocks(chunk.dtype);
+  const uint32_t shift = is_block ? 0 : element_shift(chunk.dtype);
+  size_t offset = header.fragment * chunk.fragment_bytes >> shift;
+  size_t elements = header.payload_bytes >> shift;
+  if (is_block) [[unlikely]] {
+    offset = shard.fragment_offset_elements(chunk, header.fragment);
+    elements = shard.fragment_elements(chunk, header.fragment);
+  }
   const auto type = static_cast<size_t>(chunk.dtype);
   PBOX_DCHECK(offset + elements <= chunk.elements);
   if (shard.receives_weights(chunk)) {
@@ -290,26 +331,31 @@ bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
   PBOX_DCHECK(chunk.accumulator[chunk.open_round() & 1] != nullptr);
   float* accumulator = chunk.accumulator[chunk.open_round() & 1] + offset;
   if (chunk.copy_rank != kNoRank) [[unlikely]] {  // a result, which the guard has let pass
-    if (wire::is_in_blocks(chunk.dtype)) {        // it stays as it came
+    if (is_block) {                               // it stays as it came
       std::memcpy(chunk.result[0] + size_t{header.fragment} * chunk.fragment_bytes, parsed.payload,
                   header.payload_bytes);
       return true;
     }
     return kernels_.store[type](accumulator, parsed.payload, elements, FLT_MAX);
   }
-  measure_gradient(kernels_, shard, session, chunk, parsed);
+  bool are_sound = true;
   if (shard.keeps_pushes(chunk)) [[unlikely]] {
     PBOX_DCHECK(chunk.pushed != nullptr);
     std::memcpy(shard.pushed(chunk, session.rank, header.fragment), parsed.payload,
                 header.payload_bytes);
-    return true;
+  } else {
+    const bool is_first = (chunk.claimed_any & bit) == 0;
+    const auto sum = gradient_kernel(kernels_, shard.guard, chunk.dtype, is_first);
+    are_sound = following_ == nullptr || is_block
+                    ? sum(accumulator, parsed.payload, elements, shard.value_limit)
+                    : sum_in_pieces(sum, accumulator, {parsed.payload, header.payload_bytes}, shift,
+                                    shard.value_limit, *following_);
   }
-  const bool is_first = (chunk.claimed_any & bit) == 0;
-  const auto sum = gradient_kernel(kernels_, shard.guard, chunk.dtype, is_first);
-  const bool is_whole = following_ == nullptr || wire::is_in_blocks(chunk.dtype);
-  return is_whole ? sum(accumulator, parsed.payload, elements, shard.value_limit)
-                  : sum_in_pieces(sum, accumulator, {parsed.payload, header.payload_bytes},
-                                  wire::dtype_bytes(chunk.dtype), shard.value_limit, *following_);
+  if (GradientSquares::measures(header.round)) [[unlikely]] {
+    // After the sum, which has fetched the payload ahead: it is in the cache now.
+    measure_gradient(kernels_, shard, session, chunk, wire::Parsed(parsed));
+  }
+  return are_sound;
 }
 
 // Ends the round if the rank has pushed all of the chunk and was the last one missing.
@@ -324,7 +370,7 @@ void Engine::finish_push(JobShard& shard, Session& session, Chunk& chunk) {
   PBOX_DCHECK(chunk.complete_workers <= shard.present_count());
   if (shard.has_rejected()) [[unlikely]]
     return;
-  note_last(shard, session, chunk);
+  note_last(shard, session, chunk, context_.now_ns);
   end_round(shard, chunk);
   clock_.mark(Phase::kFinish);
 }

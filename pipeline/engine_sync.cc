@@ -83,7 +83,9 @@ void Engine::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::
   const wire::Header& header = parsed.header;
   const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
   const size_t elements = header.payload_bytes / wire::dtype_bytes(chunk.dtype);
-  measure_gradient(kernels_, shard, session, chunk, parsed);
+  if (GradientSquares::measures(header.round)) {
+    measure_gradient(kernels_, shard, session, chunk, parsed);
+  }
   const auto take = gradient_kernel(kernels_, shard.guard, chunk.dtype, true);
   if (!take(shard.gradient, parsed.payload, elements, shard.value_limit)) [[unlikely]]
     note_unsound(shard, session, chunk, header.round, context_.now_ns);

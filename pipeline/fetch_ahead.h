@@ -19,45 +19,64 @@ namespace pbox::pipeline {
 // KiB. Payloads go into the second-level cache, because the first has too few miss buffers and the
 // sum needs those. Found with `pbox-perf pipeline` and `pbox-perf wire`.
 //
-// * Small packets are fetched whole, four ahead.
+// * Small packets are fetched whole, four ahead: one half before a packet is worked on, the other
+//   half afterwards.
 // * A large packet's head is fetched first, and its payload later, piece by piece, while the packet
-//   before it is summed. Fetching all of it at once would keep the sum waiting, and the processor's
-//   own prefetcher starts late in each packet.
+//   before it is summed. The processor's own prefetcher starts late in each packet.
+// * Neither is fetched all at once, because memory takes few lines at a time, and the sum would
+// wait
+//   behind the others. Halves of small packets save 9 %, and pieces of 512 B instead of 2 KiB 7 %.
 // * Packets that the core has just copied itself are in its caches, except for the first level.
 //   FetchChoice finds out whether that is so.
 inline constexpr uint32_t kSmallPacketBytes = 2048;
-inline constexpr size_t kPieceBytes = 2048;
-inline constexpr size_t kPiecesAhead = 3;
+inline constexpr size_t kPieceBytes = 512;
+inline constexpr size_t kPiecesAhead = 12;
 struct AheadOfSmall {
-  static constexpr uint32_t kPackets = 4;
+  static constexpr size_t kPackets = 4;
   static constexpr uint32_t kBytes = kSmallPacketBytes;
+  static constexpr uint32_t kFirstBytes = 768;  // half a packet, where the MTU is 1500
   static constexpr int kLocality = 1;
   static constexpr bool kInPieces = false;
 };
 struct AheadOfLarge {
-  static constexpr uint32_t kPackets = 1;
-  static constexpr uint32_t kBytes = 192;
+  static constexpr size_t kPackets = 1;
+  static constexpr uint32_t kBytes = 192, kFirstBytes = kBytes;
   static constexpr int kLocality = 3;
   static constexpr bool kInPieces = true;
 };
 struct AheadOfCached {
-  static constexpr uint32_t kPackets = 2;
-  static constexpr uint32_t kBytes = 64;
+  static constexpr size_t kPackets = 2;
+  static constexpr uint32_t kBytes = 64, kFirstBytes = kBytes;
   static constexpr int kLocality = 3;
   static constexpr bool kInPieces = false;
 };
 
-// Inlined by force, here and below: GCC removes calls of a function that only prefetches.
+// Fetches a packet, before the work on another one. Inlined by force, here and below: GCC removes
+// calls of a function that only prefetches.
 template <typename Ahead>
 [[gnu::always_inline]] inline void fetch(const nic::RxPacket& packet) {
   if (packet.bytes == 0) return;  // an empty datagram may have no memory at all
   PBOX_DCHECK(packet.data != nullptr);
-  const std::byte* const end = packet.data + std::min(packet.bytes, Ahead::kBytes);
-#pragma GCC unroll 8
+  const std::byte* const end = packet.data + std::min(packet.bytes, Ahead::kFirstBytes);
+#pragma GCC unroll 4
   for (const std::byte* line = packet.data; line < end; line += kCacheLineBytes) {
     __builtin_prefetch(line, 0, Ahead::kLocality);
   }
   __builtin_prefetch(packet.data + packet.bytes - 1, 0, 1);  // the tag
+}
+
+// Fetches the rest of it, after that work.
+template <typename Ahead>
+[[gnu::always_inline]] inline void fetch_rest(const nic::RxPacket& packet) {
+  if constexpr (Ahead::kFirstBytes < Ahead::kBytes) {
+    if (packet.bytes <= Ahead::kFirstBytes) return;
+    const std::byte* const end = packet.data + std::min(packet.bytes, Ahead::kBytes);
+#pragma GCC unroll 4
+    for (const std::byte* line = packet.data + Ahead::kFirstBytes; line < end;
+         line += kCacheLineBytes) {
+      __builtin_prefetch(line, 0, Ahead::kLocality);
+    }
+  }
 }
 
 // Not unrolled: prefetches that come faster than memory accepts them keep the sum waiting.
@@ -82,18 +101,19 @@ template <typename Ahead>
 }
 
 // Does the same as sum(accumulator, payload, its elements, limit), piece by piece, and prefetches
-// between the pieces. Returns false if the payload contains an unsound value.
+// between the pieces. Returns false if the payload contains an unsound value. Elements have
+// 1 << element_shift bytes.
 inline bool sum_in_pieces(reduce::AccumulateFunction sum, float* accumulator,
-                          std::span<const std::byte> payload, size_t element_bytes, float limit,
+                          std::span<const std::byte> payload, uint32_t element_shift, float limit,
                           const nic::RxPacket& next) {
   static_assert(kPieceBytes % sizeof(float) == 0);
-  PBOX_DCHECK(payload.size() % element_bytes == 0);
+  PBOX_DCHECK(payload.size() % (size_t{1} << element_shift) == 0);
   bool are_sound = true;
   for (size_t at = 0; at < payload.size(); at += kPieceBytes) {
     const size_t bytes = std::min(kPieceBytes, payload.size() - at);
     fetch_behind(payload, next, at + kPiecesAhead * kPieceBytes, bytes);
-    are_sound &=
-        sum(accumulator + at / element_bytes, payload.data() + at, bytes / element_bytes, limit);
+    are_sound &= sum(accumulator + (at >> element_shift), payload.data() + at,
+                     bytes >> element_shift, limit);
   }
   return are_sound;
 }

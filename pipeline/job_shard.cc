@@ -413,12 +413,6 @@ uint32_t JobShard::first_missing_rank(Chunk& chunk) const {
   return rank;
 }
 
-void Session::move_to(const nic::Endpoint& address, const nic::LocalAddress& local) {
-  endpoint = address;
-  local_address = local;
-  reachable = true;
-}
-
 bool Session::take_proof(const nic::Endpoint& address, uint64_t number) {
   if (challenge == 0 || number != challenge || address != challenged) return false;
   challenge = 0;

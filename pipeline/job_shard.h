@@ -267,7 +267,11 @@ struct Session {
 
   bool is_at(const nic::Endpoint& address) const { return reachable && endpoint == address; }
   // The worker is at `address`, and uses `local` of the box.
-  void move_to(const nic::Endpoint& address, const nic::LocalAddress& local);
+  void move_to(const nic::Endpoint& address, const nic::LocalAddress& local) {
+    endpoint = address;
+    local_address = local;
+    reachable = true;
+  }
   // Returns whether `number` is the challenge that was sent to `address`. It counts once.
   bool take_proof(const nic::Endpoint& address, uint64_t number);
   // A session begins: nothing is known of where the worker is.

@@ -69,6 +69,45 @@ class ResultMaker {
 
   uint32_t fragment_count() const { return last_fragment_ + 1; }
 
+  // Returns how many packets in succession, from this fragment on, make_run() can make. 0 if
+  // fragments differ in more than their place, or if keys seal them.
+  uint32_t run_length(uint32_t fragment) const {
+    PBOX_DCHECK(fragment <= last_fragment_);
+    const bool are_alike = contributors_ == nullptr && applied_mask_ == 0;
+    const bool is_plain = !tag_.payload_crc && !session_.seal.has_keys();
+    return are_alike && is_plain ? last_fragment_ + 1 - fragment : 0;
+  }
+  // The payload of each of them, except that the chunk's last one may be shorter.
+  uint32_t fragment_bytes() const { return fragment_bytes_; }
+
+  // Does what make() does for each of these fragments, for at most run_length(first) packets. Only
+  // number, fragment, payload and tag differ from packet to packet, and only they are computed for
+  // each. Returns the bytes of all payloads.
+  uint64_t make_run(uint32_t first, std::span<nic::TxPacket> packets) const {
+    PBOX_DCHECK(!packets.empty() && packets.size() <= run_length(first));
+    const size_t offset = size_t{first} * fragment_bytes_;
+    const bool has_last = first + packets.size() > last_fragment_;
+    const auto whole = packets.first(packets.size() - (has_last ? 1 : 0));
+    wire::HeaderWords words = words_;
+    words[0] |= length_field(fragment_bytes_);
+    words[1] = session_.seal.take_numbers(packets.size());
+    words[3] |= fragment_field(first);
+    const std::byte* payload = result_ + offset;
+    for (nic::TxPacket& packet : whole) {
+      write(words, payload, packet);
+      payload += fragment_bytes_;
+      ++words[1];
+      words[3] += fragment_field(1);
+    }
+    const uint64_t bytes = whole.size() * uint64_t{fragment_bytes_};
+    if (!has_last) return bytes;
+    const uint32_t last_bytes =
+        wire::fragment_length(chunk_bytes_, fragment_bytes_, last_fragment_);
+    words[0] = words_[0] | length_field(last_bytes) | flags_field(wire::flag::kLast);
+    write(words, payload, packets.back());
+    return bytes + last_bytes;
+  }
+
   // `room`: for the payload of a session that encrypts.
   void make(uint32_t fragment, uint8_t flags, std::byte* room, nic::TxPacket& packet) const {
     PBOX_DCHECK(fragment <= last_fragment_);
@@ -110,26 +149,52 @@ class ResultMaker {
     const auto bytes = static_cast<uint32_t>(payload.size());
     if (fragment + count > last_fragment_) flags |= wire::flag::kLast;
     wire::HeaderWords words = words_;
-    words[0] |= uint64_t{flags} << (8 * offsetof(wire::Header, flags)) |
-                uint64_t{bytes} << (8 * offsetof(wire::Header, payload_bytes));
+    words[0] |= flags_field(flags) | length_field(bytes);
     words[4] += applied_mask_ >> fragment & 1;
-    words[3] |= uint64_t{fragment} << (8 * (offsetof(wire::Header, fragment) % 8));
+    words[3] |= fragment_field(fragment);
     if (contributors != workers_) set_contributors(contributors, words);
-    static_assert(offsetof(wire::Header, fragment) / 8 == 3);
     static_assert(offsetof(wire::Header, timestamp_us) == 4 * 8);
     packet.to = &session_.endpoint;
     packet.from = &session_.local_address;
     packet.payload = payload.data();
     packet.tag = session_.seal.seal(tag_, words, packet.payload, bytes, room);
-    // Word by word: a bit_cast of the whole header is compiled to one store per field.
+    write_header(words, packet);
+  }
+
+  // A packet of a run.
+  [[gnu::always_inline]] void write(const wire::HeaderWords& words, const std::byte* payload,
+                                    nic::TxPacket& packet) const {
+    packet.to = &session_.endpoint;
+    packet.from = &session_.local_address;
+    packet.payload = payload;
+    packet.tag = wire::make_tag({}, words, nullptr, 0);
+    write_header(words, packet);
+  }
+
+  // Word by word: a bit_cast of the whole header is compiled to one store per field.
+  [[gnu::always_inline]] static void write_header(const wire::HeaderWords& words,
+                                                  nic::TxPacket& packet) {
     auto* header = reinterpret_cast<std::byte*>(&packet.header);
     for (size_t word = 0; word < words.size(); ++word) {
       std::memcpy(header + word * sizeof(words[word]), &words[word], sizeof(words[word]));
     }
   }
 
+  // Fields of words[0] and words[3].
+  static uint64_t flags_field(uint8_t flags) {
+    return uint64_t{flags} << (8 * offsetof(wire::Header, flags));
+  }
+  static uint64_t length_field(uint32_t bytes) {
+    PBOX_DCHECK(bytes <= limits::kFragmentBytesMax);
+    return uint64_t{bytes} << (8 * offsetof(wire::Header, payload_bytes));
+  }
+  static uint64_t fragment_field(uint32_t fragment) {
+    static_assert(offsetof(wire::Header, fragment) / 8 == 3);
+    return uint64_t{fragment} << (8 * (offsetof(wire::Header, fragment) % 8));
+  }
+
   static void set_contributors(uint16_t contributors, wire::HeaderWords& words) {
-    words[0] |= uint64_t{wire::flag::kPartial} << (8 * offsetof(wire::Header, flags));
+    words[0] |= flags_field(wire::flag::kPartial);
     words[4] |= uint64_t{contributors} << (8 * (offsetof(wire::Header, dtype_scale) % 8) + 4);
     static_assert(offsetof(wire::Header, dtype_scale) / 8 == 4);
   }

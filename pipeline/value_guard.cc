@@ -15,4 +15,17 @@ void note_unsound(JobShard& shard, Session& session, Chunk& chunk, uint32_t roun
   }
 }
 
+void measure_gradient(const reduce::Kernels& kernels, const JobShard& shard, Session& session,
+                      const Chunk& chunk, const wire::Parsed& parsed) {
+  PBOX_DCHECK(GradientSquares::measures(parsed.header.round));
+  const size_t elements = shard.fragment_elements(chunk, parsed.header.fragment);
+  PBOX_DCHECK(elements > 0 && elements <= chunk.elements);
+  PBOX_DCHECK(shard.element_count >= chunk.elements);
+  const double squares =
+      wire::is_in_blocks(chunk.dtype)
+          ? quantize::finite_squares(chunk.dtype, parsed.payload, elements)
+          : kernels.finite_squares[static_cast<size_t>(chunk.dtype)](parsed.payload, elements);
+  session.squares.add(parsed.header.round, squares, elements, shard.element_count);
+}
+
 }  // namespace pbox::pipeline

@@ -35,19 +35,9 @@ inline reduce::AccumulateFunction gradient_kernel(const reduce::Kernels& kernels
 // A push of the rank contains an unsound value. `round`: the rank's own, modulo 2^32.
 void note_unsound(JobShard& shard, Session& session, Chunk& chunk, uint32_t round, uint64_t now_ns);
 
-// Adds a gradient's fragment to the rank's squares, in the rounds that are measured.
-inline void measure_gradient(const reduce::Kernels& kernels, const JobShard& shard,
-                             Session& session, const Chunk& chunk, const wire::Parsed& parsed) {
-  if (!GradientSquares::measures(parsed.header.round)) [[likely]]
-    return;
-  const size_t elements = shard.fragment_elements(chunk, parsed.header.fragment);
-  PBOX_DCHECK(elements > 0 && elements <= chunk.elements);
-  PBOX_DCHECK(shard.element_count >= chunk.elements);
-  const double squares =
-      wire::is_in_blocks(chunk.dtype)
-          ? quantize::finite_squares(chunk.dtype, parsed.payload, elements)
-          : kernels.finite_squares[static_cast<size_t>(chunk.dtype)](parsed.payload, elements);
-  session.squares.add(parsed.header.round, squares, elements, shard.element_count);
-}
+// Adds a gradient's fragment to the rank's squares, in the rounds that are measured
+// (GradientSquares).
+void measure_gradient(const reduce::Kernels& kernels, const JobShard& shard, Session& session,
+                      const Chunk& chunk, const wire::Parsed& parsed);
 
 }  // namespace pbox::pipeline

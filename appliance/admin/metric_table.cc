@@ -381,7 +381,7 @@ constexpr MetricRow kRows[] = {
             [](const control::WorkerView& worker) { return Value(worker.nonfinite_fragments); }),
     of_rank("pbox_worker_gradient_squares", kGauge,
             "Sum of the squares of the rank's newest measured gradient, over the chunks on this "
-            "box; the first 16 rounds of a job are measured, and every 16th",
+            "box; every 16th round of a job is measured, and 1, 2, 4 and 8",
             [](const control::WorkerView& worker) { return worker.gradient_squares; }),
     of_rank("pbox_job_dropped_fragments_total", kCounter,
             "Fragments of the rank that came after their round had closed; model drop only",

@@ -67,17 +67,28 @@ class SessionSeal {
     if (keys_ == nullptr) return wire::make_tag(policy, words, payload, bytes);
     return seal_with_keys(words, payload, bytes, room);
   }
-  // The same for a whole packet, whose header has the payload's length.
+  // Numbers the next `count` packets, whose tags the caller makes. Returns the first number. Only
+  // without keys.
+  uint64_t take_numbers(size_t count) {
+    PBOX_DCHECK(keys_ == nullptr);
+    const uint64_t first = next_number_;
+    next_number_ += count;
+    return first;
+  }
+  // As seal() above, for a whole packet, whose header has the payload's length.
   void seal(const wire::TagPolicy& policy, nic::TxPacket& packet, std::byte* room);
 
   // Returns whether the other end has made this packet, and it is new. Only for a packet that
   // wire::parse() accepted. With a session that encrypts, the payload is written to `room`, which
   // has limits::kFragmentBytesMax bytes, and `parsed` points to it afterwards.
   bool open(const wire::TagPolicy& policy, wire::Parsed& parsed, std::byte* room) {
-    if (keys_ == nullptr) {
+    if (keys_ == nullptr) [[likely]] {
       return (parsed.header.flags & kKeyFlags) == 0 && wire::verify_tag(policy, parsed);
     }
-    return open_with_keys(parsed, room);
+    wire::Parsed copy = parsed;  // without keys, the packet at hand may stay in registers
+    const bool is_open = open_with_keys(copy, room);
+    parsed.payload = copy.payload;
+    return is_open;
   }
 
   // Starts the update that is due by time, and forgets keys that are no longer of use. Called about

@@ -1,7 +1,7 @@
 #include "pipeline/reduce/reduce.h"
 
-#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <type_traits>
@@ -149,53 +149,81 @@ bool none_infinite_or_nan(const float* values, size_t count) {
          reference::all_finite(values + i, count - i);
 }
 
-// The partial sums lie in memory, since the number of vectors that they fill depends on the target.
-double squares_of(const float* values, size_t count) {
-  PBOX_DCHECK(count == 0 || values != nullptr);
-  const hn::CappedTag<double, kSquareSums> d;
-  const hn::Rebind<float, decltype(d)> d_float;
+// kSquareSums partial sums of squares, in f64. A class but for SVE, whose vectors cannot be
+// members: there the sums lie in memory.
+using SquareTag = hn::CappedTag<double, kSquareSums>;
+#if HWY_HAVE_SCALABLE
+struct SquareSums {
+  HWY_ALIGN double values[kSquareSums] = {};
+};
+#else
+struct SquareSums {
+  hn::Vec<SquareTag> values[kSquareSums / hn::MaxLanes(SquareTag())];
+};
+#endif
+
+// Adds the squares of kSquareSums elements. The square of an f32 is exact in f64, so that a fused
+// addition gives the same bits as two operations. `kSkips`: infinities and NaNs count as 0.
+template <Dtype dtype, bool kSkips>
+HWY_INLINE void add_squares(const std::byte* block, SquareSums& sums) {
+  const SquareTag d;
+  const hn::Rebind<float, SquareTag> d_float;
   const size_t lanes = hn::Lanes(d);
-  HWY_ALIGN double sums[kSquareSums] = {};
-  const auto add_block = [&](const float* block) HWY_ATTR {
-    for (size_t at = 0; at < kSquareSums; at += lanes) {
-      const auto wide = hn::PromoteTo(d, hn::LoadU(d_float, block + at));
-      hn::Store(hn::Add(hn::Load(d, sums + at), hn::Mul(wide, wide)), d, sums + at);
-    }
-  };
-  size_t i = 0;
-  for (; i + kSquareSums <= count; i += kSquareSums) add_block(values + i);
-  HWY_ALIGN float tail[kSquareSums] = {};
-  std::copy(values + i, values + count, tail);
-  add_block(tail);
+  for (size_t at = 0; at < kSquareSums; at += lanes) {
+    auto values = load_widened<dtype>(d_float, block + at * wire::dtype_bytes(dtype));
+    if constexpr (kSkips) values = hn::IfThenElseZero(hn::IsFinite(values), values);
+    const auto wide = hn::PromoteTo(d, values);
+#if HWY_HAVE_SCALABLE
+    hn::Store(hn::MulAdd(wide, wide, hn::Load(d, sums.values + at)), d, sums.values + at);
+#else
+    sums.values[at / lanes] = hn::MulAdd(wide, wide, sums.values[at / lanes]);
+#endif
+  }
+}
+
+HWY_INLINE double total(const SquareSums& sums) {
+#if HWY_HAVE_SCALABLE
+  const double* const values = sums.values;
+#else
+  const SquareTag d;
+  HWY_ALIGN double values[kSquareSums];
+  for (size_t at = 0; at < kSquareSums; at += hn::Lanes(d)) {
+    hn::Store(sums.values[at / hn::Lanes(d)], d, values + at);
+  }
+#endif
   double sum = 0;
-  for (const double partial : sums) sum += partial;
+  for (size_t i = 0; i < kSquareSums; ++i) sum += values[i];
   return sum;
 }
 
-// As squares_of, over a payload. Infinities and NaNs count as 0.
-template <Dtype dtype>
-double finite_squares_of(const std::byte* source, size_t count) {
+template <Dtype dtype, bool kSkips>
+double payload_squares(const std::byte* source, size_t count) {
   constexpr size_t kBytes = wire::dtype_bytes(dtype);
   PBOX_DCHECK(count == 0 || source != nullptr);
-  const hn::CappedTag<double, kSquareSums> d;
-  const hn::Rebind<float, decltype(d)> d_float;
-  const size_t lanes = hn::Lanes(d);
-  HWY_ALIGN double sums[kSquareSums] = {};
-  const auto add_block = [&](const std::byte* block) HWY_ATTR {
-    for (size_t at = 0; at < kSquareSums; at += lanes) {
-      const auto values = load_widened<dtype>(d_float, block + at * kBytes);
-      const auto wide = hn::PromoteTo(d, hn::IfThenElseZero(hn::IsFinite(values), values));
-      hn::Store(hn::Add(hn::Load(d, sums + at), hn::Mul(wide, wide)), d, sums + at);
-    }
-  };
+  SquareSums sums;
+#if !HWY_HAVE_SCALABLE
+  for (auto& values : sums.values) values = hn::Zero(SquareTag());
+#endif
   size_t i = 0;
-  for (; i + kSquareSums <= count; i += kSquareSums) add_block(source + i * kBytes);
+  for (; i + kSquareSums <= count; i += kSquareSums) {
+    add_squares<dtype, kSkips>(source + i * kBytes, sums);
+  }
   std::byte tail[kSquareSums * kBytes] = {};
   if (i < count) std::memcpy(tail, source + i * kBytes, (count - i) * kBytes);
-  add_block(tail);
-  double sum = 0;
-  for (const double partial : sums) sum += partial;
-  return sum;
+  add_squares<dtype, kSkips>(tail, sums);
+  return total(sums);
+}
+
+double squares_of(const float* values, size_t count) {
+  return payload_squares<Dtype::kF32, false>(reinterpret_cast<const std::byte*>(values), count);
+}
+
+// As squares_of, over a payload. Infinities and NaNs count as 0: if there are any, which the sum
+// shows, all elements are added once more without them.
+template <Dtype dtype>
+double finite_squares_of(const std::byte* source, size_t count) {
+  const double sum = payload_squares<dtype, false>(source, count);
+  return std::isfinite(sum) ? sum : payload_squares<dtype, true>(source, count);
 }
 
 Kernels table() {

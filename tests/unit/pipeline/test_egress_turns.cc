@@ -65,6 +65,21 @@ constexpr uint64_t kEndless = UINT64_MAX;
 
 }  // namespace
 
+TEST_CASE("a run of packets takes the room that they take one by one") {
+  for (const int64_t bytes : {1, 1407, 1408, 1409, 2816, 2817, 100'000}) {
+    for (const size_t limit : {1, 2, 3, 64}) {
+      const EgressRoom room{.filled = 0, .limit = limit, .bytes = bytes};
+      EgressRoom single = room, run = room;
+      size_t count = 0;
+      for (; count < 20 && !single.is_used_up(); ++count) single.take(1408);
+      CHECK(run.fits(20, 1408) == count);
+      run.take_run(count, count * 1408);
+      CHECK(run.filled == single.filled);
+      CHECK(run.bytes == single.bytes);
+    }
+  }
+}
+
 TEST_CASE("tenants send in proportion to their weights, however many jobs they have") {
   Senders senders;
   senders.add("acme/a", 1, 1408, kEndless);
