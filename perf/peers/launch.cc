@@ -32,6 +32,7 @@ void append_options(std::vector<std::string>& command, const PeerOptions& option
     command.insert(command.end(), {"--window-bytes", std::to_string(options.window_bytes)});
   }
   if (!options.box.empty()) command.insert(command.end(), {"--box", options.box});
+  if (options.values != "f32") command.insert(command.end(), {"--values", options.values});
   if (!options.keys.empty()) command.insert(command.end(), {"--keys", options.keys});
   if (options.recovery != "none") {
     command.insert(command.end(), {"--recovery", options.recovery});

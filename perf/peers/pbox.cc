@@ -8,11 +8,13 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
 
+#include "nic/wire/half.h"
 #include "perf/peers/program.h"
 #include "perf/peers/ranks.h"
 
@@ -26,7 +28,10 @@ class PboxRank : public pbox::perf::Rank {
  public:
   PboxRank(uint32_t rank, const pbox::perf::PeerOptions& peer, const std::string& box,
            Gradient& gradient)
-      : gradient_(gradient), call_(peer.call), rank_count_(peer.worker_count) {
+      : gradient_(gradient),
+        call_(peer.call),
+        is_bf16_(peer.values == "bf16"),
+        rank_count_(peer.worker_count) {
     std::vector<std::string> boxes;
     std::istringstream list(box);
     for (std::string one; std::getline(list, one, ',');) boxes.push_back(one);
@@ -34,7 +39,11 @@ class PboxRank : public pbox::perf::Rank {
     pbox_options options;
     pbox_options_init(&options);
     options.box = boxes.at(rank / ranks_of_a_rack).c_str();
-    options.job = "perf/exchange";  // with keys it must be a name of the tenant `perf`
+    // With keys it must be a name of the tenant `perf`.
+    const std::string job = "perf/exchange" + (peer.values == "f32" ? "" : "-" + peer.values);
+    options.job = job.c_str();
+    if (peer.values == "q8") options.compression = PBOX_COMPRESSION_Q8;
+    if (peer.values == "q4") options.compression = PBOX_COMPRESSION_Q4;
     options.keys = peer.keys.c_str();
     options.rank = rank % ranks_of_a_rack;
     options.world_size = ranks_of_a_rack;
@@ -51,6 +60,29 @@ class PboxRank : public pbox::perf::Rank {
   PboxRank& operator=(const PboxRank&) = delete;
 
   void barrier() override { require(pbox_barrier(context_, 0)); }
+
+  // The bf16 values lie in the first half of each tensor's memory.
+  void prepare() override {
+    if (!is_bf16_) return;
+    for (const std::span<float> tensor : gradient_.tensors()) {
+      auto* const halves = reinterpret_cast<std::byte*>(tensor.data());
+      for (size_t at = 0; at < tensor.size(); ++at) {
+        const uint16_t half = pbox::wire::narrow_bf16(tensor[at]);
+        std::memcpy(halves + at * sizeof(half), &half, sizeof(half));
+      }
+    }
+  }
+  void finish() override {
+    if (!is_bf16_) return;
+    for (const std::span<float> tensor : gradient_.tensors()) {
+      const auto* const halves = reinterpret_cast<const std::byte*>(tensor.data());
+      for (size_t left = tensor.size(); left > 0; --left) {
+        uint16_t half = 0;
+        std::memcpy(&half, halves + (left - 1) * sizeof(half), sizeof(half));
+        tensor[left - 1] = pbox::wire::widen_bf16(half);
+      }
+    }
+  }
 
   void exchange() override {
     for (size_t index = 0; index < gradient_.tensors().size(); ++index) {
@@ -82,8 +114,8 @@ class PboxRank : public pbox::perf::Rank {
     for (size_t index = 0; index < gradient_.tensors().size(); ++index) {
       uint32_t id = 0;  // equal to index
       require(pbox_register_tensor(context_, ("tensor " + std::to_string(index)).c_str(),
-                                   gradient_.tensors()[index].size(), PBOX_F32, priority(index),
-                                   &id));
+                                   gradient_.tensors()[index].size(),
+                                   is_bf16_ ? PBOX_BF16 : PBOX_F32, priority(index), &id));
     }
   }
 
@@ -108,6 +140,7 @@ class PboxRank : public pbox::perf::Rank {
 
   Gradient& gradient_;
   std::string call_;
+  bool is_bf16_ = false;
   uint32_t rank_count_ = 1;
   uint32_t rank_ = 0;
   pbox_context* context_ = nullptr;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
@@ -65,6 +66,14 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     options.box = value;
     return ok_status();
   }
+  if (option == "--values") {
+    constexpr std::string_view kValues[] = {"f32", "bf16", "q8", "q4"};
+    if (std::find(std::begin(kValues), std::end(kValues), value) == std::end(kValues)) {
+      return bad_option(option, value, "must be f32, bf16, q8 or q4");
+    }
+    options.values = value;
+    return ok_status();
+  }
   if (option == "--keys") {
     options.keys = value;
     return ok_status();
@@ -95,7 +104,7 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
   }
   return bad_option(option, value,
                     "unknown option; use --model --layout --call --workers --iterations --warmup "
-                    "--seed --recovery --box-flags --box --keys --window-bytes --hosts");
+                    "--seed --recovery --box-flags --box --keys --values --window-bytes --hosts");
 }
 
 void print_sample(const Sample& sample) {
@@ -232,6 +241,20 @@ uint64_t Gradient::count_wrong(uint32_t iteration, uint32_t rank_count) const {
     wrong += count_wrong_sums(tensors_[i], seed_, iteration, rank_count, first_indices_[i]);
   }
   return wrong;
+}
+
+uint64_t Gradient::count_far(uint32_t iteration, uint32_t rank_count, double share) const {
+  const double weight = pattern_weight_sum(rank_count);
+  const double bound = share * weight * kPatternBaseMax;
+  uint64_t far = 0;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    for (size_t at = 0; at < tensors_[i].size(); ++at) {
+      const uint32_t index = first_indices_[i] + static_cast<uint32_t>(at);
+      const double expected = weight * pattern_base(seed_, iteration, index);
+      far += !(std::fabs(double{tensors_[i][at]} - expected) <= bound);
+    }
+  }
+  return far;
 }
 
 uint64_t Gradient::count_wrong_scattered(uint32_t iteration, uint32_t rank_count, uint32_t rank,

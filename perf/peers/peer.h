@@ -47,8 +47,11 @@ struct PeerOptions {
   // PBox only: HOST:PORT of a running box; if empty, the program starts its own. A list separated
   // by commas names one box per rack; each rack has an equal number of consecutive ranks.
   std::string box{};
-  std::string keys{};             // PBox only: the ranks' folder of keys; empty: without keys
-  uint32_t window_bytes = 0;      // PBox only: as in pbox_options
+  std::string keys{};         // PBox only: the ranks' folder of keys; empty: without keys
+  uint32_t window_bytes = 0;  // PBox only: as in pbox_options
+  // PBox only: how values travel. "f32"; "bf16", from and into buffers of bf16; "q8" or "q4",
+  // compressed. Sums are then near and not exact.
+  std::string values = "f32";
   std::vector<PeerHost> hosts{};  // one per rank; empty: all ranks on loopback
 };
 
@@ -84,6 +87,9 @@ class Gradient {
   static Result<Gradient> create(const PeerOptions& options);
 
   void fill(uint32_t iteration, uint32_t rank);
+  // Returns how many elements are further from the sum over the ranks than `share` of the largest
+  // sum.
+  uint64_t count_far(uint32_t iteration, uint32_t rank_count, double share) const;
   // Return how many elements are wrong: after the sum over the ranks, after a reduce_scatter, of
   // which `rank` has its segment in its place or, with `at_front`, at the tensor's beginning, and
   // after an all_gather.

@@ -33,6 +33,7 @@ struct Self {
 
   Sample run(uint32_t iteration) {
     gradient.fill(iteration, rank);
+    system->prepare();
     system->barrier();
     Sample before, own;
     if (rank == 0) program.measure_server(before);
@@ -43,6 +44,7 @@ struct Self {
     own.ms = static_cast<double>(monotonic_ns() - start_ns) * 1e-6;
     own.cpu_seconds = process_cpu_seconds() - cpu_start - before.cpu_seconds;
     own.received_bytes = system->received_bytes() - received_before;
+    system->finish();
     if (program.sums) own.wrong = count_wrong(iteration);
     system->barrier();  // all ranks are done, so the servers' CPU time is complete
     if (rank == 0) program.measure_server(own);
@@ -50,6 +52,10 @@ struct Self {
   }
 
   uint64_t count_wrong(uint32_t iteration) const {
+    // Two roundings of each value, and of the sum: 8 bits of bf16, a step of a block.
+    if (options.values == "bf16") return gradient.count_far(iteration, count, 0.01);
+    if (options.values == "q8") return gradient.count_far(iteration, count, 0.04);
+    if (options.values == "q4") return gradient.count_far(iteration, count, 0.9);
     if (options.call == "all_gather") return gradient.count_wrong_gathered(iteration, count);
     if (options.call == "reduce_scatter") {
       return gradient.count_wrong_scattered(iteration, count, rank, program.scatters_to_front);

@@ -14,6 +14,10 @@ class Rank {
  public:
   virtual ~Rank() = default;
   virtual void barrier() = 0;
+  // Are called before and after exchange(), and not timed: bring the tensors into the form in which
+  // the system takes them, and back.
+  virtual void prepare() {}
+  virtual void finish() {}
   // Makes the call of PeerOptions with every tensor, in place.
   virtual void exchange() = 0;
   // Payload that this rank has got from a box so far; 0 if the system does not count it.

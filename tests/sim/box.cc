@@ -98,6 +98,10 @@ void Box::start() {
                          .on_arrival = [thread = pipeline.thread.get()] { thread->wake_soon(); }});
     pipeline.port =
         std::make_unique<SimPort>(rack_.network, pipeline.local, *pipeline.ring, rack_.options);
+    if (rack_.options.send_ahead_ns != UINT64_MAX) {
+      pipeline.port->bound_sending(rack_.options.send_ahead_ns,
+                                   [thread = pipeline.thread.get()] { thread->wake_soon(); });
+    }
     if (rack_.checks) {
       pipeline.port->set_watch([this, index](const nic::TxPacket& packet) {
         checker_->sent(index, *pipelines_[index].port, packet);

@@ -58,6 +58,7 @@ void draw_moves(uint64_t seed, Options& options);
 // In some seeds boxes have about as much room as a job or two need, or less.
 void draw_room(uint64_t seed, Options& options);
 // Divides jobs of a cluster into parts, with tensors of their own. Their ranks are separate hosts.
+// In some racks several parts of a job are on one box, and their results wait for its slow link.
 void draw_parts(uint64_t seed, Options& options);
 
 }  // namespace pbox::sim

@@ -234,6 +234,9 @@ void Member::open_port(Lane& lane, uint16_t port) {
   ReceiveRing& ring =
       rack_.network.open(lane.local, {.on_arrival = [this] { thread().wake_soon(); }});
   lane.port = std::make_unique<SimPort>(rack_.network, lane.local, ring, rack_.options);
+  if (rack_.options.send_ahead_ns == UINT64_MAX) return;
+  lane.port->bound_sending(rack_.options.send_ahead_ns,
+                           [&thread = thread()] { thread.wake_soon(); });
 }
 
 void Member::rebind() {

@@ -182,8 +182,9 @@ uint64_t Network::serialised_ns(const Packet& packet) {
     return (packet.bytes.size() + kFrameBytes) * 1000 / (options_.link_bytes_per_us * links);
   };
   const HostId from = host_of(packet.from), to = host_of(packet.to);
+  const uint64_t divisor = from < options_.boxes ? options_.send_divisor : 1;
   uint64_t& leaves_ns = transmit_free_ns_[from];
-  leaves_ns = std::max(leaves_ns, queue_.now_ns()) + needs_ns(from);
+  leaves_ns = std::max(leaves_ns, queue_.now_ns()) + needs_ns(from) * divisor;
   uint64_t& arrives_ns = receive_free_ns_[to];
   arrives_ns = std::max(arrives_ns + needs_ns(to), leaves_ns);
   return arrives_ns;
@@ -254,6 +255,13 @@ Packet Network::take(ReceiveRing& ring) {
   return packet;
 }
 
+bool Network::has_room(HostId host, uint64_t ahead_ns, const std::function<void()>& on_room) {
+  const uint64_t free_ns = transmit_free_ns_[host];
+  if (free_ns <= queue_.now_ns() || free_ns - queue_.now_ns() <= ahead_ns) return true;
+  queue_.at(free_ns - ahead_ns, on_room);
+  return false;
+}
+
 void Network::set_clogged(HostId from, HostId to, bool clogged) {
   Link& at = link(from, to);
   at.clogged = clogged;
@@ -298,14 +306,16 @@ size_t SimPort::rx_burst(std::span<nic::RxPacket> packets) {
 }
 
 size_t SimPort::tx_burst(std::span<const nic::TxPacket> packets) {
-  const auto taken = packets.first(std::min<size_t>(packets.size(), send_packets_));
-  if (burst_watch_) burst_watch_(packets, taken.size());
-  for (const nic::TxPacket& packet : taken) {
-    if (watch_) watch_(packet);
-    network_->send(local_, packet);
+  const size_t most = std::min<size_t>(packets.size(), send_packets_);
+  size_t taken = 0;
+  for (; taken < most; ++taken) {
+    if (on_room_ && !network_->has_room(host_of(local_), send_ahead_ns_, on_room_)) break;
+    if (watch_) watch_(packets[taken]);
+    network_->send(local_, packets[taken]);
   }
-  took_all_ = taken.size() == packets.size();
-  return taken.size();
+  if (burst_watch_) burst_watch_(packets, taken);
+  took_all_ = taken == packets.size();
+  return taken;
 }
 
 }  // namespace pbox::sim

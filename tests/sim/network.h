@@ -63,6 +63,9 @@ class Network {
   const Packet& overheard(uint64_t draw) const { return overheard_[draw % overheard_.size()]; }
   // Takes one packet from a ring for the port that polls it.
   Packet take(ReceiveRing& ring);
+  // Returns whether the host's link has sent all that it was given in `ahead_ns` from now on. If
+  // not, `on_room` is called as soon as it will.
+  bool has_room(HostId host, uint64_t ahead_ns, const std::function<void()>& on_room);
   // The port needs the packet no more; its memory serves another one.
   void give_back(Packet& packet) { spare_.push_back(std::move(packet.bytes)); }
   // `tap` sees each packet that a port takes.
@@ -163,6 +166,12 @@ class SimPort {
   // True if the port took all packets that it was last offered.
   bool took_all() const { return took_all_; }
   void set_burst_packets(uint32_t burst_packets) { burst_packets_ = burst_packets; }
+  // The port takes packets only while its host's link will have sent all others in `ahead_ns`.
+  // `on_room` is called when it takes packets again.
+  void bound_sending(uint64_t ahead_ns, std::function<void()> on_room) {
+    send_ahead_ns_ = ahead_ns;
+    on_room_ = std::move(on_room);
+  }
   // `watch` sees each packet when it is sent.
   void set_watch(std::function<void(const nic::TxPacket&)> watch) { watch_ = std::move(watch); }
   // `watch` sees each burst that the port is offered, and how many of its packets the port takes.
@@ -175,6 +184,8 @@ class SimPort {
   ReceiveRing* ring_;
   uint32_t burst_packets_;
   uint32_t send_packets_;
+  uint64_t send_ahead_ns_ = UINT64_MAX;
+  std::function<void()> on_room_;
   nic::PortCounters counters_;  // stays 0, because nothing is refused here
   std::vector<Packet> held_;
   std::function<void(const nic::TxPacket&)> watch_;

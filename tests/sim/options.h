@@ -167,8 +167,10 @@ struct Options {
   uint32_t send_packets = limits::kBurstPackets;         // the most that a port takes at once
   uint64_t latency_ns = 20'000;
   uint64_t jitter_ns = 0;
-  uint64_t link_bytes_per_us = 0;  // rate of each host in each direction; 0: unlimited
-  uint32_t box_links = 1;          // factor by which a box's links are faster
+  uint64_t link_bytes_per_us = 0;       // rate of each host in each direction; 0: unlimited
+  uint32_t box_links = 1;               // factor by which a box's links are faster
+  uint32_t send_divisor = 1;            // factor by which a box sends more slowly than it receives
+  uint64_t send_ahead_ns = UINT64_MAX;  // ports take packets that their link sends by then
   uint64_t rto_floor_ns = 2'000'000;
   uint64_t dead_after_ns = 10'000'000'000;  // silence after which a box or worker counts as dead
   bool same_sessions = false;  // a box that restarts draws the same session numbers as before

@@ -102,15 +102,58 @@ void draw_room(uint64_t seed, Options& options) {
   options.job_slots = draw.between(1, static_cast<uint32_t>(options.jobs.size()));
 }
 
+namespace {
+
+bool is_relaxed_anywhere(const Options& options, uint32_t number) {
+  return std::any_of(options.jobs.begin(), options.jobs.end(), [&](const JobOptions& job) {
+    return job.number == number && job.is_relaxed();
+  });
+}
+
+// Gives the rack links that are slow for results, one pipeline a box, and jobs whose results leave
+// in an order that can be checked (egress_check.h).
+void make_queues(Draw& draw, Options& options) {
+  options.pipelines = 1;
+  options.link_bytes_per_us = draw.scaled(16, 128);
+  options.send_divisor = draw.between(2, 12);
+  options.send_ahead_ns = draw.scaled(1'000, 64'000);
+  if (draw.chance(0.6)) {  // so that results are sent again, too
+    options.faults.drop = std::max(options.faults.drop, 0.05);
+    options.faults_end_ns = std::max(options.faults_end_ns, 100 * kNanosPerMilli);
+  }
+  for (JobOptions& job : options.jobs) {
+    if (job.is_collective || job.is_elastic() || is_relaxed_anywhere(options, job.number)) continue;
+    job.delivery = wire::Delivery::kBroadcast;
+    if (job.priority_policy == wire::PriorityPolicy::kForwardOrder) job.priority_policy = {};
+    if (job.on_worker_lost == control::LostPolicy::kPartial) job.on_worker_lost = {};  // wait
+  }
+}
+
+// A port holds a burst, so only chunks of many fragments leave anything waiting.
+void enlarge_chunks(Draw& draw, JobOptions& job) {
+  job.path_mtu = 640;
+  job.chunk_bytes = 64 * draw.between(200, 512);
+  job.rounds = std::min(job.rounds, 5u);
+  job.tensors.clear();
+  draw_tensors(draw, 3, job);
+}
+
+}  // namespace
+
 void draw_parts(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x9b05688c2b3e6c1full);
   if (!options.has_cluster) return;
+  Draw queues(seed ^ 0x1f5c3a8be0d92647ull);
+  const bool has_queues = !options.is_tight && options.faults_end_ns > 0 && queues.chance(0.4);
   // Results of several parts wait at a port that takes little at a time.
   if (draw.chance(0.3)) options.send_packets = draw.between(1, 3);
   const size_t jobs = options.jobs.size();
   for (size_t index = 0; index < jobs; ++index) {
-    if (!draw.chance(0.5)) continue;
+    if (!draw.chance(0.5) && !has_queues) continue;
     options.jobs[index].parts = draw.between(2, 3);
+    if (has_queues) options.jobs[index].parts = options.boxes + 1;
+    const bool is_enlarged = has_queues && !options.jobs[index].is_collective;
+    if (is_enlarged) enlarge_chunks(queues, options.jobs[index]);
     const bool has_large_chunks = options.jobs[index].chunk_bytes > 64 * 96;
     for (uint32_t part = 1; part < options.jobs[index].parts; ++part) {
       JobOptions job = options.jobs[index];
@@ -120,11 +163,12 @@ void draw_parts(uint64_t seed, Options& options) {
         draw_calls(draw, job);
       } else {
         job.tensors.clear();
-        draw_tensors(draw, has_large_chunks ? 1 : 4, job);
+        draw_tensors(draw, is_enlarged ? 3 : has_large_chunks ? 1 : 4, job);
       }
       options.jobs.push_back(std::move(job));
     }
   }
+  if (has_queues) make_queues(queues, options);
 }
 
 }  // namespace pbox::sim

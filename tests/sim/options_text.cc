@@ -117,6 +117,10 @@ std::string to_string(const Options& options) {
   }
   if (options.has_cluster) line.add(" CLUSTER");
   if (options.has_control_network) line.add(" control-network");
+  if (options.link_bytes_per_us > 0) {
+    line.add(" link=%lluMB/s/%u/%.3fms", static_cast<unsigned long long>(options.link_bytes_per_us),
+             options.send_divisor, ms(options.send_ahead_ns));
+  }
   if (options.is_tight) {
     line.add(" room=%llu/%llu/%u", static_cast<unsigned long long>(options.memory_bytes),
              static_cast<unsigned long long>(options.arena_bytes), options.job_slots);
