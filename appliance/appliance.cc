@@ -433,9 +433,12 @@ admin::HistoryView Appliance::history() const {
   return history_.view(monotonic_ns());
 }
 Status Appliance::set_priorities(const std::string& job, wire::PriorityPolicy policy) {
-  const Status set = registry_->set_priorities(job, policy);
+  const Status set = registry_->requests().set_priorities(job, policy);
   control_->flush();
   return set;
+}
+Status Appliance::set_sync(const std::string& job, const control::SyncChange& change) {
+  return registry_->requests().set_sync(job, change);
 }
 Status Appliance::begin_trace(const std::string& job, double seconds) {
   return registry_->begin_trace(job, static_cast<uint64_t>(seconds * 1e9), monotonic_ns());

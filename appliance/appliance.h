@@ -55,6 +55,7 @@ class Appliance : public admin::AdminSource {
   admin::ClusterView cluster() const override;
   cluster::BalancingView balancing() const override;
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override;
+  Status set_sync(const std::string& job, const control::SyncChange& change) override;
   Status begin_trace(const std::string& job, double seconds) override;
   Result<control::TraceView> trace(const std::string& job) override;
   Status set_duty(const std::string& box, cluster::Duty duty) override;

@@ -9,6 +9,7 @@
 
 #include "nic/endpoint.h"
 #include "nic/seal/session_seal.h"
+#include "nic/wire/sync.h"
 #include "pipeline/step_gate.h"
 
 namespace pbox::pipeline {
@@ -47,6 +48,10 @@ enum class CommandKind : uint8_t {
   kReportRounds,
   // shard, verdict: the rounds that its StepGate holds are stepped by it. The shard has a gate.
   kGiveVerdict,
+  // shard, rules: one per chunk of the shard, each for the reads asked for from now on. Reads that
+  // are parked are judged anew. The shard is relaxed, and each rule may follow that of its chunk
+  // (sync::may_follow).
+  kSetSync,
 };
 
 struct Command {
@@ -64,6 +69,7 @@ struct Command {
   StateCut* cut = nullptr;
   std::span<uint32_t> rounds = {};
   std::span<const int32_t> priorities = {};
+  std::span<const wire::SyncSpec> rules = {};
   StepVerdict verdict = {};
   uint32_t chunks_done = 0;  // progress of Engine::step; 0 at first
   uint64_t ticket = 0;       // ascending from 1; tickets are completed in order

@@ -25,7 +25,7 @@ const EgressPlace* next_place(const JobShard& shard) {
   const EgressQueue::Cursor& cursor = shard.egress.cursor;
   const EgressPlace* next = cursor.count > 0 ? &cursor.group[0].place : nullptr;
   next = earlier(next, place_of(shard.egress.top()));
-  if (shard.sync.model == wire::SyncModel::kBsp) {
+  if (!shard.is_relaxed()) {
     return earlier(next, place_of(shard.egress.top_answer()));
   }
   return shard.reply_cursor.ranks.empty() ? next : earlier(next, &shard.reply_place);
@@ -138,7 +138,7 @@ void Egress::fill_job(const EgressJob& job, EgressRoom& room) {
   while (!room.is_used_up()) {
     JobShard* shard = first_shard(job, next_place);
     if (shard == nullptr) return;
-    if (shard->sync.model != wire::SyncModel::kBsp) {
+    if (shard->is_relaxed()) {
       fill_due_replies(*shard, room);
     } else if (shard->egress.cursor.count > 0 || shard->egress.top() != nullptr) {
       fill_fan_out(*shard, room);
@@ -194,7 +194,7 @@ void Egress::resend(JobShard& shard, Answer& asked, EgressRoom& room) {
   if (asked.mask != 0) shard.egress.give_back_resend(asked);
 }
 
-// Jobs whose model is not BSP: makes the packets for one rank. Replies carry the chunk as it is
+// Relaxed shards: makes the packets for one rank. Replies carry the chunk as it is
 // when they leave.
 void Egress::fill_due_replies(JobShard& shard, EgressRoom& room) {
   sync::ReplyCursor& at = shard.reply_cursor;
@@ -277,7 +277,7 @@ void Egress::refresh_unsent() {
     const bool is_result = packet.header.type() == wire::PacketType::kResult;
     if (!is_result || entry.shard == nullptr) continue;
     if ((entry.spi | wire::kSpiToWorker) != packet.header.spi) continue;  // a former session's
-    if (entry.shard->sync.model == wire::SyncModel::kBsp) continue;
+    if (!entry.shard->is_relaxed()) continue;
     PBOX_DCHECK(entry.shard->find(packet.header.chunk) != nullptr);
     Chunk& chunk = *entry.shard->find(packet.header.chunk);
     const ResultMaker maker(*entry.shard, *entry.session, chunk, chunk.open_round() - 1,

@@ -81,6 +81,9 @@ bool Engine::begin(Command& command) {
       PBOX_CHECK(shard.gate != nullptr);
       shard.gate->give(command.verdict);
       return false;
+    case CommandKind::kSetSync:
+      PBOX_CHECK(shard.is_relaxed() && command.rules.size() == shard.chunks().size());
+      return true;
   }
   return false;
 }
@@ -95,6 +98,7 @@ bool Engine::walk(Command& command) {
     Chunk& chunk = shard.chunks()[at];
     switch (command.kind) {
       case CommandKind::kSetPriorities: chunk.priority = command.priorities[at]; break;
+      case CommandKind::kSetSync: work += change_rule(shard, chunk, command.rules[at]); break;
       case CommandKind::kReportRounds: command.rounds[at] = chunk.next_round(command.rank); break;
       default: work += change_membership(shard, chunk, command) / kElementsPerChunk;
     }
@@ -132,7 +136,7 @@ void Engine::connect(JobShard& shard, Session& session) {
 bool Engine::admit(JobShard& shard, const Command& command) {
   PBOX_CHECK(command.rank < shard.worker_count());
   Session& session = shard.sessions()[command.rank];
-  PBOX_CHECK(shard.sync.model == wire::SyncModel::kBsp || session.present);
+  PBOX_CHECK(!shard.is_relaxed() || session.present);
   if (session.present) context_.sessions.at(session.spi) = {};
   session.spi = command.spi;
   session.credit_bytes = command.credit_bytes;
@@ -164,7 +168,7 @@ bool Engine::exclude(JobShard& shard, const Command& command) {
   shard.generation = command.generation;
   shard.accepted_generation = JobShard::kNoGeneration;
   // Packets made for the rank but not sent can no longer be refreshed. Drop all, as remove() does.
-  if (shard.sync.model != wire::SyncModel::kBsp) egress_.drop_unsent();
+  if (shard.is_relaxed()) egress_.drop_unsent();
   return true;
 }
 
@@ -175,7 +179,7 @@ size_t Engine::change_membership(JobShard& shard, Chunk& chunk, const Command& c
   shard.recount(chunk, session);
   if (!session.present) {
     PBOX_CHECK(chunk.copy_rank != command.rank);
-    if (shard.sync.model != wire::SyncModel::kBsp) drop_rank(shard, chunk, command.rank);
+    if (chunk.sync != nullptr) drop_rank(shard, chunk, command.rank);
   }
   return finish_if_complete(shard, chunk);
 }

@@ -10,7 +10,7 @@
 //   engine_finish.cc   the end of a round that all ranks have pushed (round_result.h makes its
 //                      result)
 //   engine_pull.cc     answers to PULL
-//   engine_sync.cc     consistency models other than BSP
+//   engine_sync.cc     jobs with consistency models other than BSP
 //   engine.cc          commands of the control thread, and the tick
 //
 // Parts with a state of their own: Egress, the packets that leave, ShapedPushes and TablePushes,
@@ -149,7 +149,7 @@ class Engine {
   bool request_resend(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                       uint64_t now_ns);
 
-  // engine_sync.cc: jobs whose consistency model is not BSP.
+  // engine_sync.cc: relaxed shards.
   // Returns false if the push belongs to a round that all ranks share: on_push then takes it.
   bool on_sync_push(JobShard& shard, Session& session, const wire::Parsed& parsed);
   void on_sync_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
@@ -162,11 +162,10 @@ class Engine {
   void complete_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& header);
   void close_round(JobShard& shard, Chunk& chunk);
   void on_advance(JobShard& shard, Chunk& chunk);
+  size_t change_rule(JobShard& shard, Chunk& chunk, const wire::SyncSpec& rule);
   void drop_rank(JobShard& shard, Chunk& chunk, uint32_t rank);
   bool answer_with_data(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& asked,
                         uint64_t held_mask, uint64_t now_ns);
-  // True if the rank must wait for the data it asks for; its read is parked then.
-  bool park_cached_read(JobShard& shard, const Session& session, Chunk& chunk);
   // STATUS for a rank of a job whose pushes are applied on arrival.
   void send_progress(const JobShard& shard, Session& session, const Chunk& chunk,
                      const wire::Header& asked);

@@ -24,7 +24,7 @@ void Engine::on_pull(JobShard& shard, Session& session, const nic::RxPacket& pac
   if (!session.is_at(packet.from) && !check_address(shard, session, packet, parsed)) [[unlikely]] {
     return;
   }
-  if (shard.sync.model != wire::SyncModel::kBsp) {
+  if (shard.is_relaxed()) {
     on_sync_pull(shard, session, parsed, now_ns);
     return;
   }

@@ -133,7 +133,7 @@ void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   switch (parsed.header.type()) {
     case wire::PacketType::kPush:
     case wire::PacketType::kState:
-      if (entry->shard->sync.model != wire::SyncModel::kBsp) [[unlikely]] {
+      if (entry->shard->is_relaxed()) [[unlikely]] {
         const wire::Parsed copy = parsed;
         if (on_sync_push(*entry->shard, *entry->session, copy)) return;
       }

@@ -1,8 +1,9 @@
-// Jobs whose consistency model is not BSP. With ASP, SSP, ESSP, PSSP and DPSSP, pushes are applied
-// on arrival and rounds are the ranks' own iterations. A push steps the weights at once, fragment
-// by fragment, and also asks for the rank's next read (FluentPS, CLUSTER 2019: push and pull
-// overlap shard by shard). The chunk's own progress decides whether that read is answered or
-// parked. Model `drop` is the slot machine with rounds that close early.
+// Relaxed shards: jobs in which some tensor's consistency model is not BSP. With ASP, SSP, ESSP,
+// PSSP and DPSSP, pushes are applied on arrival and rounds are the ranks' own iterations. A push
+// steps the weights at once, fragment by fragment, and also asks for the rank's next read
+// (FluentPS, CLUSTER 2019: push and pull overlap shard by shard). The chunk's own progress decides
+// whether that read is answered or parked. Model `drop` is the slot machine with rounds that close
+// early, and BSP the same with rounds that no present rank is missing from.
 //
 // A reply carries the weights as they are when it leaves, never a copy from earlier. Each packet
 // names the rank's own round up to which it may read. So no late or duplicated packet can release a
@@ -16,6 +17,32 @@
 #include "pipeline/value_guard.h"
 
 namespace pbox::pipeline {
+
+namespace {
+
+// Answers every parked read of the chunk that need not wait any more.
+template <typename Waits>
+void release_parked(JobShard& shard, Chunk& chunk, uint64_t now_ns, const Waits& waits) {
+  const sync::Progress& progress = chunk.sync->progress;
+  PBOX_DCHECK(chunk.has_own_rounds());
+  for (uint32_t rank = progress.parked().next(0); rank != sync::RankSet::kNone;
+       rank = progress.parked().next(rank + 1)) {
+    if (waits(rank)) continue;
+    shard.unpark(chunk, rank, now_ns);
+    shard.queue_reply(chunk, rank);
+  }
+}
+
+// True if the rank must wait for the data it asks for; its read is parked then.
+bool park_cached_read(JobShard& shard, Chunk& chunk, uint32_t rank, uint64_t now_ns) {
+  PBOX_DCHECK(!chunk.sync->progress.is_parked(rank));
+  shard.pulls.add(1);
+  if (!sync::blocks(chunk.sync->spec, shard.reader(chunk, rank))) return false;
+  shard.park(chunk, rank, now_ns);
+  return true;
+}
+
+}  // namespace
 
 bool Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
@@ -89,6 +116,13 @@ void Engine::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::
   const auto take = gradient_kernel(kernels_, shard.guard, chunk.dtype, true);
   if (!take(shard.gradient, parsed.payload, elements, shard.value_limit)) [[unlikely]]
     note_unsound(shard, session, chunk, header.round, context_.now_ns);
+  if (chunk.sync->spec.by_gradient) {
+    PBOX_DCHECK(chunk.sync->sizes != nullptr && session.rank < shard.worker_count());
+    sync::PushSize& size = chunk.sync->sizes[session.rank];
+    size.gradient_squares += static_cast<float>(kernels_.sum_squares(shard.gradient, elements));
+    size.weight_squares +=
+        static_cast<float>(kernels_.sum_squares(chunk.weights + offset, elements));
+  }
   ++chunk.sync->updates[header.fragment];
   step_on_arrival(shard, chunk, header.fragment, offset, elements);
 }
@@ -108,13 +142,15 @@ void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
     session.last_arrivals.add(1);
     on_advance(shard, chunk);
   }
-  if (sync::reads_cached(shard.sync)) {
+  if (sync::reads_cached(chunk.sync->spec)) {
     send_progress(shard, session, chunk, header);
     return;
   }
   shard.pulls.add(1);
-  if (sync::blocks(shard.sync,
-                   {shard.draw_seed, rank, round, progress.slowest(), progress.fastest()})) {
+  PBOX_DCHECK(round <= progress.fastest() && !progress.is_parked(rank));
+  shard.lead_sum.add(progress.slowest() <= round ? round - progress.slowest() : 0);
+  if (chunk.sync->spec.by_gradient) chunk.sync->significance.complete(chunk.sync->sizes[rank]);
+  if (sync::blocks(chunk.sync->spec, shard.reader(chunk, rank))) {
     shard.park(chunk, rank, context_.now_ns);
   } else {
     shard.queue_reply(chunk, rank);
@@ -123,7 +159,7 @@ void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
 
 // The last missing rank has pushed, so the minimum clock advances.
 void Engine::on_advance(JobShard& shard, Chunk& chunk) {
-  sync::Progress& progress = chunk.sync->progress;
+  const sync::Progress& progress = chunk.sync->progress;
   PBOX_DCHECK(progress.slowest() >= chunk.rounds_finished);
   const uint64_t advance = progress.slowest() - chunk.rounds_finished;
   context_.counters.add(Counter::kRoundsFinished, advance);
@@ -131,16 +167,26 @@ void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   chunk.rounds_finished = progress.slowest();
   chunk.fanned_out_rounds = chunk.open_round();
   egress_.note_results_changed();
-  for (uint32_t rank = progress.parked().next(0); rank != sync::RankSet::kNone;
-       rank = progress.parked().next(rank + 1)) {
-    if (!sync::releases(shard.sync, progress.next(rank) - 1, progress.slowest())) continue;
-    shard.unpark(chunk, rank, context_.now_ns);
-    shard.queue_reply(chunk, rank);
-  }
-  if (!sync::sends_unasked(shard.sync)) return;
+  release_parked(shard, chunk, context_.now_ns, [&](uint32_t rank) {
+    return !sync::releases(chunk.sync->spec, progress.next(rank) - 1, progress.slowest());
+  });
+  if (!sync::sends_unasked(chunk.sync->spec)) return;
   for (const Session& session : shard.sessions()) {
     if (session.present) shard.queue_reply(chunk, session.rank);
   }
+}
+
+// From now on the chunk has this rule. Reads that were answered stay answered. A parked read is
+// judged as if it were asked for now. Returns the number of elements that it has worked on.
+size_t Engine::change_rule(JobShard& shard, Chunk& chunk, const wire::SyncSpec& rule) {
+  PBOX_DCHECK(chunk.sync != nullptr && sync::may_follow(chunk.sync->spec, rule));
+  chunk.sync->spec = rule;
+  if (!chunk.applies_on_arrival()) return finish_if_complete(shard, chunk);
+  if (chunk.rounds_finished == 0) return 0;
+  egress_.note_results_changed();  // the label of a rank that goes on was one round behind
+  release_parked(shard, chunk, context_.now_ns,
+                 [&](uint32_t rank) { return sync::blocks(rule, shard.reader(chunk, rank)); });
+  return 0;
 }
 
 // A shared round has its result, which no rank has been sent yet. A rank that has pushed any part
@@ -220,7 +266,9 @@ bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
   if (chunk.rounds_finished == 0) return false;
   if (chunk.applies_on_arrival()) {
     if (mask == 0 || !chunk.sync->awaits(rank, asked.round)) return false;
-    if (sync::reads_cached(shard.sync) && park_cached_read(shard, session, chunk)) return false;
+    if (sync::reads_cached(chunk.sync->spec) &&
+        park_cached_read(shard, chunk, rank, context_.now_ns))
+      return false;
   } else {
     if (asked.round == chunk.open_round()) return false;
     // The fragments that the rank holds may belong to an older round than the newest.
@@ -239,17 +287,6 @@ bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
   }
   if (is_whole) shard.queue_reply(chunk, rank);
   session.charge_resend(mask, shard.fragment_bytes);
-  return true;
-}
-
-bool Engine::park_cached_read(JobShard& shard, const Session& session, Chunk& chunk) {
-  const sync::Progress& progress = chunk.sync->progress;
-  PBOX_DCHECK(!progress.is_parked(session.rank));
-  shard.pulls.add(1);
-  const sync::Reader reader{shard.draw_seed, session.rank, progress.next(session.rank) - 1,
-                            progress.slowest(), progress.fastest()};
-  if (!sync::blocks(shard.sync, reader)) return false;
-  shard.park(chunk, session.rank, context_.now_ns);
   return true;
 }
 
@@ -273,10 +310,10 @@ void Engine::send_progress(const JobShard& shard, Session& session, const Chunk&
     status.received_mask = chunk.claimed[session.rank];
   } else {
     status.received_mask = chunk.full_mask;
-    const bool may_wait = progress.is_parked(session.rank) || sync::reads_cached(shard.sync);
+    const bool may_wait = progress.is_parked(session.rank) || sync::reads_cached(chunk.sync->spec);
     if (may_wait && asked.round + 1 == static_cast<uint32_t>(next)) {
       const auto behind =
-          progress.behind(sync::awaited_clock(shard.sync, next - 1, progress.slowest()));
+          progress.behind(sync::awaited_clock(chunk.sync->spec, next - 1, progress.slowest()));
       status.missing_workers = static_cast<uint16_t>(behind.count);
       status.first_missing_rank = static_cast<uint16_t>(behind.slowest_rank);
     }

@@ -114,7 +114,7 @@ void FlightRecording::record_shard(const JobShard& shard) {
   record.partial = shard.partial ? 1 : 0;
   record.is_collective = shard.is_collective ? 1 : 0;
   record.delivery = static_cast<uint8_t>(shard.delivery);
-  record.sync_model = static_cast<uint8_t>(shard.sync.model);
+  record.sync_model = static_cast<uint8_t>(shard.relaxed_model);
   const size_t name_bytes = std::min<size_t>(shard.name.size(), limits::kJobNameBytesMax);
   record.name_bytes = static_cast<uint8_t>(name_bytes);
   record.part = shard.part;

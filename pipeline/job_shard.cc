@@ -23,22 +23,44 @@ size_t staggered(size_t bytes) {
   return cache_lines(bytes) + kCacheLineBytes;
 }
 
-bool applies_on_arrival(const ShardSpec& spec) {
-  return wire::applies_on_arrival(spec.sync.model);
+wire::SyncModel relaxed_model_of(const ShardSpec& spec) {
+  return spec.sync.model != wire::SyncModel::kBsp ? spec.sync.model : spec.relaxed_model;
+}
+
+bool is_relaxed(const ShardSpec& spec) {
+  return relaxed_model_of(spec) != wire::SyncModel::kBsp;
+}
+
+// True if some chunk's pushes may be applied on arrival.
+bool may_apply_on_arrival(const ShardSpec& spec) {
+  return is_relaxed(spec) && spec.sync.model != wire::SyncModel::kDrop;
+}
+
+wire::SyncSpec sync_of(const ShardSpec& spec, const ChunkSpec& chunk) {
+  return chunk.sync.value_or(spec.sync);
+}
+
+bool applies_on_arrival(const ShardSpec& spec, const ChunkSpec& chunk) {
+  return wire::applies_on_arrival(sync_of(spec, chunk).model);
 }
 
 // True if the contributors may differ by fragment. Pushes that are applied on arrival have none to
 // count.
-bool counts_contributors(const ShardSpec& spec) {
-  return spec.sync.model == wire::SyncModel::kDrop || (spec.partial && !applies_on_arrival(spec));
+bool counts_contributors(const ShardSpec& spec, const ChunkSpec& chunk) {
+  if (sync_of(spec, chunk).model == wire::SyncModel::kDrop) return true;
+  return spec.partial && !applies_on_arrival(spec, chunk);
 }
 
-size_t contributors_bytes(bool partial) {
-  return partial ? cache_lines(limits::kFragmentCountMax * sizeof(uint16_t)) : 0;
+size_t contributors_bytes() {
+  return cache_lines(limits::kFragmentCountMax * sizeof(uint16_t));
 }
 
 size_t updates_bytes() {
   return cache_lines(limits::kFragmentCountMax * sizeof(uint64_t));
+}
+
+size_t sizes_bytes(size_t workers) {
+  return cache_lines(workers * sizeof(sync::PushSize));
 }
 
 // The size for the largest fragment of the narrowest elements: when a job's memory is checked, its
@@ -48,12 +70,13 @@ size_t gradient_bytes() {
                    sizeof(float));
 }
 
-size_t sync_footprint(const ShardSpec& spec) {
-  if (spec.sync.model == wire::SyncModel::kBsp) return 0;
+size_t sync_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
+  if (!is_relaxed(spec)) return 0;
   const size_t workers = spec.sessions.size();
   return cache_lines(sizeof(sync::ChunkSync)) +
-         (applies_on_arrival(spec) ? cache_lines(workers * sizeof(uint64_t)) + updates_bytes()
-                                   : cache_lines(workers * sizeof(sync::Pushed)));
+         (applies_on_arrival(spec, chunk)
+              ? cache_lines(workers * sizeof(uint64_t)) + updates_bytes() + sizes_bytes(workers)
+              : cache_lines(workers * sizeof(sync::Pushed)));
 }
 
 // Enough wherever in a row the chunk begins.
@@ -74,7 +97,7 @@ size_t readers_bytes(size_t ranks) {
 size_t table_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   if (chunk.row_bytes == 0) return 0;
   const size_t bytes = cache_lines(sizeof(TableRows)) + limits::kSlotRing * touched_bytes(chunk);
-  if (!applies_on_arrival(spec)) return bytes;
+  if (!applies_on_arrival(spec, chunk)) return bytes;
   return bytes + changed_bytes(chunk) + readers_bytes(spec.sessions.size());
 }
 
@@ -113,10 +136,11 @@ size_t blocks_bytes(const ChunkSpec& chunk) {
 // The bytes that JobShard::lay_out_chunk takes.
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t floats = staggered(sum_bytes(spec, chunk));
-  const size_t masks = cache_lines(spec.sessions.size() * sizeof(uint64_t)) + shaped_bytes(spec) +
-                       limits::kSlotRing * contributors_bytes(counts_contributors(spec)) +
-                       sync_footprint(spec) + cache_lines(pulled_bytes(spec)) +
-                       cache_lines(pushed_bytes(spec, chunk)) + table_footprint(spec, chunk);
+  const size_t masks =
+      cache_lines(spec.sessions.size() * sizeof(uint64_t)) + shaped_bytes(spec) +
+      sync_footprint(spec, chunk) + cache_lines(pulled_bytes(spec)) +
+      cache_lines(pushed_bytes(spec, chunk)) + table_footprint(spec, chunk) +
+      (counts_contributors(spec, chunk) ? limits::kSlotRing * contributors_bytes() : 0);
   if (spec.relayed) {
     const size_t results = spec.mode == Mode::kOptimize ? limits::kSlotRing : 1;
     return masks + (1 + results) * floats + own_result_bytes(chunk);
@@ -127,7 +151,7 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const bool narrow = chunk.dtype != wire::Dtype::kF32;
   const size_t result = narrow ? cache_lines(size_t{chunk.elements} * 2) : 0;
   const size_t state_bytes = state * size_t{chunk.elements} * sizeof(float);
-  const size_t sum = applies_on_arrival(spec) ? 0 : floats;
+  const size_t sum = applies_on_arrival(spec, chunk) ? 0 : floats;
   if (spec.replicated) {
     const StateLayout block = StateLayout::block(spec.optimizer.kind, chunk.elements);
     return masks + staggered(block.floats * sizeof(float)) + sum + result;
@@ -136,7 +160,7 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
 }
 
 size_t common_footprint(const ShardSpec& spec) {
-  return applies_on_arrival(spec) ? gradient_bytes() : 0;
+  return may_apply_on_arrival(spec) ? gradient_bytes() : 0;
 }
 
 size_t shard_footprint(const ShardSpec& spec) {
@@ -179,8 +203,8 @@ void JobShard::lay_out(const ShardSpec& spec) {
   is_collective = spec.is_collective;
   reduction = spec.reduction;
   workers = spec.workers != 0 ? spec.workers : static_cast<uint32_t>(spec.sessions.size());
-  partial = counts_contributors(spec);
-  sync = spec.sync;
+  partial = spec.partial || spec.sync.model == wire::SyncModel::kDrop;
+  relaxed_model = relaxed_model_of(spec);
   draw_seed = sync::seed_of(spec.name);
   rounding_seed = quantize::hash_of(spec.name);
   delivery = spec.delivery;
@@ -189,14 +213,14 @@ void JobShard::lay_out(const ShardSpec& spec) {
   value_limit = guard.limit();
   report_fd_ = spec.report_fd;
   optimizer = spec.optimizer;
-  PBOX_CHECK(sync.model == wire::SyncModel::kBsp || mode == Mode::kOptimize);
+  PBOX_CHECK(!is_relaxed() || mode == Mode::kOptimize);
   PBOX_CHECK(!is_collective || mode == Mode::kAggregate);
   PBOX_CHECK(!is_collective || (!partial && !spec.relayed));
   const bool rejects = guard.policy == wire::Guard::kReject;
-  PBOX_CHECK(!rejects || sync.model == wire::SyncModel::kBsp);
+  PBOX_CHECK(!rejects || !is_relaxed());
   PBOX_CHECK(!rejects || spec.gated || mode == Mode::kAggregate);
-  PBOX_CHECK(!spec.gated || (sync.model == wire::SyncModel::kBsp && mode == Mode::kOptimize));
-  if (applies_on_arrival(spec)) {
+  PBOX_CHECK(!spec.gated || (!is_relaxed() && mode == Mode::kOptimize));
+  if (may_apply_on_arrival(spec)) {
     gradient = reinterpret_cast<float*>(arena_.take(gradient_bytes()));
   }
 
@@ -252,14 +276,15 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   chunk.fanned_out_rounds = spec.first_round;
   PBOX_CHECK(mode == Mode::kAggregate || spec.first_round == 0 || spec.copy_rank != kNoRank);
   if (spec.copy_rank != kNoRank) expect_copy(chunk, spec.copy_rank);
-  if (partial) {
+  if (counts_contributors(job, spec)) {
     for (uint16_t*& counts : chunk.contributors) {
-      counts = reinterpret_cast<uint16_t*>(arena_.take(contributors_bytes(true)));
+      counts = reinterpret_cast<uint16_t*>(arena_.take(contributors_bytes()));
     }
   }
 
-  if (spec.row_bytes > 0) lay_out_table(spec, chunk);
-  if (sync.model != wire::SyncModel::kBsp) lay_out_sync(chunk);
+  const wire::SyncSpec sync = sync_of(job, spec);
+  if (spec.row_bytes > 0) lay_out_table(spec, sync, chunk);
+  if (is_relaxed()) lay_out_sync(sync, chunk);
   if (is_collective) chunk.shaped = new (arena_.take(shaped_bytes(job))) ShapedRound[2];
 
   if (wire::is_in_blocks(spec.dtype)) return lay_out_blocks(job, spec, chunk);
@@ -304,7 +329,7 @@ void JobShard::lay_out_blocks(const ShardSpec& job, const ChunkSpec& spec, Chunk
 // One sum serves both slots: the upper box's result of a round comes once all ranks have consumed
 // the result before, and the next round's sum begins after that. So does one narrow result.
 void JobShard::lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk) {
-  PBOX_CHECK(!partial && sync.model == wire::SyncModel::kBsp && !job.gated);
+  PBOX_CHECK(!partial && !is_relaxed() && !job.gated);
   const auto take_floats = [&] {
     return reinterpret_cast<float*>(arena_.take(staggered(sum_bytes(job, spec))));
   };
@@ -321,7 +346,7 @@ void JobShard::lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chun
   }
 }
 
-void JobShard::lay_out_table(const ChunkSpec& spec, Chunk& chunk) {
+void JobShard::lay_out_table(const ChunkSpec& spec, const wire::SyncSpec& sync, Chunk& chunk) {
   PBOX_CHECK(mode == Mode::kOptimize && numerics == wire::Numerics::kFast);
   chunk.table = new (arena_.take(cache_lines(sizeof(TableRows)))) TableRows;
   chunk.table->layout = {.row_bytes = spec.row_bytes,
@@ -339,13 +364,16 @@ void JobShard::lay_out_table(const ChunkSpec& spec, Chunk& chunk) {
       new (arena_.take(readers_bytes(sessions_.size()))) TableRows::Reader[sessions_.size()];
 }
 
-void JobShard::lay_out_sync(Chunk& chunk) {
-  PBOX_DCHECK(sync.model != wire::SyncModel::kBsp && chunk.sync == nullptr);
+void JobShard::lay_out_sync(const wire::SyncSpec& spec, Chunk& chunk) {
+  PBOX_CHECK(spec.model != wire::SyncModel::kAdaptive);
+  PBOX_DCHECK(is_relaxed() && chunk.sync == nullptr);
   chunk.sync = new (arena_.take(cache_lines(sizeof(sync::ChunkSync)))) sync::ChunkSync;
+  chunk.sync->spec = spec;
   const size_t workers = sessions_.size();
-  if (wire::applies_on_arrival(sync.model)) {
+  if (wire::applies_on_arrival(spec.model)) {
     chunk.sync->next = reinterpret_cast<uint64_t*>(arena_.take(workers * sizeof(uint64_t)));
     chunk.sync->updates = reinterpret_cast<uint64_t*>(arena_.take(updates_bytes()));
+    chunk.sync->sizes = new (arena_.take(sizes_bytes(workers))) sync::PushSize[workers];
   } else {
     chunk.sync->pushed =
         reinterpret_cast<sync::Pushed*>(arena_.take(workers * sizeof(sync::Pushed)));
@@ -448,38 +476,6 @@ bool Session::has_resend_budget(uint64_t now_ns) {
 void Session::charge_resend(uint64_t mask, uint32_t fragment_bytes) {
   PBOX_DCHECK(resend_budget_bytes > 0);
   resend_budget_bytes -= int64_t{__builtin_popcountll(mask)} * fragment_bytes;
-}
-
-// Brings the parked time up to date: parked reads times nanoseconds, since the last change.
-void JobShard::count_parked(uint64_t now_ns) {
-  if (now_ns > parked_changed_ns) parked_ns.add(parked_count * (now_ns - parked_changed_ns));
-  parked_changed_ns = now_ns;
-}
-
-void JobShard::park(Chunk& chunk, uint32_t rank, uint64_t now_ns) {
-  PBOX_DCHECK(chunk.has_own_rounds() && !chunk.sync->progress.is_parked(rank));
-  PBOX_DCHECK(parked_count < worker_count() * chunk_count());
-  count_parked(now_ns);
-  ++parked_count;
-  pulls_delayed.add(1);
-  chunk.sync->progress.park(rank);
-}
-
-void JobShard::unpark(Chunk& chunk, uint32_t rank, uint64_t now_ns) {
-  PBOX_DCHECK(parked_count > 0 && chunk.sync->progress.is_parked(rank));
-  count_parked(now_ns);
-  --parked_count;
-  chunk.sync->progress.unpark(rank);
-}
-
-void JobShard::queue_reply(Chunk& chunk, uint32_t rank) {
-  PBOX_DCHECK(rank < worker_count());
-  chunk.sync->replies_due.add(rank);
-  if (reply_cursor.chunk == &chunk) reply_cursor.ranks.remove(rank);
-  if (chunk.sync->queued) return;
-  PBOX_DCHECK(chunk.fragment_count > 0);
-  chunk.sync->queued = true;
-  egress.push(&chunk, chunk.open_round(), chunk.priority);
 }
 
 }  // namespace pbox::pipeline

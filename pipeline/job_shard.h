@@ -13,7 +13,8 @@
 //
 // Where pushes are applied on arrival (nic/wire/sync.h) this holds only for round 0, the initial
 // weights; engine_sync.cc has the later rounds. With model `drop` a round finishes with only some
-// of the workers, and only the newest result is ever sent.
+// of the workers, and only the newest result is ever sent. In a relaxed shard, BSP is `drop` with a
+// quorum of all present ranks.
 #pragma once
 
 #include <algorithm>
@@ -45,6 +46,7 @@
 #include "pipeline/state/uplink.h"
 #include "pipeline/step_gate.h"
 #include "pipeline/sync/chunk_sync.h"
+#include "pipeline/sync/rules.h"
 #include "pipeline/table_rows.h"
 
 namespace pbox::pipeline {
@@ -68,6 +70,9 @@ struct ChunkSpec {
   uint32_t first_round = 0;        // the round that is open at the start
   uint32_t copy_rank = kNoRank;    // see Chunk
   uint8_t uplink_lane = 0;         // relayed or replicated: the lane that sends it on
+  // The tensor's own consistency model; nothing: the shard's. Model `drop` is the shard's or
+  // none's.
+  std::optional<wire::SyncSpec> sync = {};  // not kAdaptive
 };
 
 struct SessionSpec {
@@ -92,7 +97,10 @@ struct ShardSpec {
   bool is_collective = false;
   Reduction reduction = Reduction::kSum;
   optimizer::OptimizerSpec optimizer;
-  wire::SyncSpec sync;   // models other than BSP need mode optimize
+  wire::SyncSpec sync;  // models other than BSP need mode optimize
+  // The model of some tensor of the job, on whatever pipeline or box, that is not BSP; BSP: there
+  // is none. Only needed where `sync` is BSP.
+  wire::SyncModel relaxed_model = wire::SyncModel::kBsp;
   bool partial = false;  // ranks may be excluded, so contributors are counted
   // Sums go to another box before results leave (Uplink), in mode optimize the initial weights too:
   // that box has the optimizer. Needs BSP and not `partial`.
@@ -186,7 +194,7 @@ struct alignas(kCacheLineBytes) Chunk {
   float lr_scale = 1, weight_decay = 0;
   // Weights and optimizer state are a snapshot's: round 0 gives these, whatever rank 0 pushes.
   bool is_restored = false;
-  sync::ChunkSync* sync = nullptr;  // null: BSP
+  sync::ChunkSync* sync = nullptr;  // null unless the shard is relaxed
   ShapedRound* shaped = nullptr;    // the slot's rounds, by round & 1; null in other jobs
 
   // True if pushes after the initial weights are applied on arrival.
@@ -321,6 +329,9 @@ class JobShard {
   bool keeps_pushes(const Chunk& chunk) const {
     return numerics == wire::Numerics::kOrdered && chunk.copy_rank == kNoRank;
   }
+  // Some tensor of the job has a model other than BSP: each chunk has its ChunkSync, and results
+  // leave as replies.
+  bool is_relaxed() const { return relaxed_model != wire::SyncModel::kBsp; }
   // True if rounds may wait for a relay or a verdict once all pushes are in.
   bool finishes_later() const { return has_uplinks() || gate != nullptr; }
   bool has_uplinks() const { return !uplinks.empty(); }
@@ -335,6 +346,8 @@ class JobShard {
   // Models that apply on arrival: the rank's read waits, or no longer does.
   void park(Chunk& chunk, uint32_t rank, uint64_t now_ns);
   void unpark(Chunk& chunk, uint32_t rank, uint64_t now_ns);
+  // The rank, which has pushed a round and no later one, as a reader of the chunk.
+  sync::Reader reader(const Chunk& chunk, uint32_t rank) const;
 
   std::vector<Chunk>& chunks() { return chunks_; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
@@ -367,8 +380,10 @@ class JobShard {
   // The number of ranks that must have pushed all of the chunk's open round for it to finish.
   uint32_t workers_needed(const Chunk& chunk) const {
     PBOX_DCHECK(present_count_ <= worker_count());
-    const bool may_drop = sync.model == wire::SyncModel::kDrop && chunk.rounds_finished > 0;
-    return may_drop && sync.quorum < present_count_ ? sync.quorum : present_count_;
+    if (chunk.sync == nullptr || chunk.rounds_finished == 0) return present_count_;
+    const wire::SyncSpec& spec = chunk.sync->spec;
+    const bool may_drop = spec.model == wire::SyncModel::kDrop;
+    return may_drop && spec.quorum < present_count_ ? spec.quorum : present_count_;
   }
   // The number of present ranks whose push of the chunk's open round is incomplete, and the lowest
   // of them; there must be one. The search goes on where it stopped, so that all searches of a
@@ -414,10 +429,10 @@ class JobShard {
   wire::Numerics numerics = wire::Numerics::kFast;
   bool partial = false;
   wire::GuardSpec guard;
-  float value_limit = FLT_MAX;  // guard.limit()
-  uint64_t rounding_seed = 0;   // used by chunks in blocks
-  uint64_t element_count = 0;   // elements of all chunks
-  wire::SyncSpec sync;
+  float value_limit = FLT_MAX;                            // guard.limit()
+  uint64_t rounding_seed = 0;                             // used by chunks in blocks
+  uint64_t element_count = 0;                             // elements of all chunks
+  wire::SyncModel relaxed_model = wire::SyncModel::kBsp;  // see ShardSpec
   uint64_t draw_seed = 0;  // for the models that wait by chance; the same in all parts of the job
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   optimizer::OptimizerSpec optimizer;
@@ -430,14 +445,16 @@ class JobShard {
   uint32_t parked_count = 0;       // parked reads of all chunks
   uint64_t parked_changed_ns = 0;  // when `parked_count` last changed
   SingleWriterCounter pulls, pulls_delayed, parked_ns, lead_rounds;
+  SingleWriterCounter lead_sum;  // the readers' rounds ahead of the slowest rank, over all pulls
   sync::ReplyCursor reply_cursor;
   EgressPlace reply_place;  // place of reply_cursor.chunk
 
-  RoundTrace* trace = nullptr;  // null: no trace is requested. BSP only
+  RoundTrace* trace = nullptr;  // null: no trace is requested. Not in a relaxed shard
   // By lane; empty: neither relayed nor replicated.
   std::vector<std::unique_ptr<Uplink>> uplinks;
   std::unique_ptr<StepGate> gate;  // null: rounds need no verdict
-  StateCut* cut = nullptr;         // null: no snapshot is in progress. BSP and mode optimize only
+  // Null: no snapshot is in progress. Mode optimize, not in a relaxed shard.
+  StateCut* cut = nullptr;
 
   uint32_t weight = 1;  // see egress_turns.h; the same in all shards of a tenant
 
@@ -449,9 +466,9 @@ class JobShard {
   void lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
   void lay_out_blocks(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
   void lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
-  void lay_out_sync(Chunk& chunk);
+  void lay_out_sync(const wire::SyncSpec& spec, Chunk& chunk);
   void open_uplinks(const ShardSpec& spec);
-  void lay_out_table(const ChunkSpec& spec, Chunk& chunk);
+  void lay_out_table(const ChunkSpec& spec, const wire::SyncSpec& sync, Chunk& chunk);
   void expect_copy(Chunk& chunk, uint32_t rank);
 
   NumaArena arena_;

@@ -34,7 +34,7 @@ class ResultMaker {
         contributors_(chunk.contributors[round & 1]) {
     PBOX_DCHECK(result_ != nullptr);
     PBOX_DCHECK(session.rank < shard.worker_count());
-    PBOX_DCHECK((shard.sync.model == wire::SyncModel::kBsp) == (chunk.sync == nullptr));
+    PBOX_DCHECK(shard.is_relaxed() == (chunk.sync != nullptr));
     wire::Header header;
     header.set_type(wire::PacketType::kResult);
     header.spi = session.spi | wire::kSpiToWorker;
@@ -49,17 +49,17 @@ class ResultMaker {
       header.dtype_scale = static_cast<uint16_t>(finished_shape(chunk).shape.dtype);
       header.timestamp_us = finished_shape(chunk).shape.digest;
     }
-    if (wire::applies_on_arrival(shard.sync.model)) {
+    if (chunk.applies_on_arrival()) {
       // A parked read is not answered, whatever leaves for its rank: the label then stays one round
       // behind. Where workers add their own updates to the data, the label is exact for each
       // fragment.
       const sync::Progress& progress = chunk.sync->progress;
-      const bool exact = sync::reads_cached(shard.sync);
+      const bool exact = sync::reads_cached(chunk.sync->spec);
       const bool is_parked = !exact && progress.is_parked(session.rank);
       header.timestamp_us =
           static_cast<uint32_t>(progress.next(session.rank) - (is_parked ? 1 : 0));
       applied_mask_ = exact ? chunk.claimed[session.rank] : 0;
-    } else if (shard.sync.model == wire::SyncModel::kDrop) {
+    } else if (chunk.sync != nullptr) {
       const sync::Pushed& pushed = chunk.sync->pushed[session.rank];
       header.timestamp_us = pushed.round;
       applied_mask_ = pushed.counted;

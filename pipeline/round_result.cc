@@ -30,10 +30,10 @@ void average_by_contributors(const JobShard& shard, Chunk& chunk) {
 // A round that ends without a rank may hold that rank's part of some fragments: each fragment is
 // divided by the number of ranks that are in it.
 bool count_contributors(JobShard& shard, Chunk& chunk) {
-  if (!shard.partial || chunk.copy_rank != kNoRank) return false;
   const uint32_t slot = chunk.open_round() & 1;
   uint16_t* counts = chunk.contributors[slot];
-  PBOX_DCHECK(counts != nullptr);
+  if (counts == nullptr || chunk.copy_rank != kNoRank) return false;
+  PBOX_DCHECK(shard.partial);
   for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
     counts[fragment] = 0;
     for (uint32_t rank = 0; rank < shard.worker_count(); ++rank) {
@@ -42,8 +42,8 @@ bool count_contributors(JobShard& shard, Chunk& chunk) {
     }
     PBOX_DCHECK(counts[fragment] > 0);
   }
-  const bool is_whole =
-      shard.present_count() == shard.worker_count() && shard.sync.model != wire::SyncModel::kDrop;
+  const bool drops = chunk.sync != nullptr && chunk.sync->spec.model == wire::SyncModel::kDrop;
+  const bool is_whole = shard.present_count() == shard.worker_count() && !drops;
   if (is_whole || shard.receives_weights(chunk) || shard.reduction == Reduction::kSum) return false;
   average_by_contributors(shard, chunk);
   return true;

@@ -71,7 +71,7 @@ ClientOptions with_incarnation(ClientOptions options) {
 }  // namespace
 
 Client::Client(ClientOptions options)
-    : options_(with_incarnation(std::move(options))), owner_pid_(getpid()) {}
+    : options_(with_incarnation(std::move(options))), sync_(options_.sync), owner_pid_(getpid()) {}
 
 bool Client::forked() const {
   return getpid() != owner_pid_;
@@ -256,7 +256,7 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
     case Laggard::Kind::kBox:
       text += "box " + laggard.box + " is late; its last packet came " +
               std::to_string(laggard.silent_ns / kNanosPerMilli) + " ms ago";
-      if (has_verdicts()) {
+      if (needs_verdicts(options_, optimizer_)) {
         text +=
             "; with max_grad_norm, skip_nonfinite or guard reject the results of a round leave "
             "once every rank has pushed every tensor";
@@ -359,7 +359,7 @@ Status Client::set_learning_rate(float learning_rate) {
 Status Client::set_loss_scale(float loss_scale, uint64_t age) {
   const std::lock_guard lock(mutex_);
   if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
-  if (!has_verdicts()) {
+  if (!needs_verdicts(options_, optimizer_)) {
     return invalid(
         "a loss scale needs an optimizer with max_grad_norm or skip_nonfinite, or guard reject: "
         "set one of them before the join");
@@ -375,7 +375,7 @@ Status Client::set_loss_scale(float loss_scale, uint64_t age) {
 Result<std::optional<proto::StepVerdict>> Client::last_step() {
   const std::lock_guard lock(mutex_);
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
-  if (!has_verdicts()) {
+  if (!needs_verdicts(options_, optimizer_)) {
     return invalid(
         "the job has neither max_grad_norm nor skip_nonfinite nor guard reject, so that its "
         "rounds have no verdict");

@@ -101,6 +101,8 @@ class Client {
   // As pbox_set_priorities.
   Status set_priorities(wire::PriorityPolicy policy, const int32_t* by_tensor);
   Status set_learning_rate(float learning_rate);
+  // client_join.cc: as pbox_set_sync; `tensors` empty: all.
+  Status set_sync(const std::string& tensors, const wire::SyncSpec& sync);
   // As pbox_set_loss_scale and pbox_last_step; nullopt before the first verdict.
   Status set_loss_scale(float loss_scale, uint64_t age);
   Result<std::optional<proto::StepVerdict>> last_step();
@@ -174,7 +176,6 @@ class Client {
   void sleep(uint64_t now_ns);
   void wake();
 
-  bool has_verdicts() const { return needs_verdicts(options_, optimizer_); }
   Status check_phase(Phase wanted) const;
   Status check_operation(const Operation& operation) const;
   Status wait_until(std::unique_lock<std::mutex>& lock, uint32_t timeout_ms,
@@ -186,6 +187,7 @@ class Client {
                     uint32_t limit_ms = UINT32_MAX);
 
   const ClientOptions options_;
+  wire::SyncSpec sync_;  // for tensors that have no model of their own
   std::vector<TensorSpec> tensors_;
   proto::Optimizer optimizer_;
   proto::Session session_;  // set by join(), then constant
@@ -205,6 +207,7 @@ class Client {
   std::vector<std::function<void()>> requests_;  // calls to the parts, in order
   uint64_t barriers_asked_ = 0, barriers_released_ = 0;
   uint64_t learning_rates_asked_ = 0, learning_rates_set_ = 0;
+  uint64_t syncs_asked_ = 0, syncs_answered_ = 0;
   std::optional<PartSet::Loss> loss_;
   std::optional<proto::StepVerdict> verdict_;
   std::vector<uint32_t> absent_ranks_;

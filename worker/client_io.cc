@@ -223,8 +223,8 @@ void Client::publish() {
   // Without the lock, because only this thread writes these fields.
   if (barriers_released_ == parts_->barriers_released() &&
       learning_rates_set_ == parts_->learning_rates_set() &&
-      loss_.has_value() == loss.has_value() && absent_ranks_ == absent_ranks &&
-      failure_.has_value() == failure.has_value()) {
+      syncs_answered_ == parts_->syncs_answered() && loss_.has_value() == loss.has_value() &&
+      absent_ranks_ == absent_ranks && failure_.has_value() == failure.has_value()) {
     return;
   }
   std::vector<Batch> finished;
@@ -233,6 +233,7 @@ void Client::publish() {
     const std::lock_guard lock(mutex_);
     barriers_released_ = parts_->barriers_released();
     learning_rates_set_ = parts_->learning_rates_set();
+    syncs_answered_ = parts_->syncs_answered();
     loss_ = std::move(loss);
     absent_ranks_ = std::move(absent_ranks);
     if (failure && !failure_) {

@@ -1,4 +1,5 @@
-// The join. It drives the parts on the caller's thread until all of them have a session.
+// The join. It drives the parts on the caller's thread until all of them have a session. Also the
+// consistency models, which are registered before it and may change after it.
 #include <poll.h>
 #include <sys/eventfd.h>
 
@@ -9,8 +10,10 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/glob.h"
 #include "base/version.h"
 #include "nic/wire/control_frame.h"
+#include "nic/wire/sync_message.h"
 #include "worker/client.h"
 #include "worker/fork_guard.h"
 #include "worker/transport/tls_library.h"
@@ -38,8 +41,7 @@ proto::WorkerMessage first_request(const MembershipOptions& options, uint64_t by
   request = part_map_request(options.job);
   request.set_bytes(bytes);
   request.set_is_backup(options.is_backup);
-  request.set_may_move(options.recovery == Recovery::kCopy ||
-                       options.sync.model != wire::SyncModel::kBsp);
+  request.set_may_move(options.recovery == Recovery::kCopy || is_relaxed(options));
   request.set_job_version(job_version);
   wire::state_versions(message, options.added_fields);
   return message;
@@ -116,6 +118,40 @@ Result<proto::PartMap> ask_box(const MembershipOptions& options, const tls::Clie
     }
   }
   return unanswered(options);
+}
+
+Error invalid(const std::string& message) {
+  return {ErrorCode::kInvalidArgument, message};
+}
+
+bool matches(const std::string& tensors, const TensorSpec& tensor) {
+  return tensors.empty() || matches_glob(tensors, tensor.name);
+}
+
+bool any_matches(const std::string& glob, const std::vector<TensorSpec>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [&](const TensorSpec& tensor) { return matches(glob, tensor); });
+}
+
+void answer_cached_reads(wire::SyncSpec& job, std::vector<TensorSpec>& tensors) {
+  if (wire::keeps_copies(job)) job.reads = wire::Reads::kAnswered;
+  for (TensorSpec& tensor : tensors) {
+    if (tensor.sync && wire::keeps_copies(*tensor.sync)) {
+      tensor.sync->reads = wire::Reads::kAnswered;
+    }
+  }
+}
+
+// Before the join: `job` and `tensors` have the models that the box is told.
+Status register_sync(const std::string& glob, const wire::SyncSpec& sync, wire::SyncSpec& job,
+                     std::vector<TensorSpec>& tensors) {
+  if (glob.empty()) job = sync;
+  for (TensorSpec& tensor : tensors) {
+    if (!matches(glob, tensor)) continue;
+    tensor.sync.reset();
+    if (!glob.empty()) tensor.sync = sync;
+  }
+  return ok_status();
 }
 
 // Returns the keys in a folder; null if its name is empty.
@@ -244,9 +280,10 @@ Status Client::join() {
   // A copy, because the caller may join again after a failure, with the options as they were given.
   MembershipOptions joining = options_;
   joining.seed = std::random_device{}();
-  if (wire::keeps_copies(joining.sync) && !repeats_steps(optimizer_, tensors_)) {
-    joining.sync.reads = wire::Reads::kAnswered;
-  }
+  joining.sync = sync_;
+  joining.relaxed_model = relaxed_model(sync_, tensors_);
+  // A rank cannot repeat the steps of other optimizers on its copy, so the box answers its reads.
+  if (!repeats_steps(optimizer_, tensors_)) answer_cached_reads(joining.sync, tensors_);
   const auto map =
       ask_part_map(joining, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
   if (!map) return map.error();
@@ -282,6 +319,38 @@ Status Client::join() {
   address_watch_ = AddressWatch::open();
   thread_ = std::thread([this] { run_io(); });
   return ok_status();
+}
+
+Status Client::set_sync(const std::string& tensors, const wire::SyncSpec& sync) {
+  std::unique_lock lock(mutex_);
+  if (options_.collective) {
+    return invalid("mode collective has no tensors: every operation waits for all ranks");
+  }
+  if (!tensors.empty() && !any_matches(tensors, tensors_)) {
+    return invalid("no registered tensor has a name like '" + tensors +
+                   "'; it may contain * and ?");
+  }
+  if (phase_ == Phase::kNew) return register_sync(tensors, sync, sync_, tensors_);
+  if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
+  proto::SetSync request;
+  request.set_tensors(tensors);
+  *request.mutable_sync() = wire::sync_message(sync);
+  const uint64_t sequence = ++syncs_asked_;
+  requests_.push_back([this, request] { parts_->ask_sync(request); });
+  wake();
+  const Status status = wait_until(lock, 0, [&] { return syncs_answered_ >= sequence; });
+  if (failure_) return *failure_;
+  if (!status) {
+    return Error{
+        ErrorCode::kTimeout,
+        "box " + options_.box + " did not confirm sync " + wire::sync_text(sync) + ": " +
+            (loss_ ? "it was lost (" + loss_->reason + "); reconnecting" : status.error().message)};
+  }
+  std::string refusal;
+  const auto look = [&] { refusal = parts_->sync_refusal(sequence); };
+  if (const Status looked = call_on_io(lock, look); !looked) return looked;
+  if (refusal.empty()) return ok_status();
+  return invalid(refusal);
 }
 
 }  // namespace pbox::worker

@@ -36,13 +36,35 @@ Json worker_object(const control::WorkerView& worker) {
            worker.gradient_squares ? Json(std::sqrt(*worker.gradient_squares)) : Json(nullptr)}};
 }
 
+Json sync_control_list(const control::JobView& job) {
+  Json list = Json::array();
+  for (const control::SyncControlView& part : job.sync.control) {
+    Json newest = Json::array();
+    for (const auto& decision : part.newest) {
+      newest.push_back(
+          {{"age_seconds", decision.age_s}, {"rule", decision.rule}, {"why", decision.why}});
+    }
+    list.push_back({{"part", part.part},
+                    {"rule", part.rule},
+                    {"decisions", part.decisions},
+                    {"waited_share", part.waited_share},
+                    {"delayed_share", part.delayed_share},
+                    {"lead_rounds", part.lead_rounds},
+                    {"newest", std::move(newest)}});
+  }
+  return list;
+}
+
 Json sync_object(const control::JobView& job) {
-  Json object = {{"model", job.sync.model},
+  Json object = {{"text", job.sync.text},
+                 {"by_tensor", job.sync.by_tensor},
+                 {"model", job.sync.model},
                  {"staleness", job.sync.staleness},
                  {"probability", job.sync.probability},
                  {"release", job.sync.release},
                  {"reads", job.sync.reads},
                  {"quorum", job.sync.quorum},
+                 {"control", sync_control_list(job)},
                  {"reads_by_rounds_behind", job.reads_by_rounds_behind}};
   if (job.pulls) {
     object["pulls"] = job.pulls->pulls;
@@ -154,6 +176,23 @@ Result<wire::PriorityPolicy> parse_priority_policy(std::string_view body) {
   return Error{ErrorCode::kInvalidArgument,
                "the body must be {\"policy\": POLICY}, with POLICY \"explicit\", "
                "\"forward-order\" or \"fifo\""};
+}
+
+Result<control::SyncChange> parse_sync_change(std::string_view body) {
+  constexpr bool kThrows = false;
+  const Json json = Json::parse(body, nullptr, kThrows);
+  const bool has_sync = json.is_object() && json.contains("sync") && json["sync"].is_string();
+  const bool has_tensors = has_sync && json.contains("tensors");
+  const bool is_sound = has_sync && json.size() == (has_tensors ? 2u : 1u) &&
+                        (!has_tensors || (json["tensors"].is_string() && json["tensors"] != ""));
+  if (!is_sound) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "the body must be {\"sync\": MODEL}, with MODEL as in \"ssp:3\", and perhaps "
+                 "\"tensors\": GLOB"};
+  }
+  const auto sync = wire::parse_sync_text(json["sync"].get<std::string>());
+  if (!sync) return sync.error();
+  return control::SyncChange{has_tensors ? json["tensors"].get<std::string>() : "", *sync};
 }
 
 Result<double> parse_trace_seconds(std::string_view body) {

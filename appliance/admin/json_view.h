@@ -13,6 +13,8 @@ namespace pbox::admin {
 // These parse the body of a POST. The error of a body that is not accepted says what to send.
 // {"policy": "explicit" | "forward-order" | "fifo"}
 Result<wire::PriorityPolicy> parse_priority_policy(std::string_view body);
+// {"sync": "ssp:3"} or {"sync": "ssp:3", "tensors": "embedding.*"}
+Result<control::SyncChange> parse_sync_change(std::string_view body);
 // {"seconds": 5}
 Result<double> parse_trace_seconds(std::string_view body);
 // {"timeout_s": 60}

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "pipeline/observe/duration_histogram.h"
 
@@ -157,6 +158,17 @@ void fill_durations(MetricFamily& family, const MetricSample& sample) {
 template <typename T>
 Value of_pulls(const control::JobView& job, T control::PullView::*field) {
   return job.pulls ? Value(static_cast<double>((*job.pulls).*field)) : std::nullopt;
+}
+
+// The value of all parts of the job; nothing if no tensor is adaptive.
+template <typename T, typename Merge>
+Value of_control(const control::JobView& job, T control::SyncControlView::*field, Merge merge) {
+  Value merged;
+  for (const control::SyncControlView& part : job.sync.control) {
+    const auto value = static_cast<double>(part.*field);
+    merged = merged ? merge(*merged, value) : value;
+  }
+  return merged;
 }
 
 template <typename T>
@@ -320,6 +332,26 @@ constexpr MetricRow kRows[] = {
         "pbox_job_lead_rounds", kGauge,
         "Largest number of rounds by which a rank has been ahead of the slowest",
         [](const control::JobView& job) { return of_pulls(job, &control::PullView::lead_rounds); }),
+    of_job(
+        "pbox_job_sync_staleness", kGauge,
+        "Staleness that the controllers of the job's parts have chosen, the most of them; absent "
+        "unless some tensor's model is adaptive",
+        [](const control::JobView& job) {
+          return of_control(job, &control::SyncControlView::staleness,
+                            [](double one, double other) { return std::max(one, other); });
+        }),
+    of_job(
+        "pbox_job_sync_probability", kGauge,
+        "Probability that the fastest rank waits, as those controllers have chosen it, the least "
+        "of them",
+        [](const control::JobView& job) {
+          return of_control(job, &control::SyncControlView::probability,
+                            [](double one, double other) { return std::min(one, other); });
+        }),
+    of_job("pbox_job_sync_decisions_total", kCounter, "Decisions of those controllers",
+           [](const control::JobView& job) {
+             return of_control(job, &control::SyncControlView::decisions, std::plus<>());
+           }),
     of_job("pbox_job_upstream_chunks_total", kCounter,
            "Sums of chunks that came back from the upper box; absent without [upstream]",
            [](const control::JobView& job) {

@@ -26,6 +26,7 @@ constexpr PathRights kRights[] = {
     {Page::kSnapshot,       "GET",  "/api/v1/jobs/NAME/snapshot",    kNo,  kNo,   kYes, kNo},
     {Page::kJob,            "GET",  "/api/v1/jobs/NAME",             kNo,  kNo,   kYes, kNo},
     {Page::kSetPriorities,  "POST", "/api/v1/jobs/NAME/priorities",  kNo,  kNo,   kYes, kNo},
+    {Page::kSetSync,        "POST", "/api/v1/jobs/NAME/sync",        kNo,  kNo,   kYes, kNo},
     {Page::kBeginTrace,     "POST", "/api/v1/jobs/NAME/trace",       kNo,  kNo,   kYes, kNo},
     {Page::kBeginSnapshot,  "POST", "/api/v1/jobs/NAME/snapshot",    kNo,  kNo,   kYes, kNo},
     {Page::kSetDuty,        "POST", "/api/v1/boxes/NAME/drain",      kNo,  kNo,   kYes, kNo},

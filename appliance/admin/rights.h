@@ -35,6 +35,7 @@ enum class Page : uint8_t {
   kSnapshot,
   kJob,
   kSetPriorities,
+  kSetSync,
   kBeginTrace,
   kBeginSnapshot,
   kSetDuty

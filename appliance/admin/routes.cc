@@ -108,6 +108,18 @@ AdminResponse set_priorities(AdminSource& source, std::string_view encoded_name,
   return job(source, encoded_name);
 }
 
+AdminResponse set_sync(AdminSource& source, std::string_view encoded_name, const std::string& name,
+                       std::string_view body) {
+  const auto change = parse_sync_change(body);
+  if (!change) return refuse(400, change.error().message);
+  const Status set = source.set_sync(name, *change);
+  if (set) return job(source, encoded_name);
+  if (set.error().code == ErrorCode::kNotFound) {
+    return refuse(404, "no job '" + std::string(encoded_name) + "' here");
+  }
+  return refuse(409, set.error().message);
+}
+
 AdminResponse refuse_trace(std::string_view encoded_name, const Error& error) {
   if (error.code == ErrorCode::kNotFound) {
     return refuse(404, "no job '" + std::string(encoded_name) + "' here");
@@ -170,6 +182,7 @@ AdminResponse apply(AdminSource& source, Page page, std::string_view encoded_nam
                     const std::string& name, std::string_view body) {
   switch (page) {
     case Page::kSetPriorities: return set_priorities(source, encoded_name, name, body);
+    case Page::kSetSync: return set_sync(source, encoded_name, name, body);
     case Page::kBeginTrace: return begin_trace(source, encoded_name, name, body);
     case Page::kBeginSnapshot: return begin_snapshot(source, encoded_name, name, body);
     case Page::kSetDuty: return set_duty(source, encoded_name, name, body);

@@ -15,6 +15,7 @@
 #include "appliance/control/job_view.h"
 #include "appliance/control/snapshot_run.h"
 #include "appliance/control/straggler_view.h"
+#include "appliance/control/sync_spec.h"
 #include "appliance/control/tenants.h"
 #include "appliance/control/trace_view.h"
 #include "base/result.h"
@@ -88,6 +89,9 @@ class AdminSource {
   virtual cluster::BalancingView balancing() const = 0;
   // kNotFound: there is no such job.
   virtual Status set_priorities(const std::string& job, wire::PriorityPolicy policy) = 0;
+  // kNotFound: there is no such job. Otherwise the message says which tensor cannot have the model,
+  // and why, or that the job does not run now.
+  virtual Status set_sync(const std::string& job, const control::SyncChange& change) = 0;
   // Starts to trace the job for that many seconds; trace() returns the trace afterwards. kNotFound:
   // there is no such job. kUnavailable: the job cannot be traced, or not now.
   virtual Status begin_trace(const std::string& job, double seconds) = 0;

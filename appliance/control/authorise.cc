@@ -31,6 +31,7 @@ constexpr MessageRights kRights[] = {
     {Message::kStepVerdict,     "a verdict on a round",   kJoined, kJoined, kNever,  kNever},
     {Message::kAskStep,         "AskStep",                kListed, kNever,  kNever,  kNever},
     {Message::kSlotOperation,   "a slot's operation",     kJoined, kJoined, kNever,  kNever},
+    {Message::kSetSync,         "a consistency model",    kJoined, kJoined, kNever,  kNever},
     {Message::KIND_NOT_SET,     "an unknown message",     kJoined, kJoined, kNever,  kNever},
 };
 // clang-format on

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "appliance/control/job_spec.h"
+#include "appliance/control/sync_spec.h"
 #include "nic/wire/dtype.h"
 
 namespace pbox::control {
@@ -18,8 +19,8 @@ Status check_collective(const proto::Join& join) {
        "the box sees no weights; leave the optimizer to the ranks"},
       {join.reduction() != static_cast<uint32_t>(pipeline::Reduction::kSum), "reduction mean",
        "each operation states its own op; set reduction sum"},
-      {join.sync().model() != static_cast<uint32_t>(wire::SyncModel::kBsp),
-       "a sync model other than bsp", "every operation waits for all ranks; set sync bsp"},
+      {is_relaxed(join), "a sync model other than bsp",
+       "every operation waits for all ranks; set sync bsp"},
       {join.numerics() != static_cast<uint32_t>(wire::Numerics::kFast), "numerics ordered",
        "slots have no memory for every rank's values; set numerics fast"},
       {join.delivery() != static_cast<uint32_t>(wire::Delivery::kBroadcast), "delivery pull",

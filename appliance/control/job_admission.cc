@@ -286,11 +286,10 @@ Status JobAdmission::check_return(const Job& job, const proto::Join& join) const
   PBOX_CHECK(join.rank() < job.members().size());
   const Member& member = job.members()[join.rank()];
   // A rank of an earlier epoch is let in: it was admitted here and never received its SESSION.
-  if (join.resumes() && join.epoch() == job.epoch() &&
-      job.spec().sync.model != wire::SyncModel::kBsp) {
+  if (join.resumes() && join.epoch() == job.epoch() && job.spec().is_relaxed()) {
     return Error{ErrorCode::kWorkerLost,
                  rank_of(join) + " was lost (its connection ended), and a job of sync.model " +
-                     to_string(job.spec().sync.model) +
+                     to_string(job.spec().relaxed_model) +
                      " has gone on without taking a rank back; start all ranks again"};
   }
   switch (member.state) {

@@ -58,7 +58,7 @@ Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host,
   return Error{ErrorCode::kInvalidArgument,
                spec_.title() + " ran with fragments of " + std::to_string(former) +
                    " bytes, but some path to this box holds only " + std::to_string(*widest) +
-                   ". A job of sync.model " + to_string(spec_.sync.model) +
+                   ". A job of sync.model " + to_string(spec_.relaxed_model) +
                    " cannot change them; give all boxes the same MTU, and start all ranks again "
                    "from a checkpoint"};
 }
@@ -126,8 +126,10 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
     }
   }
   const std::vector<int32_t> priorities = chunk_priorities();
+  const std::vector<wire::SyncSpec> rules = shards_.models().rules();
   for (auto& chunk : chunks) {
     chunk.priority = priorities[chunk.chunk];
+    chunk.sync = rules[chunk.chunk];
     if (relay_) chunk.uplink_lane = relay_->lane_of(chunk.chunk);
     if (!starts.empty()) {
       const ChunkStart& start = starts[chunk.chunk];
@@ -150,6 +152,7 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, const SessionMaker& ses
   auto starts = plan_opening(spec_, members_, state);
   if (!starts) return starts.error();
   starts_ = std::move(*starts);
+  shards_.models().begin(state != nullptr ? state->models : std::nullopt);
   epoch_ = epoch;
   for (const Member& member : members_) generation_ = std::max(generation_, member.generation);
   if (members_.count(Member::State::kExcluded) > 0) ++generation_;

@@ -80,10 +80,8 @@ class JobRegistry : private JobOwner {
     context_.options = std::move(options);
     sessions_.share_credit();  // weights of tenants may have changed
   }
-  // As in MemberRequests.
-  Status set_priorities(const std::string& job, wire::PriorityPolicy policy) {
-    return requests_.set_priorities(job, policy);
-  }
+  // Takes the changes that an operator makes to jobs.
+  MemberRequests& requests() { return requests_; }
 
   // Begins a trace of the job's rounds. kNotFound if there is no such job. kUnavailable if it has
   // no rounds that can be traced, or if another trace is being recorded: there is one at a time.

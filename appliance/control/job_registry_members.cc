@@ -395,6 +395,12 @@ void JobRegistry::tick_job(Job& job) {
   if (!context_.jobs.contains(part)) return;
   verdicts_.on_tick(job);
   if (!context_.jobs.contains(part)) return;
+  if (const auto* decision = job.shards().control_sync(host_, context_.now_ns)) {
+    context_.note(
+        Severity::kDebug, "sync_adapted",
+        job.spec().title() + ": " + wire::sync_text(decision->rule) + ", because " + decision->why,
+        job.spec().name);
+  }
   if (job.shards().rounds_finished() > 0) handover_.release_previous_owner(job);
   tick_lost(job);
 }
@@ -458,7 +464,7 @@ void JobRegistry::remove_if_over(Job& job) {
   const bool was_running = job.running();
   const uint32_t lost = job.members().count(Member::State::kLost);
   if (job.members().count(Member::State::kJoined) > 0) return;
-  const bool may_return = job.spec().sync.model == wire::SyncModel::kBsp;
+  const bool may_return = !job.spec().is_relaxed();
   if (was_running && lost > 0 && job.spec().mode == pipeline::Mode::kOptimize && may_return) return;
   if (was_running) handover_.release_previous_owner(job);
   if (job.spec().is_backup) return end(job);  // the part that it is a copy of may well go on

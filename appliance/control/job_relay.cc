@@ -99,7 +99,7 @@ Status check_replicas(const JobSpec& spec) {
     return refuse(
         "needs mode optimize: in mode aggregate sums are recovered from the ranks; set replicas 0");
   }
-  if (spec.sync.model != wire::SyncModel::kBsp || spec.recovery != Recovery::kCopy) {
+  if (spec.is_relaxed() || spec.recovery != Recovery::kCopy) {
     return refuse(
         "needs sync model bsp and recovery copy: other jobs do not survive the loss of their box");
   }

@@ -19,7 +19,7 @@ Error no_free_session(uint32_t pipeline) {
 }  // namespace
 
 JobShards::JobShards(const JobSpec& spec, const Placement& placement)
-    : pipeline_bytes_(placement.loads_bytes.size(), 0) {
+    : models_(spec), pipeline_bytes_(placement.loads_bytes.size(), 0) {
   const std::vector<uint64_t>& loads_bytes = placement.loads_bytes;
   PBOX_CHECK(!loads_bytes.empty());  // a box has at least one pipeline
   std::vector<uint32_t> chunk_bytes;
@@ -175,13 +175,51 @@ void JobShards::set_learning_rate(PipelineHost& host, float learning_rate) {
   }
 }
 
+template <typename Value>
+std::vector<std::vector<Value>> JobShards::by_shard(const std::vector<Value>& by_chunk) const {
+  PBOX_CHECK(by_chunk.size() == chunk_pipeline_.size());
+  std::vector<std::vector<Value>> by_shard(shards_.size());
+  for (size_t chunk = 0; chunk < by_chunk.size(); ++chunk) {
+    by_shard[chunk_pipeline_[chunk]].push_back(by_chunk[chunk]);
+  }
+  return by_shard;
+}
+
+Status JobShards::change_sync(PipelineHost& host, const SyncChange& change) {
+  PBOX_CHECK(running());
+  const Status changed = models_.change(change);
+  if (changed) set_sync(host);
+  return changed;
+}
+
+const SyncDecision* JobShards::control_sync(PipelineHost& host, uint64_t now_ns) {
+  PBOX_CHECK(running());
+  SyncCounts counts;
+  for (const auto& shard : shards_) {
+    counts.reads += shard->pulls.get();
+    counts.delayed += shard->pulls_delayed.get();
+    counts.parked_ns += shard->parked_ns.get();
+    counts.lead_sum += shard->lead_sum.get();
+  }
+  if (!models_.observe(counts, now_ns)) return nullptr;
+  set_sync(host);
+  return models_.newest_decision();
+}
+
+// In a job that is not relaxed every tensor is bsp, and stays so.
+void JobShards::set_sync(PipelineHost& host) const {
+  if (!shards_.front()->is_relaxed()) return;
+  const auto rules = by_shard(models_.rules());
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    host.execute(
+        pipelines_[index],
+        {.kind = CommandKind::kSetSync, .shard = shards_[index].get(), .rules = rules[index]});
+  }
+}
+
 void JobShards::set_priorities(PipelineHost& host, const std::vector<int32_t>& by_chunk) {
   if (!running()) return;
-  PBOX_CHECK(by_chunk.size() == chunk_pipeline_.size());
-  std::vector<std::vector<int32_t>> by_pipeline(shards_.size());
-  for (size_t chunk = 0; chunk < by_chunk.size(); ++chunk) {
-    by_pipeline[chunk_pipeline_[chunk]].push_back(by_chunk[chunk]);
-  }
+  const auto by_pipeline = by_shard(by_chunk);
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     host.execute(pipelines_[index], {.kind = CommandKind::kSetPriorities,
                                      .shard = shards_[index].get(),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "appliance/control/job_spec.h"
+#include "appliance/control/part_models.h"
 #include "appliance/control/pipeline_host.h"
 #include "appliance/control/spi_allocator.h"
 #include "appliance/control/upstream.h"
@@ -33,7 +34,7 @@ class JobShards {
   using SealMaker = std::function<Result<seal::SessionSeal>(uint32_t index, uint32_t spi)>;
   using Shards = std::vector<std::unique_ptr<pipeline::JobShard>>;
 
-  // Places the chunks; allocates no memory for their values.
+  // Places the chunks; allocates no memory for their values. `spec` outlives it.
   JobShards(const JobSpec& spec, const Placement& placement);
 
   // The part is installed on the pipelines.
@@ -75,6 +76,17 @@ class JobShards {
   void set_learning_rate(PipelineHost& host, float learning_rate);
   // `by_chunk`: for all chunks of the part.
   void set_priorities(PipelineHost& host, const std::vector<int32_t>& by_chunk);
+  // The consistency models of the part.
+  PartModels& models() { return models_; }
+  const PartModels& models() const { return models_; }
+  // Changes the models. Each chunk has its new one between two of its pushes. Refused as a whole if
+  // some tensor cannot have it. The part is running: a state that is handed over would replace the
+  // change.
+  Status change_sync(PipelineHost& host, const SyncChange& change);
+  // Lets the controller of adaptive tensors look at the part, which is running. Returns its
+  // decision, which the pipelines follow by then; null if there is no new one. Call it on each
+  // tick.
+  const SyncDecision* control_sync(PipelineHost& host, uint64_t now_ns);
   // The credit of each session, and the tenant's weight. No effect if the part does not run on this
   // pipeline of the box, or has them there.
   void set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes, uint32_t weight);
@@ -94,6 +106,13 @@ class JobShards {
   void end_cut(PipelineHost& host) const;
 
  private:
+  // Returns the values of each shard's chunks, in its order.
+  template <typename Value>
+  std::vector<std::vector<Value>> by_shard(const std::vector<Value>& by_chunk) const;
+
+  void set_sync(PipelineHost& host) const;
+
+  PartModels models_;
   std::vector<uint32_t> pipelines_;
   std::vector<uint8_t> chunk_pipeline_;
   std::vector<uint64_t> pipeline_bytes_;  // by pipeline of the box

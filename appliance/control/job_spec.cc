@@ -105,7 +105,7 @@ Status check_schedule(const proto::Join& join) {
                    " is unknown; 0 broadcast, 1 pull");
   }
   const bool pulls = join.delivery() == static_cast<uint32_t>(wire::Delivery::kPull);
-  if (pulls && join.sync().model() != static_cast<uint32_t>(wire::SyncModel::kBsp)) {
+  if (pulls && is_relaxed(join)) {
     return invalid(
         "delivery pull needs sync model bsp, because the other models decide themselves when to "
         "send a result; set delivery broadcast");
@@ -115,7 +115,7 @@ Status check_schedule(const proto::Join& join) {
                    " is unknown; 0 fast, 1 ordered");
   }
   const bool is_ordered = join.numerics() == static_cast<uint32_t>(wire::Numerics::kOrdered);
-  if (is_ordered && join.sync().model() != static_cast<uint32_t>(wire::SyncModel::kBsp)) {
+  if (is_ordered && is_relaxed(join)) {
     return invalid(
         "numerics ordered needs sync model bsp, because in the other models the sum depends on "
         "which rank pushes first; set numerics fast");
@@ -133,7 +133,7 @@ Status check_restore(const proto::Join& join) {
     return invalid("restore = " + quoted(restore) +
                    "; it must be \"latest\" or the number of a snapshot (`pboxctl snapshots`)");
   }
-  const bool has_rounds = join.sync().model() == static_cast<uint32_t>(wire::SyncModel::kBsp);
+  const bool has_rounds = !is_relaxed(join);
   if (join.mode() != static_cast<uint32_t>(pipeline::Mode::kOptimize) || !has_rounds) {
     return invalid("restore needs mode optimize and sync model bsp; other jobs have no snapshots");
   }
@@ -168,9 +168,9 @@ Status parse_guard(const proto::Join& join, JobSpec& spec) {
                    " is out of range; it must be finite and >= 0 (0: no bound)");
   }
   spec.guard = {static_cast<wire::Guard>(join.guard()), join.guard_max_abs()};
-  if (spec.rejects() && spec.sync.model != wire::SyncModel::kBsp) {
+  if (spec.rejects() && spec.is_relaxed()) {
     return invalid(std::string("guard reject needs sync model bsp: with ") +
-                   to_string(spec.sync.model) +
+                   to_string(spec.relaxed_model) +
                    " the ranks share no round that could be rejected; set guard zero");
   }
   if (join.is_backup() && spec.guard != wire::GuardSpec{}) {
@@ -197,8 +197,8 @@ Status parse_verdicts(const proto::Join& join, JobSpec& spec) {
                    " needs mode optimize: in mode aggregate the ranks run the optimizer, "
                    "and clip or skip themselves");
   }
-  if (spec.sync.model != wire::SyncModel::kBsp) {
-    return invalid(what + " needs sync model bsp: with " + to_string(spec.sync.model) +
+  if (spec.is_relaxed()) {
+    return invalid(what + " needs sync model bsp: with " + to_string(spec.relaxed_model) +
                    " the weights are stepped before the whole gradient is there");
   }
   spec.filled_parts.assign(join.filled_parts().begin(), join.filled_parts().end());
@@ -268,7 +268,7 @@ Status parse_min_world_size(const proto::Join& join, JobSpec& spec) {
     return invalid(what + " needs on_worker_lost partial: the job goes on while ranks are " +
                    "missing; set partial, or leave min_world_size out");
   }
-  if (join.sync().model() == static_cast<uint32_t>(wire::SyncModel::kBsp)) return ok_status();
+  if (!is_relaxed(join)) return ok_status();
   return invalid(what +
                  " needs sync model bsp: the ranks of other models share no round at which " +
                  "a rank could come; leave min_world_size out");
@@ -326,6 +326,18 @@ std::string JobSpec::unsound_value() const {
   return "an infinity, a NaN or a value beyond guard_max_abs " + number(guard.max_abs);
 }
 
+bool JobSpec::has_shared_rounds() const {
+  return std::any_of(tensors.begin(), tensors.end(), [](const TensorSpec& tensor) {
+    return !wire::applies_on_arrival(tensor.sync.model);
+  });
+}
+
+bool JobSpec::applies_on_arrival() const {
+  return std::any_of(tensors.begin(), tensors.end(), [](const TensorSpec& tensor) {
+    return wire::applies_on_arrival(tensor.sync.model);
+  });
+}
+
 uint64_t JobSpec::element_count() const {
   uint64_t count = 0;
   for (const TensorSpec& tensor : tensors) count += tensor.elements;
@@ -372,9 +384,7 @@ Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
   if (const Status status = check_sizes(spec, limits); !status) return status.error();
   if (const Status status = parse_min_world_size(join, spec); !status) return status.error();
   if (const Status status = check_tables(spec); !status) return status.error();
-  const auto sync = parse_sync(join, spec);
-  if (!sync) return sync.error();
-  spec.sync = *sync;
+  if (const Status status = parse_sync(join, spec); !status) return status.error();
   if (const Status status = parse_guard(join, spec); !status) return status.error();
   if (const Status status = parse_verdicts(join, spec); !status) return status.error();
   if (const Status status = check_restore(join); !status) return status.error();
@@ -405,7 +415,8 @@ std::vector<pipeline::ChunkSpec> cut_into_chunks(const JobSpec& spec) {
                         .lr_scale = tensor.lr_scale,
                         .weight_decay = tensor.weight_decay,
                         .row_bytes = row_bytes,
-                        .row_skipped_bytes = static_cast<uint32_t>(skipped)});
+                        .row_skipped_bytes = static_cast<uint32_t>(skipped),
+                        .sync = tensor.sync});
     }
   }
   return chunks;

@@ -31,6 +31,7 @@ struct TensorSpec {
   int32_t priority = 0;
   float lr_scale = 1;
   float weight_decay = 0;
+  wire::SyncSpec sync;  // as registered
   // Offset within the whole tensor, if other parts own its other pieces.
   uint64_t first_element = 0;
   uint32_t row_elements = 0;  // it is a table of such rows; 0: it is not
@@ -71,7 +72,10 @@ struct JobSpec {
   optimizer::OptimizerSpec optimizer;
   LostPolicy on_worker_lost = LostPolicy::kWait;
   Recovery recovery = Recovery::kCopy;
-  wire::SyncSpec sync;
+  wire::SyncSpec sync;  // as registered; a tensor's own counts
+  // The model of some tensor of the job, in whatever part, that is not BSP; BSP: no tensor has
+  // another.
+  wire::SyncModel relaxed_model = wire::SyncModel::kBsp;
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;  // initial policy
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
@@ -92,9 +96,15 @@ struct JobSpec {
 
   // False if sums are relayed, because other racks may have consumed results that this one has not.
   bool survives_its_box() const { return recovery == Recovery::kCopy && !relayed; }
-  // Returns whether its parts can move from one running box to another. With a model other than BSP
-  // that needs no copies from the workers.
-  bool may_move() const { return survives_its_box() || sync.model != wire::SyncModel::kBsp; }
+  // Some tensor of the job has a consistency model other than BSP.
+  bool is_relaxed() const { return relaxed_model != wire::SyncModel::kBsp; }
+  // Some tensor has rounds that several ranks push before its weights change.
+  bool has_shared_rounds() const;
+  // Some tensor's weights change with every push.
+  bool applies_on_arrival() const;
+  // Returns whether its parts can move from one running box to another. A relaxed job needs no
+  // copies from the workers for that.
+  bool may_move() const { return survives_its_box() || is_relaxed(); }
   // Ranks may come while the job runs.
   bool is_elastic() const { return min_world_size != 0; }
   bool rejects() const { return guard.policy == wire::Guard::kReject; }

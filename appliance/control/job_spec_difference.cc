@@ -42,6 +42,7 @@ std::optional<std::string> tensor_difference(const TensorSpec& job, const Tensor
   if (auto difference = differs(where + " priority", job.priority, worker.priority)) {
     return difference;
   }
+  if (auto difference = sync_difference(job.sync, worker.sync)) return where + " " + *difference;
   if (auto difference = differs(where + " lr_scale", job.lr_scale, worker.lr_scale)) {
     return difference;
   }
@@ -66,6 +67,9 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
   }
   if (auto found = differs("recovery", int(job.recovery), int(worker.recovery))) return found;
   if (auto found = sync_difference(job.sync, worker.sync)) return found;
+  if (auto found = differs("relaxed_model", int(job.relaxed_model), int(worker.relaxed_model))) {
+    return found;
+  }
   if (auto found =
           differs("priority_policy", int(job.priority_policy), int(worker.priority_policy))) {
     return found;

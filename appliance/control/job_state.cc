@@ -12,6 +12,8 @@ PartState Job::take_state(PipelineHost& host) {
   relay_.reset();         // the backup box receives nothing that is newer than this state
   PartState state;
   state.epoch = epoch_;
+  const SyncInForce& models = shards_.models().in_force();
+  if (models != registered_models(spec_)) state.models = models;
   shards_.detach(host);
   for (const auto& shard : shards_.all()) {
     for (const pipeline::Chunk& chunk : shard->chunks()) {

@@ -78,6 +78,9 @@ void add_part(JobView& job, const JobView& part) {
     job.backup->parts_without += part.backup->parts_without;
     job.backup->chunks_in_flight += part.backup->chunks_in_flight;
   }
+  job.sync.by_tensor.insert(part.sync.by_tensor.begin(), part.sync.by_tensor.end());
+  job.sync.control.insert(job.sync.control.end(), part.sync.control.begin(),
+                          part.sync.control.end());
   if (part.upstream && job.upstream) {
     job.upstream->is_joined = job.upstream->is_joined && part.upstream->is_joined;
     job.upstream->chunks_in_flight += part.upstream->chunks_in_flight;

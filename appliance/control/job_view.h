@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -45,14 +46,36 @@ struct WorkerView {
   std::optional<double> gradient_squares = {};
 };
 
-// The consistency model, as the job asked for it.
+// The choices of the controller of a part with adaptive tensors, and its reasons.
+struct SyncControlView {
+  uint32_t part = 0;
+  std::string rule;  // as wire::sync_text() returns it
+  uint32_t staleness = 0;
+  float probability = 1;
+  uint64_t decisions = 0;
+  // The last window's shares of the ranks' time and of the reads, and the readers' mean lead.
+  double waited_share = 0, delayed_share = 0, lead_rounds = 0;
+  struct Decision {
+    double age_s = 0;
+    std::string rule;
+    std::string why;
+  };
+  std::vector<Decision> newest;  // oldest first
+};
+
+// The consistency models in force.
 struct SyncView {
+  // As wire::sync_text() returns it, of the tensors that have no model of their own. The fields
+  // from `model` on say the same.
+  std::string text = {};
+  std::map<std::string, std::string> by_tensor = {};  // texts of tensors with another model
   std::string model;  // "bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop"
   uint32_t staleness = 0;
   float probability = 1;
   std::string release;  // "soft", "lazy"
   std::string reads;    // "fresh", "cached", "answered"
   uint32_t quorum = 0;
+  std::vector<SyncControlView> control = {};  // by part; empty if no tensor is adaptive
 };
 
 // Reads of chunks, for models whose pushes are applied on arrival.

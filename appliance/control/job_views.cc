@@ -47,15 +47,21 @@ void view_backup(const Job& job, JobView& view) {
   backup.chunks_in_flight = job.relay()->view().chunks_in_flight;
 }
 
-void view_sync(const Job& job, JobView& view) {
-  const wire::SyncSpec& sync = job.spec().sync;
-  view.sync = {.model = to_string(sync.model),
+void view_sync(const Job& job, JobView& view, uint64_t now_ns) {
+  const wire::SyncSpec& sync = job.shards().models().in_force().job;
+  view.sync = {.text = wire::sync_text(sync),
+               .model = to_string(sync.model),
                .staleness = sync.staleness,
                .probability = sync.probability,
                .release = to_string(sync.release),
                .reads = to_string(sync.reads),
                .quorum = sync.quorum};
-  if (wire::applies_on_arrival(sync.model)) {
+  for (size_t index = 0; index < job.spec().tensors.size(); ++index) {
+    const wire::SyncSpec& own = job.shards().models().in_force().by_tensor[index];
+    if (own != sync) view.sync.by_tensor[job.spec().tensors[index].name] = wire::sync_text(own);
+  }
+  if (auto control = job.shards().models().view(now_ns)) view.sync.control = {std::move(*control)};
+  if (job.spec().applies_on_arrival()) {
     PullView& pulls = view.pulls.emplace();
     for (const auto& shard : job.shards().all()) {
       pulls.pulls += shard->pulls.get();
@@ -122,7 +128,7 @@ JobView Job::view(uint64_t now_ns) const {
   if (relay_ && spec_.relayed) view.upstream = relay_->view();
   view_workers(*this, view, now_ns);
   view_backup(*this, view);
-  view_sync(*this, view);
+  view_sync(*this, view, now_ns);
   view_stragglers(view);
   view_values(view, now_ns);
   return view;

@@ -35,6 +35,12 @@ Status connect_all(PipelineHost& host, const std::vector<uint32_t>& pipelines, C
   return ok_status();
 }
 
+// The state that the part begins with may hold other models.
+Status gathers(const Job& job) {
+  return Error{ErrorCode::kUnavailable,
+               job.spec().title() + " gathers its ranks; try again once it runs"};
+}
+
 }  // namespace
 
 bool MemberRequests::handle(ConnectionId id, const Connection& connection,
@@ -49,6 +55,9 @@ bool MemberRequests::handle(ConnectionId id, const Connection& connection,
       return true;
     case proto::WorkerMessage::kSetPriorities:
       on_priorities(id, connection, message.set_priorities());
+      return true;
+    case proto::WorkerMessage::kSetSync:
+      on_set_sync(id, connection, message.set_sync());
       return true;
     case proto::WorkerMessage::kQueuePairs:
       on_queue_pairs(id, connection, message.queue_pairs());
@@ -137,6 +146,53 @@ void MemberRequests::set_priorities(Job& job, wire::PriorityPolicy policy,
   proto::BoxMessage message;
   *message.mutable_set_priorities() = *job.priorities_set();
   context_.connections.send_all(job, message);
+}
+
+void MemberRequests::on_set_sync(ConnectionId id, const Connection& connection,
+                                 const proto::SetSync& request) {
+  proto::BoxMessage message;
+  proto::SetSync& answer = *message.mutable_sync_set();
+  answer.set_sequence(request.sequence());
+  const auto change = parse_change(request);
+  const Status set =
+      change ? set_sync(*connection.job, *change, "rank " + std::to_string(connection.rank))
+             : Status(change.error());
+  if (!set) answer.set_refusal(set.error().message);
+  context_.connections.send(id, std::move(message));
+}
+
+Status MemberRequests::set_sync(const std::string& name, const SyncChange& change) {
+  const std::vector<Job*> parts = context_.jobs.parts_of(name);
+  if (parts.empty()) return Error{ErrorCode::kNotFound, "no job '" + name + "' on this box"};
+  bool is_named = false;
+  for (const Job* job : parts) {
+    const auto& tensors = job->spec().tensors;
+    is_named = is_named || std::any_of(tensors.begin(), tensors.end(),
+                                       [&](const auto& tensor) { return change.names(tensor); });
+    if (!job->running()) return gathers(*job);
+    SyncInForce models = job->shards().models().in_force();
+    if (const Status status = apply(change, job->spec(), models); !status) return status;
+  }
+  if (!is_named) {
+    return Error{ErrorCode::kInvalidArgument, "job '" + name + "' has no tensor '" +
+                                                  change.tensors +
+                                                  "' on this box; the name may contain * and ?"};
+  }
+  for (Job* job : parts) {
+    const Status set = set_sync(*job, change, "the operator");
+    PBOX_CHECK(set);  // apply() has accepted it
+  }
+  return ok_status();
+}
+
+Status MemberRequests::set_sync(Job& job, const SyncChange& change, const std::string& author) {
+  const Status set = job.running() ? job.shards().change_sync(host_, change) : gathers(job);
+  const std::string what =
+      job.spec().title() + ": " + author + " sets sync " + wire::sync_text(change.sync) + " for " +
+      (change.tensors.empty() ? std::string("all tensors") : "tensors '" + change.tensors + "'");
+  context_.note(set ? Severity::kInfo : Severity::kWarning, set ? "sync_set" : "sync_refused",
+                set ? what : what + ": " + set.error().message, job.spec().name);
+  return set;
 }
 
 // A worker with an RDMA device connects its queue pairs to those of the box. They end with the

@@ -1,5 +1,5 @@
-// Requests of workers that are members of a job: heartbeats, learning rates, priorities, queue
-// pairs and ports given up. Control thread.
+// Requests of workers that are members of a job: heartbeats, learning rates, priorities,
+// consistency models, queue pairs and ports given up. Control thread.
 #pragma once
 
 #include <string>
@@ -19,6 +19,10 @@ class MemberRequests {
   // The operator sets the priority policy for all parts of a job on this box: tensors as
   // registered, learned again, or equal. kNotFound if there is no such job.
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy);
+  // The operator changes consistency models in all parts of a job on this box, or in none.
+  // kNotFound: there is no such job. kInvalidArgument: none of its tensors here has such a name, or
+  // some tensor cannot have the model. kUnavailable: a part gathers its ranks.
+  Status set_sync(const std::string& job, const SyncChange& change);
 
  private:
   void on_heartbeat(ConnectionId id, const Connection& connection, const proto::Heartbeat& request);
@@ -26,12 +30,14 @@ class MemberRequests {
                         const proto::SetLearningRate& request);
   void on_priorities(ConnectionId id, const Connection& connection,
                      const proto::SetPriorities& request);
+  void on_set_sync(ConnectionId id, const Connection& connection, const proto::SetSync& request);
   void on_queue_pairs(ConnectionId id, const Connection& connection,
                       const proto::QueuePairs& request);
   void on_port_given_up(const Connection& connection, const proto::PortGivenUp& report);
   // `author`: "rank 3" or "the operator".
   void set_priorities(Job& job, wire::PriorityPolicy policy, std::vector<int32_t> by_tensor,
                       const std::string& author);
+  Status set_sync(Job& job, const SyncChange& change, const std::string& author);
 
   RegistryContext& context_;
   PipelineHost& host_;

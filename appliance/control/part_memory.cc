@@ -25,7 +25,8 @@ void for_each_size(const JobSpec& spec, Add add) {
     const uint64_t rest = tensor.bytes() % spec.chunk_bytes;
     pipeline::ChunkSpec chunk{.elements = spec.chunk_bytes / element_bytes,
                               .dtype = tensor.wire_dtype(),
-                              .row_bytes = tensor.row_elements * element_bytes};
+                              .row_bytes = tensor.row_elements * element_bytes,
+                              .sync = tensor.sync};
     if (whole > 0) add(chunk, whole);
     chunk.elements = static_cast<uint32_t>(rest / element_bytes);
     if (rest > 0) add(chunk, uint64_t{1});
@@ -43,6 +44,7 @@ pipeline::ShardSpec shard_shape(const JobSpec& spec) {
   shape.reduction = spec.reduction;
   shape.optimizer = spec.optimizer;
   shape.sync = spec.sync;
+  shape.relaxed_model = spec.relaxed_model;
   shape.delivery = spec.delivery;
   shape.numerics = spec.numerics;
   shape.guard = spec.guard;

@@ -43,6 +43,10 @@ proto::PartState answer_of(const PartState& state, const proto::AskState& questi
       [](const ChunkState& candidate, uint32_t id) { return candidate.chunk < id; });
   uint32_t offset = question.offset();
   size_t room = kStateAnswerBytesMax;
+  if (state.models && question.chunk() == 0 && question.offset() == 0) {
+    write_models(*state.models, answer);
+    room -= std::min(room, answer.ByteSizeLong());
+  }
   PBOX_DCHECK(std::is_sorted(
       state.chunks.begin(), state.chunks.end(),
       [](const ChunkState& one, const ChunkState& other) { return one.chunk < other.chunk; }));
@@ -87,6 +91,11 @@ Status IncomingState::take(const proto::PartState& answer) {
     return Error{ErrorCode::kMismatch, "the answer is empty"};
   }
   if (answer.has_learning_rate()) state_.learning_rate = answer.learning_rate();
+  if (answer.syncs_size() > 0) {
+    auto models = read_models(answer);
+    if (!models) return models.error();
+    state_.models = std::move(*models);
+  }
   for (const proto::ChunkPiece& piece : answer.pieces()) {
     if (const Status taken = take(piece); !taken) return taken;
   }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "appliance/control/sync_spec.h"
 #include "base/limits.h"
 #include "base/result.h"
 #include "nic/wire/control.pb.h"
@@ -22,6 +23,7 @@ static_assert(kStateAnswerBytesMax < limits::kControlMessageBytesMax);
 struct PartState {
   uint32_t epoch = 0;                        // epoch of the sessions that its workers had
   std::optional<float> learning_rate;        // last learning rate, if known
+  std::optional<SyncInForce> models;         // if they were changed while the part ran
   std::vector<pipeline::ChunkState> chunks;  // ascending by chunk; only chunks that have weights
 
   uint64_t bytes() const;  // size of all values

@@ -74,7 +74,7 @@ uint32_t credit_share(uint32_t receive_buffer_bytes, std::span<const TenantDeman
 }
 
 void SessionSender::send_all(Job& job, bool recovers) {
-  const bool differs_by_rank = recovers && wire::applies_on_arrival(job.spec().sync.model);
+  const bool differs_by_rank = recovers && job.spec().is_relaxed();
   auto rounds = recovers ? job.shards().open_rounds(host_) : std::vector<uint32_t>();
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
     Member& member = job.members()[rank];

@@ -34,7 +34,7 @@ Result<std::vector<ChunkStart>> plan_starts_by_clocks(const JobSpec& spec, const
   if (state == nullptr) {
     return Error{ErrorCode::kBoxLost,
                  spec.title() + ": the box that had its weights was lost. A job of sync.model " +
-                     to_string(spec.sync.model) +
+                     to_string(spec.relaxed_model) +
                      " cannot go on from the weights that its ranks hold; start all ranks again, "
                      "from a checkpoint"};
   }
@@ -49,10 +49,11 @@ Result<std::vector<ChunkStart>> plan_starts_by_clocks(const JobSpec& spec, const
 bool continues_by_clocks(const JobSpec& spec, const Roster& roster, const PartState& state) {
   const auto workers = roster.stated();
   const auto finished = finished_rounds(state, chunk_count(spec));
+  const auto specs = cut_into_chunks(spec);
   for (const auto& chunk : state.chunks) {
     if (chunk.fragment_bytes != state.chunks.front().fragment_bytes) return false;
     for (const ConsumedRounds& worker : workers) {
-      if (!is_where_left(worker, chunk, spec.sync.model)) return false;
+      if (!is_where_left(worker, chunk, specs[chunk.chunk].sync->model)) return false;
     }
   }
   for (const ConsumedRounds& worker : workers) {
@@ -65,13 +66,16 @@ bool continues_by_clocks(const JobSpec& spec, const Roster& roster, const PartSt
 
 // The state may belong to an earlier job of the same name, and the other box may be faulty.
 bool has_shape_of(const JobSpec& job, const PartState& state) {
+  if (state.models && !may_follow(registered_models(job), *state.models)) return false;
   const auto chunks = cut_into_chunks(job);
   return std::all_of(state.chunks.begin(), state.chunks.end(), [&](const auto& chunk) {
     if (chunk.chunk >= chunks.size()) return false;
     const pipeline::ChunkSpec& spec = chunks[chunk.chunk];
     const uint32_t bytes = spec.elements * wire::dtype_bytes(spec.dtype);
     return chunk.values.size() == pipeline::state_values(job.optimizer.kind, spec.elements) &&
-           pipeline::has_valid_clocks(chunk, job.sync.model, job.world_size, bytes);
+           (job.is_relaxed()
+                ? pipeline::has_valid_clocks(chunk, spec.sync->model, job.world_size, bytes)
+                : chunk.clocks.empty());
   });
 }
 
@@ -79,7 +83,7 @@ bool has_shape_of(const JobSpec& job, const PartState& state) {
 
 Result<std::vector<ChunkStart>> plan_starts(const JobSpec& spec, const Roster& roster,
                                             const PartState* state) {
-  if (spec.sync.model != wire::SyncModel::kBsp) return plan_starts_by_clocks(spec, state);
+  if (spec.is_relaxed()) return plan_starts_by_clocks(spec, state);
   const auto workers = roster.stated();
   const uint32_t chunks = chunk_count(spec);
   auto starts = plan_recovery(workers, chunks);
@@ -107,7 +111,7 @@ Result<std::vector<ChunkStart>> plan_opening(const JobSpec& spec, const Roster& 
 
 bool continues(const JobSpec& spec, const Roster& roster, const PartState& state) {
   if (!has_shape_of(spec, state)) return false;
-  if (spec.sync.model != wire::SyncModel::kBsp) return continues_by_clocks(spec, roster, state);
+  if (spec.is_relaxed()) return continues_by_clocks(spec, roster, state);
   std::vector<ChunkStart> starts(chunk_count(spec));
   return open_as_handed_over(roster.stated(), finished_rounds(state, chunk_count(spec)), starts);
 }

@@ -5,6 +5,9 @@
 #include "appliance/control/field_text.h"
 #include "appliance/control/table_spec.h"
 #include "base/check.h"
+#include "base/glob.h"
+#include "nic/wire/sync_message.h"
+#include "pipeline/sync/rules.h"
 
 namespace pbox::control {
 namespace {
@@ -14,6 +17,10 @@ using wire::Release;
 using wire::SyncModel;
 using wire::SyncSpec;
 
+bool reads_cached(const SyncSpec& spec) {
+  return spec.reads == Reads::kCached;
+}
+
 Error invalid(const std::string& message) {
   return {ErrorCode::kInvalidArgument, message};
 }
@@ -22,19 +29,10 @@ std::string model_of(const SyncSpec& spec) {
   return std::string("sync.model ") + to_string(spec.model);
 }
 
-bool has_staleness(SyncModel model) {
-  return model == SyncModel::kSsp || model == SyncModel::kEssp || model == SyncModel::kPssp ||
-         model == SyncModel::kDpssp;
-}
-
-bool has_probability(SyncModel model) {
-  return model == SyncModel::kPssp || model == SyncModel::kDpssp;
-}
-
 Status check_values(const proto::Sync& sync) {
   if (sync.model() >= wire::kSyncModelCount) {
     return invalid("sync.model " + std::to_string(sync.model()) +
-                   " is unknown; 0 bsp, 1 asp, 2 ssp, 3 essp, 4 pssp, 5 dpssp, 6 drop");
+                   " is unknown; 0 bsp, 1 asp, 2 ssp, 3 essp, 4 pssp, 5 dpssp, 6 drop, 7 adaptive");
   }
   if (sync.release() > static_cast<uint32_t>(Release::kLazy)) {
     return invalid("sync.release " + std::to_string(sync.release()) +
@@ -51,7 +49,7 @@ Status check_values(const proto::Sync& sync) {
 Status check_fields(const SyncSpec& spec, uint32_t world_size) {
   const std::string model = model_of(spec);
   const std::string staleness = "sync.staleness " + std::to_string(spec.staleness);
-  if (!has_staleness(spec.model) && spec.staleness != 0) {
+  if (!wire::has_staleness(spec.model) && spec.staleness != 0) {
     return invalid(staleness + " has no meaning with " + model +
                    "; leave it 0, or use ssp, essp, pssp or dpssp");
   }
@@ -60,14 +58,29 @@ Status check_fields(const SyncSpec& spec, uint32_t world_size) {
                    ", or asp for no bound");
   }
   const std::string probability = "sync.probability " + number(spec.probability);
-  if (!has_probability(spec.model) && spec.probability != 1) {
+  if (!wire::has_probability(spec.model) && spec.probability != 1) {
     return invalid(probability + " has no meaning with " + model +
                    "; leave it 1, or use pssp or dpssp");
   }
   if (!(spec.probability > 0 && spec.probability <= 1)) {
     return invalid(probability + " must be above 0 and at most 1; to never wait, use asp");
   }
-  const bool parks = spec.model == SyncModel::kSsp || has_probability(spec.model);
+  const bool is_adaptive = spec.model == SyncModel::kAdaptive;
+  if ((is_adaptive && spec.staleness_min > spec.staleness) ||
+      (!is_adaptive && spec.staleness_min != 0)) {
+    return invalid("sync.staleness_min " + std::to_string(spec.staleness_min) +
+                   (is_adaptive
+                        ? " is above " + staleness +
+                              "; give the least first, as in "
+                              "adaptive:1-8"
+                        : " has no meaning with " + model + "; leave it 0, or use adaptive"));
+  }
+  if (spec.by_gradient && spec.model != SyncModel::kDpssp) {
+    return invalid("sync.by_gradient has no meaning with " + model +
+                   "; leave it out, or use dpssp");
+  }
+  const bool parks =
+      spec.model == SyncModel::kSsp || (wire::has_probability(spec.model) && !is_adaptive);
   if (spec.release == Release::kLazy && !parks) {
     return invalid("sync.release lazy has no meaning with " + model +
                    ", because no fresh read waits there; leave it soft, or use ssp, pssp or dpssp");
@@ -96,7 +109,7 @@ Status check_fields(const SyncSpec& spec, uint32_t world_size) {
 // A worker with cached reads applies its own updates to its copies, so it must be able to compute
 // the optimizer's step. libpbox asks for answered reads where it cannot.
 Status check_replay(const SyncSpec& sync, const JobSpec& spec) {
-  if (sync.reads != Reads::kCached) return ok_status();
+  if (!reads_cached(sync)) return ok_status();
   const std::string why = ", because workers apply their own updates to the copies that they read";
   const std::string remedy = " sync.reads 2 (answered), as libpbox of this release does by itself";
   if (spec.optimizer.kind != optimizer::OptimizerKind::kSgd) {
@@ -123,10 +136,10 @@ Status check_replay(const SyncSpec& sync, const JobSpec& spec) {
 }
 
 // Checks what a model other than BSP requires of the rest of the job.
-Status check_job(const SyncSpec& sync, const proto::Join& join, const JobSpec& spec) {
-  const std::string model = model_of(sync);
+Status check_job(const proto::Join& join, const JobSpec& spec) {
+  const std::string model = std::string("sync.model ") + to_string(spec.relaxed_model);
   if (spec.mode != pipeline::Mode::kOptimize) {
-    const bool drops = sync.model == SyncModel::kDrop;
+    const bool drops = spec.relaxed_model == SyncModel::kDrop;
     return invalid(
         model + " needs mode optimize: " +
         (drops
@@ -141,20 +154,88 @@ Status check_job(const SyncSpec& sync, const proto::Join& join, const JobSpec& s
   }
   if (join.rejoins()) {
     return invalid("rejoin is possible only with sync.model bsp, not with " +
-                   std::string(to_string(sync.model)) +
+                   std::string(to_string(spec.relaxed_model)) +
                    ": the other ranks have continued from updates that a lost rank has not seen; "
                    "start all ranks again, without rejoin");
   }
-  return check_replay(sync, spec);
+  return check_replay(spec.sync, spec);
+}
+
+Result<SyncSpec> parse(const proto::Sync& message, uint32_t world_size) {
+  if (const Status status = check_values(message); !status) return status.error();
+  SyncSpec sync;
+  sync.model = static_cast<SyncModel>(message.model());
+  sync.staleness = message.staleness();
+  sync.release = static_cast<Release>(message.release());
+  sync.reads = static_cast<Reads>(message.reads());
+  sync.quorum = message.quorum();
+  sync.staleness_min = message.staleness_min();
+  sync.by_gradient = message.by_gradient();
+  const bool is_set = message.probability() != 0 || wire::has_probability(sync.model);
+  sync.probability = is_set ? message.probability() : 1;
+  if (wire::keeps_copies(sync)) sync.reads = Reads::kCached;
+  if (const Status status = check_fields(sync, world_size); !status) return status.error();
+  return sync;
+}
+
+std::string title_of(const TensorSpec& tensor) {
+  return "tensor " + quoted(tensor.name);
+}
+
+// Checks a tensor's own model beside that of the job.
+Status check_beside(const SyncSpec& job, const TensorSpec& tensor) {
+  if (tensor.sync == job) return ok_status();
+  const std::string what = title_of(tensor) + " has sync " + wire::sync_text(tensor.sync) +
+                           ", and the job " + wire::sync_text(job) + ": ";
+  if (job.model == SyncModel::kDrop || tensor.sync.model == SyncModel::kDrop) {
+    return invalid(what +
+                   "with drop a rank that falls behind skips rounds of all tensors; give all "
+                   "tensors the job's model, or none of them drop");
+  }
+  if (reads_cached(job) || reads_cached(tensor.sync)) {
+    return invalid(what +
+                   "with cached reads a rank has one copy of the whole model, of one staleness; "
+                   "give all tensors the job's model, or let all of them read fresh");
+  }
+  return ok_status();
+}
+
+Status parse_tensors(const proto::Join& join, JobSpec& spec) {
+  PBOX_CHECK(static_cast<size_t>(join.tensors_size()) == spec.tensors.size());
+  for (size_t index = 0; index < spec.tensors.size(); ++index) {
+    TensorSpec& tensor = spec.tensors[index];
+    const proto::Tensor& message = join.tensors(static_cast<int>(index));
+    tensor.sync = spec.sync;
+    if (!message.has_sync()) continue;
+    const auto sync = parse(message.sync(), spec.world_size);
+    if (!sync) return invalid(title_of(tensor) + ": " + sync.error().message);
+    tensor.sync = *sync;
+    if (const Status status = check_beside(spec.sync, tensor); !status) return status;
+  }
+  return ok_status();
+}
+
+// Why one model cannot follow the other while the job runs, and what to do.
+std::string obstacle(const SyncSpec& former, const SyncSpec& next) {
+  if (reads_cached(former) || reads_cached(next)) {
+    return "the ranks make their copies of the model for cached reads, and for one staleness, when "
+           "they join; start all ranks again with it";
+  }
+  if (former.model == SyncModel::kDrop || next.model == SyncModel::kDrop) {
+    return "with drop the ranks skip rounds, and in no other model; start all ranks again with it";
+  }
+  const bool had_rounds = !wire::applies_on_arrival(former.model);
+  return std::string("bsp sums a round before it steps the weights, and ") +
+         to_string(had_rounds ? next.model : former.model) +
+         " has no memory for sums; start all ranks again with it" +
+         (had_rounds ? "" : ", or set ssp:0, which has the bound of bsp");
 }
 
 }  // namespace
 
 const char* to_string(SyncModel model) {
-  constexpr const char* kNames[] = {"bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop"};
-  static_assert(std::size(kNames) == wire::kSyncModelCount);
-  PBOX_DCHECK(static_cast<size_t>(model) < std::size(kNames));
-  return kNames[static_cast<size_t>(model)];
+  PBOX_DCHECK(static_cast<size_t>(model) < wire::kSyncModelCount);
+  return wire::kSyncModelNames[static_cast<size_t>(model)];
 }
 
 const char* to_string(Release release) {
@@ -167,22 +248,98 @@ const char* to_string(Reads reads) {
   return kNames[static_cast<size_t>(reads)];
 }
 
-Result<SyncSpec> parse_sync(const proto::Join& join, const JobSpec& spec) {
-  const proto::Sync& message = join.sync();
-  if (const Status status = check_values(message); !status) return status.error();
-  SyncSpec sync;
-  sync.model = static_cast<SyncModel>(message.model());
-  sync.staleness = message.staleness();
-  sync.release = static_cast<Release>(message.release());
-  sync.reads = static_cast<Reads>(message.reads());
-  sync.quorum = message.quorum();
-  const bool is_set = message.probability() != 0 || has_probability(sync.model);
-  sync.probability = is_set ? message.probability() : 1;
-  if (wire::keeps_copies(sync)) sync.reads = Reads::kCached;
-  if (const Status status = check_fields(sync, spec.world_size); !status) return status.error();
-  if (sync.model == SyncModel::kBsp) return sync;
-  if (const Status status = check_job(sync, join, spec); !status) return status.error();
-  return sync;
+bool is_relaxed(const proto::Join& join) {
+  const auto is_other = [](const proto::Tensor& tensor) { return tensor.sync().model() != 0; };
+  return join.sync().model() != 0 || join.relaxed_model() != 0 ||
+         std::any_of(join.tensors().begin(), join.tensors().end(), is_other);
+}
+
+Status parse_sync(const proto::Join& join, JobSpec& spec) {
+  const auto sync = parse(join.sync(), spec.world_size);
+  if (!sync) return sync.error();
+  spec.sync = *sync;
+  if (const Status status = parse_tensors(join, spec); !status) return status;
+  if (join.relaxed_model() >= wire::kSyncModelCount) {
+    return invalid("relaxed_model " + std::to_string(join.relaxed_model()) +
+                   " is unknown; it is the sync.model of a tensor, or 0");
+  }
+  spec.relaxed_model = spec.sync.model != SyncModel::kBsp
+                           ? spec.sync.model
+                           : static_cast<SyncModel>(join.relaxed_model());
+  for (const TensorSpec& tensor : spec.tensors) {
+    if (!spec.is_relaxed()) spec.relaxed_model = tensor.sync.model;
+  }
+  return spec.is_relaxed() ? check_job(join, spec) : ok_status();
+}
+
+SyncInForce registered_models(const JobSpec& spec) {
+  SyncInForce models{.job = spec.sync, .by_tensor = {}};
+  for (const TensorSpec& tensor : spec.tensors) models.by_tensor.push_back(tensor.sync);
+  return models;
+}
+
+bool may_follow(const SyncInForce& former, const SyncInForce& next) {
+  return std::equal(former.by_tensor.begin(), former.by_tensor.end(), next.by_tensor.begin(),
+                    next.by_tensor.end(), sync::may_follow);
+}
+
+void write_models(const SyncInForce& models, proto::PartState& message) {
+  std::vector<SyncSpec> distinct{models.job};
+  for (const SyncSpec& sync : models.by_tensor) {
+    const auto found = std::find(distinct.begin(), distinct.end(), sync);
+    message.add_sync_by_tensor(static_cast<uint32_t>(found - distinct.begin()));
+    if (found == distinct.end()) distinct.push_back(sync);
+  }
+  for (const SyncSpec& sync : distinct) *message.add_syncs() = wire::sync_message(sync);
+}
+
+Result<SyncInForce> read_models(const proto::PartState& message) {
+  std::vector<SyncSpec> distinct;
+  for (const proto::Sync& one : message.syncs()) {
+    const auto sync = parse(one, limits::kWorkersPerJobMax);
+    if (!sync) return Error{ErrorCode::kMismatch, sync.error().message};
+    distinct.push_back(*sync);
+  }
+  SyncInForce models;
+  if (!distinct.empty()) models.job = distinct.front();
+  for (const uint32_t index : message.sync_by_tensor()) {
+    if (index >= distinct.size()) {
+      return Error{ErrorCode::kMismatch, "a tensor has model " + std::to_string(index) + " of " +
+                                             std::to_string(distinct.size())};
+    }
+    models.by_tensor.push_back(distinct[index]);
+  }
+  return models;
+}
+
+bool SyncChange::names(const TensorSpec& tensor) const {
+  return tensors.empty() || matches_glob(tensors, tensor.name);
+}
+
+Result<SyncChange> parse_change(const proto::SetSync& request) {
+  // The quorum is checked against the job's ranks when the change is applied.
+  auto sync = parse(request.sync(), limits::kWorkersPerJobMax);
+  if (!sync) return sync.error();
+  return SyncChange{request.tensors(), *sync};
+}
+
+Status apply(const SyncChange& change, const JobSpec& spec, SyncInForce& models) {
+  if (const Status status = check_fields(change.sync, spec.world_size); !status) return status;
+  SyncInForce changed = models;
+  if (change.tensors.empty()) changed.job = change.sync;
+  for (size_t index = 0; index < spec.tensors.size(); ++index) {
+    if (!change.names(spec.tensors[index])) continue;
+    SyncSpec& sync = changed.by_tensor[index];
+    if (!sync::may_follow(sync, change.sync)) {
+      return invalid(title_of(spec.tensors[index]) + " of " + spec.title() + " has sync " +
+                     wire::sync_text(sync) + ", which cannot become " +
+                     wire::sync_text(change.sync) +
+                     " while the job runs: " + obstacle(sync, change.sync));
+    }
+    sync = change.sync;
+  }
+  models = std::move(changed);
+  return ok_status();
 }
 
 std::optional<std::string> sync_difference(const SyncSpec& job, const SyncSpec& worker) {
@@ -201,6 +358,8 @@ std::optional<std::string> sync_difference(const SyncSpec& job, const SyncSpec& 
       {"release", to_string(job.release), to_string(worker.release)},
       {"reads", to_string(job.reads), to_string(worker.reads)},
       {"quorum", std::to_string(job.quorum), std::to_string(worker.quorum)},
+      {"staleness_min", std::to_string(job.staleness_min), std::to_string(worker.staleness_min)},
+      {"by_gradient", std::to_string(job.by_gradient), std::to_string(worker.by_gradient)},
   };
   for (const auto& field : fields) {
     if (field.job != field.worker) return differs(field.name, field.job, field.worker);

@@ -63,7 +63,7 @@ Status PipelineSet::install(uint32_t pipeline, pipeline::JobShard& shard) {
   free_retired();
   // A device reads results in place, so they must not change while it does. Only bsp guarantees
   // that: other models step the weights at any time.
-  if (shard.sync.model == wire::SyncModel::kBsp) {
+  if (!shard.is_relaxed()) {
     const Status status = threads_[pipeline]->add_memory(shard.arena());
     if (!status) return status;
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/glob.h"
 #include "base/limits.h"
 
 namespace pbox::tls {
@@ -148,38 +149,11 @@ std::string to_uri(const Identity& identity) {
   return "";
 }
 
-namespace {
-
-// After a mismatch only the last '*' can take one more character, so this takes at most
-// glob.size() x text.size() steps.
-bool matches(std::string_view glob, std::string_view text) {
-  size_t at = 0, read = 0;
-  size_t star = std::string_view::npos, star_read = 0;
-  while (read < text.size()) {
-    if (at < glob.size() && glob[at] == '*') {
-      star = at++;
-      star_read = read;
-    } else if (at < glob.size() && (glob[at] == '?' || glob[at] == text[read])) {
-      ++at;
-      ++read;
-    } else if (star != std::string_view::npos) {
-      at = star + 1;
-      read = ++star_read;
-    } else {
-      return false;
-    }
-  }
-  while (at < glob.size() && glob[at] == '*') ++at;
-  return at == glob.size();
-}
-
-}  // namespace
-
 bool owns_job(const Identity& tenant, const std::string& job) {
   if (tenant.role != Role::kTenant) return false;
   const std::string prefix = tenant.tenant + "/";
   return job.starts_with(prefix) && job.size() > prefix.size() &&
-         matches(tenant.job_glob, std::string_view(job).substr(prefix.size()));
+         matches_glob(tenant.job_glob, std::string_view(job).substr(prefix.size()));
 }
 
 }  // namespace pbox::tls

@@ -42,6 +42,22 @@ constexpr AddedField kAddedFields[] = {
      }},
     {"Join.min_world_size", 3, Scope::kJob,
      [](const proto::WorkerMessage& message) { return message.join().min_world_size() != 0; }},
+    {"Tensor.sync", 3, Scope::kJob,
+     [](const proto::WorkerMessage& message) {
+       const auto& tensors = message.join().tensors();
+       return std::any_of(tensors.begin(), tensors.end(),
+                          [](const proto::Tensor& tensor) { return tensor.has_sync(); });
+     }},
+    {"Sync.staleness_min", 3, Scope::kJob,
+     [](const proto::WorkerMessage& message) {
+       return message.join().sync().staleness_min() != 0;
+     }},
+    {"Sync.by_gradient", 3, Scope::kJob,
+     [](const proto::WorkerMessage& message) { return message.join().sync().by_gradient(); }},
+    {"Join.relaxed_model", 3, Scope::kJob,
+     [](const proto::WorkerMessage& message) { return message.join().relaxed_model() != 0; }},
+    {"WorkerMessage.set_sync", 3, Scope::kReceiver,
+     [](const proto::WorkerMessage& message) { return message.has_set_sync(); }},
     {"Join.workers", 3, Scope::kReceiver,
      [](const proto::WorkerMessage& message) { return message.join().workers() != 0; }},
     {"WorkerMessage.step_verdict", 3, Scope::kReceiver,
@@ -58,6 +74,11 @@ constexpr AddedField kAddedFields[] = {
     // Only on connections with TLS, which no box of version 2 has.
     {"Session.suite", 3},
     {"BoxMessage.step_verdict", 3},
+    // The answer to a request that only version 3 has.
+    {"BoxMessage.sync_set", 3},
+    // A box of version 2 goes on with the models that the ranks have registered.
+    {"PartState.syncs", 3},
+    {"PartState.sync_by_tensor", 3},
     {"BoxMessage.step_taken", 3},
     // Only boxes that are ranks read it, and those need Join.workers.
     {"Session.workers", 3},

@@ -5,9 +5,18 @@
 // A worker's clock is the number of iterations it has finished. The data that it reads has a clock
 // too: the data contains all workers' iterations below that clock. The staleness of a read is the
 // data's clock minus the reader's clock: 0 under BSP, never below -staleness under SSP and ESSP.
+//
+// The spec of a consistency model has a text form, which is the same in the C ABI, in Python and in
+// pboxctl: the model, then what differs from its defaults, separated by colons.
+//   bsp  asp  ssp:3  ssp:3:lazy  ssp:3:cached  essp:3  pssp:3:0.1  dpssp:3:0.5:lazy  drop:2
+//   dpssp:3:1:gradient  adaptive:1-8:0.05
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
 
 namespace pbox::wire {
 
@@ -20,8 +29,12 @@ enum class SyncModel : uint8_t {
   kPssp = 4,   // as SSP, but only the fastest worker waits, with `probability`
   kDpssp = 5,  // as PSSP, with probability / (1 + e^(staleness - lead)), which grows with the lead
   kDrop = 6,   // a round takes the first `quorum` workers; later pushes to it are dropped
+  kAdaptive = 7,  // as PSSP; the box chooses staleness, probability and release within bounds
 };
-inline constexpr uint8_t kSyncModelCount = 7;
+inline constexpr uint8_t kSyncModelCount = 8;
+inline constexpr const char* kSyncModelNames[] = {"bsp",  "asp",   "ssp",  "essp",
+                                                  "pssp", "dpssp", "drop", "adaptive"};
+static_assert(sizeof(kSyncModelNames) / sizeof(kSyncModelNames[0]) == kSyncModelCount);
 
 // When a parked read is released.
 enum class Release : uint8_t {
@@ -42,11 +55,15 @@ inline constexpr uint32_t kStalenessMax = 64;
 
 struct SyncSpec {
   SyncModel model = SyncModel::kBsp;
-  uint32_t staleness = 0;  // iterations, at most kStalenessMax; SSP, ESSP, PSSP and DPSSP only
-  float probability = 1;   // c of PSSP, alpha of DPSSP; in (0, 1]
+  // Iterations, at most kStalenessMax; SSP, ESSP, PSSP and DPSSP only. kAdaptive: the most.
+  uint32_t staleness = 0;
+  float probability = 1;  // c of PSSP, alpha of DPSSP; in (0, 1]. kAdaptive: the least c
   Release release = Release::kSoft;
   Reads reads = Reads::kFresh;
-  uint32_t quorum = 0;  // kDrop only: in [1, world size]
+  uint32_t quorum = 0;         // kDrop only: in [1, world size]
+  uint32_t staleness_min = 0;  // kAdaptive only: the least staleness, in [0, staleness]
+  // kDpssp only: alpha is `probability` times the significance of the push (pipeline/sync/rules.h).
+  bool by_gradient = false;
 
   bool operator==(const SyncSpec&) const = default;
 };
@@ -61,5 +78,19 @@ constexpr bool keeps_copies(const SyncSpec& spec) {
 constexpr bool applies_on_arrival(SyncModel model) {
   return model != SyncModel::kBsp && model != SyncModel::kDrop;
 }
+
+constexpr bool has_staleness(SyncModel model) {
+  return model == SyncModel::kSsp || model == SyncModel::kEssp || model == SyncModel::kPssp ||
+         model == SyncModel::kDpssp || model == SyncModel::kAdaptive;
+}
+
+constexpr bool has_probability(SyncModel model) {
+  return model == SyncModel::kPssp || model == SyncModel::kDpssp || model == SyncModel::kAdaptive;
+}
+
+// Reads the text form. Checks the form only: check_sync() says which values a job may have. The
+// error names the word that is wrong, and what may stand there.
+Result<SyncSpec> parse_sync_text(std::string_view text);
+std::string sync_text(const SyncSpec& spec);
 
 }  // namespace pbox::wire

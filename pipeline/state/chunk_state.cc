@@ -86,7 +86,8 @@ void restore_progress(JobShard& shard, Chunk& chunk, const std::vector<uint64_t>
   for (const Session& session : shard.sessions()) {
     const bool is_parked = session.present && clocks[kClocksPerRank * session.rank + 2] != 0;
     const uint64_t read = progress.next(session.rank) - 1;
-    if (!is_parked || (advanced && sync::releases(shard.sync, read, progress.slowest()))) continue;
+    if (!is_parked || (advanced && sync::releases(chunk.sync->spec, read, progress.slowest())))
+      continue;
     progress.park(session.rank);
     ++shard.parked_count;
   }
@@ -108,7 +109,6 @@ void restore_pushed(const JobShard& shard, Chunk& chunk, const std::vector<uint6
 bool has_valid_clocks(const ChunkState& state, wire::SyncModel model, size_t ranks,
                       uint32_t wire_bytes) {
   const std::vector<uint64_t>& clocks = state.clocks;
-  if (model == wire::SyncModel::kBsp) return clocks.empty();
   if (state.fragment_bytes == 0) return false;
   const uint32_t fragments = wire::fragment_count(wire_bytes, state.fragment_bytes);
   if (fragments > limits::kFragmentCountMax) return false;
@@ -142,8 +142,8 @@ std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk) {
   ChunkState state = to_chunk_state(view_of(shard, chunk));
   state.fragment_bytes = shard.fragment_bytes;
   if (chunk.sync != nullptr) state.clocks = clocks_of(shard, chunk);
-  if (shard.partial) {
-    const uint16_t* counts = chunk.contributors[(chunk.rounds_made() - 1) & 1];
+  const uint16_t* counts = chunk.contributors[(chunk.rounds_made() - 1) & 1];
+  if (counts != nullptr) {
     state.contributors.assign(counts, counts + chunk.fragment_count);
   }
   return state;
@@ -178,7 +178,7 @@ void restore(JobShard& shard, const ChunkState& state) {
     reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot], chunk.weights,
                                                                chunk.elements);
   }
-  if (shard.partial && state.fragment_bytes > 0) {
+  if (chunk.contributors[slot] != nullptr && state.fragment_bytes > 0) {
     restore_contributors(shard, chunk, state, chunk.contributors[slot]);
   }
   if (chunk.sync == nullptr) return;

@@ -11,8 +11,8 @@
 
 namespace pbox::pipeline {
 
-// Returns true if `state.clocks` can belong to a chunk of `wire_bytes` in a job of this model and
-// number of ranks. The clocks come from another box.
+// Returns true if `state.clocks` can belong to a chunk of `wire_bytes` and of this model, in a
+// relaxed job of so many ranks. The clocks come from another box. Chunks of other jobs have none.
 bool has_valid_clocks(const ChunkState& state, wire::SyncModel model, size_t ranks,
                       uint32_t wire_bytes);
 

@@ -1,11 +1,14 @@
-// The additional state of a chunk in a job whose consistency model is not BSP, and the replies that
-// are leaving. It lies in the shard's arena, and only the pipeline's core touches it.
+// The additional state of a chunk in a job in which some tensor's consistency model is not BSP, and
+// the replies that are leaving. It lies in the shard's arena, and only the pipeline's core touches
+// it.
 #pragma once
 
 #include <cstdint>
 
+#include "nic/wire/sync.h"
 #include "pipeline/sync/progress.h"
 #include "pipeline/sync/rank_set.h"
+#include "pipeline/sync/significance.h"
 
 namespace pbox::pipeline {
 struct Chunk;
@@ -13,8 +16,8 @@ struct Chunk;
 
 namespace pbox::sync {
 
-// Model `drop`: the fragments that a rank has pushed of the newest closed round that it has pushed
-// any fragment of.
+// Models `drop` and BSP: the fragments that a rank has pushed of the newest closed round that it
+// has pushed any fragment of.
 struct Pushed {
   uint32_t round = 0;
   uint64_t mask = 0;  // fragments pushed
@@ -23,11 +26,14 @@ struct Pushed {
 };
 
 struct ChunkSync {
+  wire::SyncSpec spec;  // the rule in force; Engine::change_rule changes it
   // Models that apply on arrival.
   Progress progress;
   uint64_t* next = nullptr;     // by rank: the memory that `progress` works on
   uint64_t* updates = nullptr;  // by fragment: how often the optimizer has stepped it
-  // Model `drop`, by rank. Null in other models.
+  PushSize* sizes = nullptr;    // by rank
+  Significance significance;
+  // Models `drop` and BSP, by rank. Null in other models.
   Pushed* pushed = nullptr;
 
   RankSet replies_due;  // ranks that are owed a reply: the chunk as it is when the reply leaves

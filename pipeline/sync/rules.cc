@@ -22,7 +22,8 @@ double draw(uint64_t seed, uint32_t rank, uint64_t round) {
 }
 
 bool blocks(const wire::SyncSpec& spec, const Reader& reader) {
-  PBOX_DCHECK(wire::applies_on_arrival(spec.model));
+  PBOX_DCHECK(wire::applies_on_arrival(spec.model) && spec.model != SyncModel::kAdaptive);
+  PBOX_DCHECK(reader.significance >= 0 && reader.significance <= 1);
   PBOX_DCHECK(reader.round <= reader.fastest && reader.slowest <= reader.fastest + 1);
   if (waits_for_clock(spec)) return reader.slowest + spec.staleness <= reader.round;
   if (spec.model == SyncModel::kAsp) return false;
@@ -33,6 +34,7 @@ bool blocks(const wire::SyncSpec& spec, const Reader& reader) {
   double probability = static_cast<double>(spec.probability);
   if (spec.model == SyncModel::kDpssp) {
     const uint64_t lead = reader.round - reader.slowest;
+    if (spec.by_gradient) probability *= static_cast<double>(reader.significance);
     probability /= 1 + std::exp(static_cast<double>(spec.staleness) - static_cast<double>(lead));
   }
   return draw(reader.seed, reader.rank, reader.round) <= probability;
@@ -48,6 +50,13 @@ bool releases(const wire::SyncSpec& spec, uint64_t round, uint64_t slowest) {
   PBOX_DCHECK(wire::applies_on_arrival(spec.model));
   const bool is_soft = !waits_for_clock(spec) && spec.release == wire::Release::kSoft;
   return is_soft || slowest >= awaited_clock(spec, round, slowest);
+}
+
+bool may_follow(const wire::SyncSpec& former, const wire::SyncSpec& next) {
+  if (former == next) return true;
+  if (reads_cached(former) || reads_cached(next)) return false;
+  if (former.model == SyncModel::kDrop) return next.model == SyncModel::kDrop;
+  return wire::applies_on_arrival(former.model) && wire::applies_on_arrival(next.model);
 }
 
 }  // namespace pbox::sync

@@ -19,8 +19,9 @@ struct Reader {
   uint64_t seed = 0;  // seed_of() the job; the draw depends on seed, rank and round
   uint32_t rank = 0;
   uint64_t round = 0;
-  uint64_t slowest = 0;  // V, with this push counted
-  uint64_t fastest = 0;  // F, with this push counted
+  uint64_t slowest = 0;    // V, with this push counted
+  uint64_t fastest = 0;    // F, with this push counted
+  float significance = 1;  // the push's, in [0, 1]; counts with SyncSpec::by_gradient
 };
 
 // Returns a hash of the job's name. It is the same in all parts of the job, on every box.
@@ -41,6 +42,11 @@ uint64_t awaited_clock(const wire::SyncSpec& spec, uint64_t round, uint64_t slow
 
 // Returns true if a parked read of `round` is released now that V has advanced to `slowest`.
 bool releases(const wire::SyncSpec& spec, uint64_t round, uint64_t slowest);
+
+// Returns whether a running chunk may change from one rule to the other. Rules that apply pushes on
+// arrival may follow each other, and so may quorums of `drop`: they have the same state. Cached
+// reads keep their rule, because the workers' copies are made for its staleness.
+bool may_follow(const wire::SyncSpec& former, const wire::SyncSpec& next);
 
 // True if workers read from their own copies.
 constexpr bool reads_cached(const wire::SyncSpec& spec) {

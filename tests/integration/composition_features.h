@@ -14,6 +14,7 @@ struct Trial {
   pbox_dtype dtype = PBOX_F32;
   pbox_compression compression = PBOX_COMPRESSION_NONE;
   bool rejoins = false, restores = false, relayed = false, traced = false, has_table = false;
+  bool has_models = false;  // a second tensor has a model of its own
   Keys keys = Keys::kNone;
 
   void need_optimize() { options.mode = PBOX_MODE_OPTIMIZE; }
@@ -51,6 +52,7 @@ inline constexpr Feature kFeatures[] = {
     {"model pssp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_PSSP); }, true, true},
     {"model dpssp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_DPSSP); }, true, true},
     {"model drop", "model", [](Trial& t) { use_model(t, PBOX_SYNC_DROP); }, true, true},
+    {"models by tensor", "model", [](Trial& t) { t.has_models = true; }, true, true},
     {"numerics ordered", "numerics", [](Trial& t) { t.options.numerics = PBOX_NUMERICS_ORDERED; }},
     {"delivery pull", "delivery", [](Trial& t) { t.options.delivery = PBOX_DELIVERY_PULL; }},
     {"priorities forward-order", "priorities",

@@ -15,6 +15,7 @@
 
 #include "tests/integration/composition_features.h"
 #include "tests/integration/composition_page.h"
+#include "tests/integration/composition_trial.h"
 #include "tests/support/box_cluster.h"
 #include "tests/support/daemon.h"
 #include "tests/support/key_folder.h"
@@ -24,8 +25,6 @@ namespace pbox::test {
 namespace {
 
 constexpr char kWorks[] = "";
-constexpr uint64_t kElements = 700;
-constexpr uint32_t kRowElements = 50;    // row size of a table, of which every other row is pushed
 constexpr uint32_t kSettlingRounds = 4;  // more than the staleness of any trial
 
 // One rank's own view of a trial.
@@ -41,69 +40,6 @@ struct RankPlan {
 
 float gradient_of(uint32_t rank) {
   return rank == 0 ? 1 : 32;
-}
-
-bool is_collective(const Trial& trial) {
-  return trial.options.mode == PBOX_MODE_COLLECTIVE;
-}
-
-pbox_status run_collective(const AbiWorker& worker, const Trial& trial, pbox_verb verb,
-                           uint64_t count, const std::vector<unsigned char>& input,
-                           std::vector<unsigned char>& output) {
-  uint64_t operation = 0;
-  worker.must(pbox_collective(worker.context(), verb, input.data(), output.data(), count,
-                              trial.dtype, PBOX_OP_SUM, 0, 0, nullptr, nullptr, &operation));
-  return pbox_wait_collective(worker.context(), operation, 0);
-}
-
-// The sum, once by an all-reduce, and once scattered and gathered again.
-void reduce(const AbiWorker& worker, const Trial& trial, const std::vector<unsigned char>& input,
-            std::vector<unsigned char>& result) {
-  constexpr uint64_t kSegment = kElements / 2;
-  std::vector<unsigned char> segment(input.size() / 2), gathered(input.size());
-  worker.must(run_collective(worker, trial, PBOX_ALL_REDUCE, kElements, input, result));
-  worker.must(run_collective(worker, trial, PBOX_REDUCE_SCATTER, kSegment, input, segment));
-  worker.must(run_collective(worker, trial, PBOX_ALL_GATHER, kSegment, segment, gathered));
-  require(result == gathered, "the gathered segments are not the sum");
-}
-
-void push_rows(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
-               std::vector<unsigned char>& result) {
-  std::vector<uint64_t> ids;
-  for (uint64_t row = 0; row < kElements / kRowElements; row += 2) ids.push_back(row);
-  const auto rows = encode(trial.dtype, std::vector<float>(ids.size() * kRowElements, value));
-  worker.must(pbox_push_pull_rows(worker.context(), tensor, ids.data(), ids.size(), rows.data(),
-                                  result.data(), nullptr, nullptr));
-  worker.wait(tensor);
-}
-
-// Returns the result of which the pushed elements have this value, and the others 0.
-std::vector<unsigned char> result_of(const Trial& trial, float value) {
-  std::vector<float> values(kElements, value);
-  for (uint64_t at = 0; trial.has_table && at < kElements; ++at) {
-    if (at / kRowElements % 2 == 1) values[at] = 0;
-  }
-  return encode(trial.dtype, values);
-}
-
-// Returns whether a compressed result is within `tolerance` of the values.
-bool is_near(const std::vector<unsigned char>& result, const std::vector<float>& values,
-             float tolerance) {
-  for (size_t at = 0; at < values.size(); ++at) {
-    float value = 0;
-    memcpy(&value, result.data() + at * sizeof(value), sizeof(value));
-    if (!(std::fabs(value - values[at]) <= tolerance)) return false;
-  }
-  return true;
-}
-
-void push(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
-          std::vector<unsigned char>& result) {
-  if (trial.has_table) return push_rows(worker, trial, tensor, value, result);
-  const auto input = encode(trial.dtype, std::vector<float>(kElements, value));
-  if (is_collective(trial)) return reduce(worker, trial, input, result);
-  worker.push_pull(tensor, input.data(), result.data());
-  worker.wait(tensor);
 }
 
 // A round of zeros, but for one value of rank 1 that is beyond the bound. It must not reach the
@@ -162,7 +98,8 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
   const bool optimizes = trial.options.mode == PBOX_MODE_OPTIMIZE;
   const uint32_t tensor =
       is_collective(trial) ? 0 : worker.tensor("tensor", kElements, trial.dtype);
-  if (!may_set(worker, trial, tensor)) {
+  Beside beside(worker, trial);
+  if (!may_set(worker, trial, tensor) || beside.set_model() != PBOX_OK) {
     return line.say(std::string("refused ") + pbox_last_error(worker.context()));
   }
   if (optimizes) {
@@ -179,6 +116,7 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
   if (optimizes) {
     worker.must(pbox_init_weights(worker.context(), tensor, result.data(), nullptr, nullptr));
     worker.wait(tensor);
+    beside.begin();
   }
   const float own = gradient_of(plan.rank), both = gradient_of(0) + gradient_of(1);
   const auto expect = [&](float value) {
@@ -193,17 +131,21 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
   const bool is_restored = !plan.restore.empty();
   if (is_restored) require(worker.statistics().restored_snapshot > 0, "nothing was restored");
   if (!plan.rejoins) push(worker, trial, tensor, own, result);
+  if (!plan.rejoins) beside.push(own);
   if (!plan.rejoins && !optimizes) expect(both);
   line.say("half");
   line.await_go();
   if (plan.ends_in_the_middle) return worker.leave();
   push(worker, trial, tensor, own, result);
+  beside.push(own);
   if (!optimizes) expect(both);
   worker.must(pbox_barrier(worker.context(), 0));
   if (optimizes) {
     for (uint32_t round = 0; round < kSettlingRounds; ++round) {
       push(worker, trial, tensor, 0, result);
+      beside.push(0);
     }
+    beside.expect(-2 * both);
     expect(is_restored ? -3 * both : -2 * both);
   }
   const bool is_guarded = trial.options.guard != PBOX_GUARD_FLAG;

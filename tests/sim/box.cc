@@ -218,6 +218,12 @@ void Box::remove(uint32_t index, std::unique_ptr<pipeline::JobShard> shard) {
   execute(index, {.kind = pipeline::CommandKind::kRemove, .shard = shard.get()});
 }
 
+Status Box::set_sync(const std::string& job, const control::SyncChange& change) {
+  const Status set = registry_->requests().set_sync(job, change);
+  flush();
+  return set;
+}
+
 void Box::turn_control() {
   if (!up()) return;
   registry_->on_tick(control_thread_.now_ns());

@@ -60,6 +60,8 @@ class Box final : public ControlEnd,
 
   HostId host() const { return host_; }
   const control::JobRegistry& registry() const { return *registry_; }
+  // The operator changes the models of a job's tensors.
+  Status set_sync(const std::string& job, const control::SyncChange& change);
   bool has_part(const std::string& job, uint32_t part) const;
   // These functions carry out episodes.
   void pause(uint64_t length_ns);

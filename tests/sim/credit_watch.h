@@ -185,7 +185,7 @@ class CreditWatch {
   // model.
   bool answers(Chunk& chunk, const wire::Header& header) const {
     if (chunk.announced && !chunk.asked) return false;  // the worker ignores it
-    const wire::SyncModel model = session_.sync.model;
+    const wire::SyncModel model = job_.options.sync_of(job_.chunks[header.chunk].tensor).model;
     // the fragment of its round or a later one; all fragments of the newest round
     if (model == wire::SyncModel::kDrop) {
       const uint32_t least = chunk.result_mask != 0 ? chunk.result_round : chunk.round;

@@ -56,6 +56,10 @@ void draw_elastic(uint64_t seed, Options& options);
 // Draws more boxes, and jobs that move between them while the boxes' views of the map differ.
 void draw_moves(uint64_t seed, Options& options);
 // In some seeds boxes have about as much room as a job or two need, or less.
+// Draws models of tensors, and changes of models, for relaxed jobs.
+void draw_tensor_models(uint64_t seed, Options& options);
+// Jobs are divided into parts by now: each knows whether a tensor of another one is relaxed.
+void note_relaxed_parts(Options& options);
 void draw_room(uint64_t seed, Options& options);
 // Divides jobs of a cluster into parts, with tensors of their own. Their ranks are separate hosts.
 // In some racks several parts of a job are on one box, and their results wait for its slow link.

@@ -1,7 +1,7 @@
 // All kinds of faults, in one table from which the counts, names and report are made. To add a
-// fault, add a row here, a draw in options.cc, and code that causes and counts it. One entry is not
-// a fault but a rescue that must occur too: the successor of a lost box continues from a backup
-// copy.
+// fault, add a row here, a draw in options.cc, and code that causes and counts it. Some entries are
+// no faults, but must occur too: the successor of a lost box continues from a backup copy, and an
+// operator changes the model of a running job, or is refused.
 #pragma once
 
 #include <array>
@@ -41,6 +41,8 @@ namespace pbox::sim {
   X(kPortFallback, "port_fallback")     \
   X(kCopyUsed, "copy_used")             \
   X(kNoRoom, "no_room")                 \
+  X(kModelChanged, "model_changed")     \
+  X(kModelRefused, "model_refused")     \
   X(kRogue, "rogue_packet")             \
   X(kOutsider, "outsider_packet")
 

@@ -33,6 +33,9 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
     }
   }
   open_blocks();
+  for (uint32_t tensor = 0; tensor < options.tensors.size(); ++tensor) {
+    models.push_back(options.sync_of(tensor));
+  }
   consumed_.resize(chunks.size());
   right_.resize(chunks.size());
   if (options.is_collective) collectives.emplace(seed, index, options);

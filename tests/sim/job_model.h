@@ -110,6 +110,10 @@ struct JobModel {
   std::vector<Chunk> chunks;                    // by id
   std::optional<BlockOracle> blocks;            // set if a tensor is compressed
 
+  // The consistency models in force, by tensor.
+  std::vector<wire::SyncSpec> models;
+  const wire::SyncSpec& model_of(uint32_t chunk) const { return models[chunks[chunk].tensor]; }
+
   bool may_fail = false;    // a disturbance has happened that the job need not survive
   std::set<uint32_t> lost;  // ranks that may fail although the others must not
   bool disturbed = false;   // some rank may be taken for lost, now or later

@@ -464,6 +464,7 @@ Options draw(uint64_t seed) {
   Options options = draw_rack(seed);
   draw_schedules(seed, options);
   draw_models(seed, options);
+  draw_tensor_models(seed, options);
   draw_collectives(seed, options);
   draw_numerics(seed, options);
   draw_keys(seed, options);
@@ -473,6 +474,7 @@ Options draw(uint64_t seed) {
   draw_addresses(seed, options);
   draw_elastic(seed, options);
   draw_parts(seed, options);
+  note_relaxed_parts(options);
   draw_guards(seed, options);
   draw_tables(seed, options);
   draw_compression(seed, options);

@@ -18,6 +18,7 @@ namespace pbox::sim {
 struct TensorOptions {
   uint32_t elements = 1;
   int32_t priority = 0;
+  std::optional<wire::SyncSpec> sync = {};  // its own model; nothing: the job's
   uint32_t row_elements = 0;  // a table of such rows, of which each rank pushes some; 0: none
   wire::Compression compression = wire::Compression::kNone;
 };
@@ -98,8 +99,13 @@ struct JobOptions {
   const std::vector<CallOptions>& calls_of(uint32_t rank) const {
     return disagreement && disagreement->rank == rank ? disagreement->calls : calls;
   }
-  // True if ranks may be at different rounds, that is, if the model is not BSP.
-  bool is_relaxed() const { return sync.model != wire::SyncModel::kBsp; }
+  // True if ranks may be at different rounds, that is, if some tensor's model is not BSP.
+  bool is_relaxed() const { return relaxed_model() != wire::SyncModel::kBsp; }
+  wire::SyncModel relaxed_model() const;  // some tensor's that is not BSP; else BSP
+  wire::SyncModel relaxed_elsewhere = wire::SyncModel::kBsp;  // the same, in any part of the job
+  const wire::SyncSpec& sync_of(uint32_t tensor) const {
+    return tensors[tensor].sync ? *tensors[tensor].sync : sync;
+  }
   bool is_elastic() const { return workers_min != 0; }
   std::string name() const { return "job" + std::to_string(number); }  // as the product knows it
   uint64_t bytes() const;                                              // size of the tensors
@@ -154,6 +160,14 @@ struct Episode {
   uint64_t draw = 0;  // selects the victims
 };
 
+// An operator changes the consistency model of some tensors of a relaxed job.
+struct ModelChange {
+  uint64_t begin_ns = 0;                // counted from the start of the run
+  uint32_t job = 0;                     // index of the job
+  std::optional<uint32_t> tensor = {};  // nothing: all
+  wire::SyncSpec sync;
+};
+
 struct Options {
   uint64_t seed = 1;
   uint32_t boxes = 1;
@@ -195,6 +209,7 @@ struct Options {
   uint64_t largest_part_bytes() const;
   PacketFaults faults;
   std::vector<Episode> episodes;
+  std::vector<ModelChange> model_changes;
   uint64_t faults_end_ns = 0;  // time at which all faults end, counted from the start of the run
 };
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "appliance/control/sync_spec.h"
 #include "base/clock.h"
 #include "tests/sim/options.h"
 
@@ -32,13 +31,7 @@ double ms(uint64_t nanoseconds) {
 
 void add_model(Line& line, const JobOptions& job) {
   constexpr const char* kStraggling[] = {"", "one-rank", "in-turns", "by-chance"};
-  const wire::SyncSpec& sync = job.sync;
-  if (job.is_relaxed()) line.add(" %s", control::to_string(sync.model));
-  if (sync.staleness > 0) line.add(" staleness=%u", sync.staleness);
-  if (sync.probability < 1) line.add(" probability=%g", static_cast<double>(sync.probability));
-  if (sync.release == wire::Release::kLazy) line.add(" lazy");
-  if (sync.reads != wire::Reads::kFresh) line.add(" %s", control::to_string(sync.reads));
-  if (sync.quorum > 0) line.add(" quorum=%u", sync.quorum);
+  if (job.is_relaxed()) line.add(" %s", wire::sync_text(job.sync).c_str());
   if (job.straggling == Straggling::kNone) return;
   line.add(" stragglers=%s*%u", kStraggling[static_cast<size_t>(job.straggling)],
            job.straggler_factor);
@@ -82,6 +75,7 @@ void add_job(Line& line, const JobOptions& job) {
     if (tensor.compression != wire::Compression::kNone) {
       line.add(":%s", to_string(tensor.compression));
     }
+    if (tensor.sync) line.add("/%s", wire::sync_text(*tensor.sync).c_str());
     if (&tensor != &job.tensors.back()) line.add(",");
   }
   line.add("%s%s%s%s%s think=%.3fms", job.by_steps ? " steps" : " free",
@@ -132,6 +126,11 @@ std::string to_string(const Options& options) {
            faults.reorder);
   line.add(" delay=%g<%.0fms flip=%g truncate=%g wrong_queue=%g", faults.delay,
            ms(faults.delay_max_ns), faults.flip, faults.truncate, faults.wrong_queue);
+  for (const ModelChange& change : options.model_changes) {
+    line.add(" | job%u tensor %d: %s at %.3fms", change.job,
+             change.tensor ? static_cast<int>(*change.tensor) : -1,
+             wire::sync_text(change.sync).c_str(), ms(change.begin_ns));
+  }
   for (const Episode& episode : options.episodes) {
     line.add(" | %s at %.3fms for %.3fms", name_of(episode.kind), ms(episode.begin_ns),
              ms(episode.length_ns));

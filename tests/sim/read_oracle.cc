@@ -10,9 +10,13 @@ using wire::SyncModel;
 ReadOracle::ReadOracle(const JobOptions& options)
     : options_(options),
       updates_(options),
+      bounds_(options.tensors.size(), 0),
       begun_(options.workers, std::vector<uint32_t>(options.tensors.size())),
       read_(options.workers),
       dropped_(options.workers) {
+  for (uint32_t tensor = 0; tensor < options.tensors.size(); ++tensor) {
+    note_model(tensor, options.sync_of(tensor));
+  }
   if (options.rogue) finished_.insert(0);
   // Initial weights of other ranks than 0 do not count, so they are in from the start.
   for (uint32_t rank = 1; rank < options.workers; ++rank) {
@@ -31,8 +35,12 @@ bool ReadOracle::all_finished() const {
   return true;
 }
 
-bool ReadOracle::has_bound() const {
-  return options_.sync.model == SyncModel::kSsp || options_.sync.model == SyncModel::kEssp;
+void ReadOracle::note_model(uint32_t tensor, const wire::SyncSpec& sync) {
+  const bool has_bound = sync.model == SyncModel::kBsp || sync.model == SyncModel::kSsp ||
+                         sync.model == SyncModel::kEssp;
+  std::optional<uint32_t>& bound = bounds_[tensor];
+  if (!has_bound) bound.reset();
+  if (bound) bound = std::max(*bound, sync.staleness);
 }
 
 std::optional<std::string> ReadOracle::judge(const Part& part, uint32_t other, uint32_t found,
@@ -53,8 +61,8 @@ std::optional<std::string> ReadOracle::judge(const Part& part, uint32_t other, u
   }
   if (other == part.rank && found != rounds)
     return say("which is the reader, that has pushed", rounds);
-  if (!has_bound() || absent_.contains(other)) return std::nullopt;
-  if (found + options_.sync.staleness >= rounds) return std::nullopt;
+  const auto bound = bounds_[part.tensor];
+  if (!bound || absent_.contains(other) || found + *bound >= rounds) return std::nullopt;
   return say("too stale for a reader that has pushed", rounds);
 }
 

@@ -42,7 +42,11 @@ class ReadOracle {
                                    const std::byte* weights) const;
 
   const Updates& updates() const { return updates_; }
-  bool has_bound() const;
+  // The tensor may have this model from now on.
+  void note_model(uint32_t tensor, const wire::SyncSpec& sync);
+  // Returns how many rounds a read may be behind under any model that the tensor has had; nothing
+  // if there is no bound.
+  std::optional<uint32_t> bound(uint32_t tensor) const { return bounds_[tensor]; }
 
  private:
   std::optional<std::string> judge(const Part& part, uint32_t other, uint32_t found,
@@ -50,7 +54,8 @@ class ReadOracle {
 
   const JobOptions& options_;
   Updates updates_;
-  std::vector<std::vector<uint32_t>> begun_;  // begun rounds, by rank and tensor
+  std::vector<std::optional<uint32_t>> bounds_;  // by tensor
+  std::vector<std::vector<uint32_t>> begun_;     // begun rounds, by rank and tensor
   // By reader, then by tensor and the part's first element: the updates read, by rank.
   std::vector<std::map<std::pair<uint32_t, uint64_t>, std::vector<uint32_t>>> read_;
   std::vector<bool> dropped_;

@@ -15,19 +15,14 @@ namespace pbox::sim {
 using wire::SyncModel;
 
 SyncReplay::SyncReplay(pipeline::JobShard& shard, const JobModel& job)
-    : shard_(shard),
-      job_(job),
-      sync_(job.options.sync),
-      cached_(sync_.reads == wire::Reads::kCached),
-      by_clock_(sync_.reads != wire::Reads::kFresh),
-      generation_(shard.generation) {
-  require(shard.sync == sync_, [&] { return job.title + ": the box runs another model"; });
+    : shard_(shard), job_(job), generation_(shard.generation) {
   const uint32_t ranks = shard.worker_count();
   for (const auto& session : shard.sessions())
     present_ |= uint32_t{session.present} << session.rank;
   for (const pipeline::Chunk& held : shard.chunks()) {
     Chunk chunk;
     chunk.held = &held;
+    chunk.rule = held.sync->spec;
     chunk.next.resize(ranks);
     chunk.claimed.resize(ranks);
     chunk.pushed.resize(ranks);
@@ -35,6 +30,7 @@ SyncReplay::SyncReplay(pipeline::JobShard& shard, const JobModel& job)
     chunk.sums.resize(held.elements);
     if (held.rounds_finished > 0) begin_as_held(chunk);
     chunks_.push_back(std::move(chunk));
+    check_model(chunks_.back());
   }
 }
 
@@ -55,13 +51,27 @@ void SyncReplay::begin_as_held(Chunk& chunk) const {
   }
 }
 
+// The rule of an adaptive tensor may be any PSSP within its bounds.
+void SyncReplay::check_model(const Chunk& chunk) const {
+  const wire::SyncSpec& model = job_.model_of(chunk.held->id);
+  const wire::SyncSpec& rule = chunk.held->sync->spec;
+  const bool is_chosen = model.model == SyncModel::kAdaptive && rule.model == SyncModel::kPssp &&
+                         rule.staleness >= model.staleness_min &&
+                         rule.staleness <= model.staleness &&
+                         rule.probability >= model.probability && rule.probability <= 1;
+  require(rule == model || is_chosen, [&] {
+    return place(chunk) + ": the box runs another model, " + wire::sync_text(rule) +
+           " instead of " + wire::sync_text(model);
+  });
+}
+
 std::string SyncReplay::place(const Chunk& chunk) const {
   return job_.title + " chunk " + std::to_string(chunk.held->id) + " clock " +
          std::to_string(chunk.clock);
 }
 
 bool SyncReplay::applies_on_arrival(const Chunk& chunk) const {
-  return sync_.model != SyncModel::kDrop && chunk.clock > 0;
+  return wire::applies_on_arrival(chunk.rule.model) && chunk.clock > 0;
 }
 
 uint32_t SyncReplay::elements_of(const Chunk& chunk, uint32_t fragment) const {
@@ -140,7 +150,7 @@ void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed
   const uint64_t round = chunk.next[rank]++;
   chunk.claimed[rank] = 0;
   advance(chunk);
-  if (cached_) return;
+  if (chunk.reads_cached()) return;
   if (waits(chunk, rank, round)) {
     chunk.parked |= 1u << rank;
   } else {
@@ -187,14 +197,15 @@ void SyncReplay::step(std::span<float> weights, std::span<const float> gradient)
   }
 }
 
-// Initial weights need all ranks; a round of model drop needs a quorum.
+// Initial weights and rounds of BSP need all ranks; a round of model drop needs a quorum.
 void SyncReplay::close_if_complete(Chunk& chunk) {
   auto needed = static_cast<uint32_t>(std::popcount(present_));
   uint32_t complete = 0;
   for (uint32_t rank = 0; rank < chunk.claimed.size(); ++rank) {
     complete += is_present(rank) && chunk.claimed[rank] == chunk.held->full_mask;
   }
-  if (chunk.clock > 0) needed = std::min(needed, sync_.quorum);
+  const bool drops = chunk.rule.model == SyncModel::kDrop;
+  if (chunk.clock > 0 && drops) needed = std::min(needed, chunk.rule.quorum);
   if (present_ == 0 || complete < needed) return;
   for (uint32_t rank = 0; rank < chunk.claimed.size(); ++rank) {
     if (chunk.claimed[rank] != 0) {
@@ -225,7 +236,8 @@ void SyncReplay::advance(Chunk& chunk) {
     chunk.parked &= ~(1u << rank);
     chunk.due |= (1u << rank) & heard_;
   }
-  if (sync_.model == SyncModel::kEssp && cached_) chunk.due |= present_ & heard_;
+  const bool sends_unasked = chunk.rule.model == SyncModel::kEssp && chunk.reads_cached();
+  if (sends_unasked) chunk.due |= present_ & heard_;
 }
 
 uint64_t SyncReplay::fastest(const Chunk& chunk) const {
@@ -239,30 +251,32 @@ uint64_t SyncReplay::fastest(const Chunk& chunk) const {
 // Returns whether a rank that has pushed `round` must wait. A cached or answered read waits until
 // the data is new enough. A fresh read waits depending on the rank's lead.
 bool SyncReplay::waits(const Chunk& chunk, uint32_t rank, uint64_t round) const {
-  const auto staleness = static_cast<int64_t>(sync_.staleness);
+  const auto staleness = static_cast<int64_t>(chunk.rule.staleness);
   const auto lead = static_cast<int64_t>(round) - static_cast<int64_t>(chunk.clock);
-  if (by_clock_) return lead + 1 > staleness;
-  if (sync_.model == SyncModel::kAsp || lead < staleness) return false;
-  if (sync_.model == SyncModel::kSsp) return true;
+  if (chunk.waits_for_clock()) return lead + 1 > staleness;
+  if (chunk.rule.model == SyncModel::kAsp || lead < staleness) return false;
+  if (chunk.rule.model == SyncModel::kSsp) return true;
   if (round != fastest(chunk)) return false;
-  const bool is_dynamic = sync_.model == SyncModel::kDpssp;
+  const bool is_dynamic = chunk.rule.model == SyncModel::kDpssp;
   const double share =
       is_dynamic ? 1 + std::exp(static_cast<double>(staleness) - static_cast<double>(lead)) : 1;
+  const double significance =
+      chunk.rule.by_gradient ? static_cast<double>(chunk.held->sync->sizes[rank].significance) : 1;
   return sync::draw(shard_.draw_seed, rank, round) <=
-         static_cast<double>(sync_.probability) / share;
+         static_cast<double>(chunk.rule.probability) * significance / share;
 }
 
 // Returns whether a rank that waits to read `round` is released, now that the clock has advanced.
 bool SyncReplay::goes_on(const Chunk& chunk, uint64_t round) const {
-  if (by_clock_) return chunk.clock + sync_.staleness >= round + 1;
-  return sync_.release == wire::Release::kSoft || chunk.clock > round;
+  if (chunk.waits_for_clock()) return chunk.clock + chunk.rule.staleness >= round + 1;
+  return chunk.rule.release == wire::Release::kSoft || chunk.clock > round;
 }
 
 void SyncReplay::on_pull(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) {
   wire::PullPayload pull;
   std::memcpy(&pull, parsed.payload, sizeof(pull));
   const bool wants = (chunk.held->full_mask & ~pull.held_mask) != 0;
-  if (!cached_ || !applies_on_arrival(chunk) || !wants) return;
+  if (!chunk.reads_cached() || !applies_on_arrival(chunk) || !wants) return;
   if (parsed.header.round + 1 != static_cast<uint32_t>(chunk.next[rank])) return;
   if (waits(chunk, rank, chunk.next[rank] - 1)) chunk.parked |= 1u << rank;
 }
@@ -275,6 +289,9 @@ void SyncReplay::note_command() {
     present |= uint32_t{session.present} << session.rank;
     if (!session.reachable) heard_ &= ~(1u << session.rank);
   }
+  for (Chunk& chunk : chunks_) {
+    if (chunk.held->sync->spec != chunk.rule) follow_model(chunk);
+  }
   if (present == present_) return;
   present_ = present;
   for (Chunk& chunk : chunks_) {
@@ -284,6 +301,18 @@ void SyncReplay::note_command() {
     } else {
       close_if_complete(chunk);
     }
+  }
+}
+
+// A read that waits is judged as if it were asked for now; one that was answered stays answered.
+void SyncReplay::follow_model(Chunk& chunk) {
+  chunk.rule = chunk.held->sync->spec;
+  check_model(chunk);
+  if (!applies_on_arrival(chunk)) return close_if_complete(chunk);
+  for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
+    if ((chunk.parked >> rank & 1) == 0 || waits(chunk, rank, chunk.next[rank] - 1)) continue;
+    chunk.parked &= ~(1u << rank);
+    chunk.due |= (1u << rank) & heard_;
   }
 }
 
@@ -298,10 +327,11 @@ void SyncReplay::check_sent(uint32_t rank, const nic::TxPacket& packet) {
   require(header.round + 1 == static_cast<uint32_t>(chunk.clock),
           [&] { return who() + "says that its clock is " + std::to_string(header.round + 1); });
   // A parked rank is told one round less than the box has.
-  const bool has_more = (cached_ ? chunk.claimed[rank] : 0) >> header.fragment & 1;
-  const bool is_waiting = !cached_ && (chunk.parked >> rank & 1) != 0;
+  const bool is_exact = chunk.reads_cached();
+  const bool has_more = (is_exact ? chunk.claimed[rank] : 0) >> header.fragment & 1;
+  const bool is_waiting = !is_exact && (chunk.parked >> rank & 1) != 0;
   uint64_t applied = chunk.next[rank] + (has_more ? 1 : 0) - (is_waiting ? 1 : 0);
-  if (sync_.model == SyncModel::kDrop) {
+  if (!applies_on_arrival(chunk)) {
     const Pushed& pushed = chunk.pushed[rank];
     applied = pushed.round + (pushed.counted >> header.fragment & 1);
   }
@@ -398,6 +428,7 @@ void SyncReplay::check_weights(uint32_t id, uint32_t fragment) const {
 void SyncReplay::check_all() const {
   uint32_t parked = 0;
   for (const Chunk& chunk : chunks_) {
+    check_model(chunk);
     check_chunk(chunk.held->id);
     for (uint32_t index = 0; index < chunk.held->fragment_count; ++index) {
       check_weights(chunk.held->id, index);
@@ -411,7 +442,7 @@ void SyncReplay::check_all() const {
 void SyncReplay::check_end() const {
   check_all();
   if (present_ != job_.all_ranks() || !job_.reads.all_finished() || !job_.has_known_sums()) return;
-  if (sync_.model == SyncModel::kDrop) return;
+  if (job_.options.sync.model == SyncModel::kDrop) return;
   for (const Chunk& chunk : chunks_) {
     const JobModel::Chunk& layout = job_.chunks[chunk.held->id];
     std::vector<std::byte> bytes(chunk.held->wire_bytes);

@@ -1,6 +1,7 @@
-// The state that a box must have for a job whose model is not BSP. It is computed from the packets
-// that the box receives, in their order, by a second implementation of the model's rules. After
-// every turn the box's state must equal it, and the packets that the box sends must agree with it.
+// The state that a box must have for a job in which some tensor's model is not BSP. It is computed
+// from the packets that the box receives, in their order, by a second implementation of the model's
+// rules. After every turn the box's state must equal it, and the packets that the box sends must
+// agree with it.
 #pragma once
 
 #include <span>
@@ -24,7 +25,8 @@ class SyncReplay {
   // Checks a RESULT that is sent to the rank: it must hold the current weights and describe them
   // correctly.
   void check_sent(uint32_t rank, const nic::TxPacket& packet);
-  // A command has been carried out, which may have excluded ranks. Prepared replies may be void.
+  // A command has been carried out, which may have excluded ranks or changed models. Prepared
+  // replies may be void.
   void note_command();
   bool is_present(uint32_t rank) const { return (present_ >> rank & 1) != 0; }
 
@@ -44,6 +46,9 @@ class SyncReplay {
   };
   struct Chunk {
     const pipeline::Chunk* held = nullptr;
+    wire::SyncSpec rule;
+    bool reads_cached() const { return rule.reads == wire::Reads::kCached; }
+    bool waits_for_clock() const { return rule.reads != wire::Reads::kFresh; }
     uint64_t clock = 0;                   // all workers have pushed the rounds below it
     std::vector<uint64_t> next, claimed;  // by rank
     uint32_t due = 0;                     // ranks to which it must be sent, as bits
@@ -52,6 +57,9 @@ class SyncReplay {
     std::vector<float> weights, sums;
   };
 
+  // The model that the ranks have registered or the operator has set must be in force.
+  void check_model(const Chunk& chunk) const;
+  void follow_model(Chunk& chunk);
   void begin_as_held(Chunk& chunk) const;
   bool applies_on_arrival(const Chunk& chunk) const;
   bool is_sound(const Chunk& chunk, const wire::Header& header) const;
@@ -74,9 +82,6 @@ class SyncReplay {
 
   pipeline::JobShard& shard_;
   const JobModel& job_;
-  const wire::SyncSpec& sync_;
-  bool cached_;
-  bool by_clock_;  // reads wait for data of a clock
   uint16_t generation_;
   uint32_t present_ = 0;
   uint32_t heard_ = 0;  // ranks whose packets have arrived, as bits; only they have a known address

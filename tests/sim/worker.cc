@@ -27,7 +27,8 @@ std::vector<worker::TensorSpec> tensors_of(const JobOptions& job) {
                        .dtype = job.dtype,
                        .priority = tensor.priority,
                        .row_elements = tensor.row_elements,
-                       .compression = tensor.compression});
+                       .compression = tensor.compression,
+                       .sync = tensor.sync});
   }
   return tensors;
 }
@@ -73,6 +74,7 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   membership.numerics = options.numerics;
   membership.guard = options.guard;
   membership.sync = options.sync;
+  membership.relaxed_model = options.relaxed_model();
   membership.replicas = options.has_copy ? 1 : 0;
   membership.incarnation = uint64_t{job.first_host + rank} << 32 | incarnation;
   membership.seed = rack.options.seed * 77 + membership.incarnation + options.part;
@@ -240,8 +242,13 @@ void Worker::check_statistics(const worker::Exchange& exchange) const {
            std::to_string(statistics.dropped_rounds) + " are reported";
   });
   const auto& reads = statistics.staleness.by_staleness;
-  for (size_t age = job_.options.sync.staleness + 1; age < reads.size(); ++age) {
-    require(reads[age] == 0 || !job_.reads.has_bound(), [&] {
+  uint32_t bound = 0;
+  for (uint32_t tensor = 0; tensor < job_.options.tensors.size(); ++tensor) {
+    if (!job_.reads.bound(tensor)) return;
+    bound = std::max(bound, *job_.reads.bound(tensor));
+  }
+  for (size_t age = bound + 1; age < reads.size(); ++age) {
+    require(reads[age] == 0, [&] {
       return who() + ": reports a read that is older than the bound, by " + std::to_string(age);
     });
   }

@@ -123,6 +123,9 @@ void World::schedule_faults() {
     queue_.at(begin_ns_ + episode.begin_ns, [this, &episode] { begin(episode); });
     queue_.at(begin_ns_ + episode.begin_ns + episode.length_ns, [this, &episode] { end(episode); });
   }
+  for (const ModelChange& change : options_.model_changes) {
+    queue_.at(begin_ns_ + change.begin_ns, [this, &change] { change_model(change); });
+  }
   queue_.at(begin_ns_ + options_.faults_end_ns, [this] { heal(); });
 }
 

@@ -43,6 +43,7 @@ class World {
   void begin(const Episode& episode);
   void end(const Episode& episode);
   void drop_fragment(const Episode& episode);
+  void change_model(const ModelChange& change);
   void send_from_outside(const Episode& episode, uint32_t left);
   void forge(const nic::Endpoint& from);
   void overhear(const Packet& packet);

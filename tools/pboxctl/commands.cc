@@ -11,7 +11,7 @@ std::span<const Command* const> commands() {
   static constexpr const Command* kCommands[] = {
       &kBoxes,      &kDoctor,   &kDrain,  &kJobs,    &kKeys,     &kMetrics,
       &kPlan,       &kRecorder, &kReplay, &kRestore, &kSnapshot, &kSnapshots,
-      &kStragglers, &kTop,      &kTrace,  &kVersion, &kWorkers};
+      &kStragglers, &kSync,     &kTop,    &kTrace,   &kVersion,  &kWorkers};
   return kCommands;
 }
 

@@ -29,11 +29,20 @@ struct Command {
   // command. The answer goes to standard output, errors and their remedies to standard error.
   int (*run)(const boost::program_options::variables_map& given, const Words& more);
   // The words that the command accepts besides options. A program and its words follow "--".
-  enum class More { kNone, kJob, kJobAndProgram, kBox, kFile, kKeys, kSettings } more = More::kNone;
+  enum class More {
+    kNone,
+    kJob,
+    kJobAndModel,
+    kJobAndProgram,
+    kBox,
+    kFile,
+    kKeys,
+    kSettings
+  } more = More::kNone;
 };
 
 extern const Command kBoxes, kDoctor, kDocs, kDrain, kJobs, kKeys, kMetrics, kPlan, kRecorder,
-    kReplay, kRestore, kSnapshot, kSnapshots, kStragglers, kTop, kTrace, kVersion, kWorkers;
+    kReplay, kRestore, kSnapshot, kSnapshots, kStragglers, kSync, kTop, kTrace, kVersion, kWorkers;
 
 // All commands in the order of their names, except kDocs, which only the build uses.
 std::span<const Command* const> commands();

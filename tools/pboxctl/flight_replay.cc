@@ -16,7 +16,6 @@ using namespace pbox::pipeline;
 constexpr uint64_t kReplayBytesMax = uint64_t{32} << 30;  // address space; little of it is used
 // More records than one packet causes.
 constexpr uint64_t kScratchRecords = 1024;
-constexpr const char* kModels[] = {"bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop"};
 
 // Replays one pipeline's records.
 class PipelineReplayer {
@@ -298,7 +297,7 @@ void PipelineReplayer::take_shard(size_t index) {
     Part& part = parts_[number];
     part.job = state->name;
     part.replays = static_cast<wire::SyncModel>(state->facts.sync_model) == wire::SyncModel::kBsp;
-    replay_.jobs[part.job].model = kModels[state->facts.sync_model];
+    replay_.jobs[part.job].model = wire::kSyncModelNames[state->facts.sync_model];
     if (part.replays) install(number, *state);
   } else if (found->second.job != state->name || found->second.is_removed) {
     ++report_.damaged;

@@ -1,3 +1,4 @@
+#include <boost/program_options.hpp>
 #include <cstdio>
 #include <iostream>
 
@@ -28,8 +29,36 @@ void print_jobs(const Json& page) {
   }
 }
 
+// Prints what the controllers of adaptive tensors have decided, and why.
+void print_reasons(const Json& page) {
+  bool any = false;
+  for (const Json& job : list_of(page, "jobs")) {
+    for (const Json& part : list_of(job.value("sync", Json::object()), "control")) {
+      any = true;
+      std::printf(
+          "%s part %.0f: %s after %.0f decisions; of the time ranks wait %.0f%%, of the reads "
+          "%.0f%% wait, %.1f rounds ahead\n",
+          text_of(job, "name").c_str(), number_of(part, "part"), text_of(part, "rule").c_str(),
+          number_of(part, "decisions"), 100 * number_of(part, "waited_share"),
+          100 * number_of(part, "delayed_share"), number_of(part, "lead_rounds"));
+      for (const Json& decision : list_of(part, "newest")) {
+        std::printf("  %8s ago  %-18s %s\n", in_time(number_of(decision, "age_seconds")).c_str(),
+                    text_of(decision, "rule").c_str(), text_of(decision, "why").c_str());
+      }
+    }
+  }
+  if (!any) std::printf("no job here has adaptive tensors\n");
+}
+
+boost::program_options::options_description jobs_options() {
+  auto description = admin_options();
+  description.add_options()("why",
+                            "show the decisions of the controllers of adaptive tensors, and why");
+  return description;
+}
+
 int jobs(const variables_map& given, const Words& /*more*/) {
-  return show_page(given, "/api/v1/jobs", print_jobs);
+  return show_page(given, "/api/v1/jobs", given.contains("why") ? print_reasons : print_jobs);
 }
 
 std::string norm_of(const Json& worker) {
@@ -89,8 +118,9 @@ const Command kJobs = {
     "jobs",
     "[options]",
     "list the jobs of a box",
-    "Lists the jobs of a box: their state, consistency model, ranks, memory and progress.",
-    admin_options,
+    "Lists the jobs of a box: their state, consistency model, ranks, memory and progress. --why "
+    "shows the\ndecisions of controllers of adaptive tensors.",
+    jobs_options,
     jobs};
 
 const Command kWorkers = {

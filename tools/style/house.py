@@ -69,12 +69,15 @@ DATA_PATH_SET_UP = {
     "nic/wire/control_versions.h": "compares versions of the control protocol",
     "nic/wire/control_versions.cc": "compares versions of the control protocol",
     "nic/wire/queue_pair.h": "describes queue pairs to the other side of a control connection",
+    "nic/wire/sync.cc": "reads and writes the text of consistency models",
+    "nic/wire/sync_message.h": "describes consistency models on a control connection",
     "nic/wire/queue_pair.cc": "describes queue pairs to the other side of a control connection",
     "pipeline/observe/flight_image.h": "copies the recorder's ring for a control thread",
     "pipeline/observe/flight_image.cc": "copies the recorder's ring for a control thread",
 }
 # Single uses in files that otherwise run per packet: path -> {use: why}.
 DATA_PATH_EXCEPTIONS = {
+    "nic/wire/sync.h": {"std::string": "the text of a consistency model is for people"},
     "pipeline/job_shard.cc": {"std::make_unique": "JobShard::make runs at admission"},
     "pipeline/job_shard.h": {"std::string": "the job's name is set at admission, for people"},
     "pipeline/state/state_cut.cc": {"std::make_unique": "a cut begins with one allocation"},

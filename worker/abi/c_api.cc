@@ -317,6 +317,18 @@ pbox_status pbox_set_learning_rate(pbox_context* context, float learning_rate) {
   return guarded(context, [&](Client& client) { return client.set_learning_rate(learning_rate); });
 }
 
+pbox_status pbox_set_sync(pbox_context* context, const char* tensors, const char* sync) {
+  return guarded(context, [&](Client& client) -> Status {
+    if (sync == nullptr) return invalid_argument("sync must be set");
+    if (tensors != nullptr && *tensors == '\0') {
+      return invalid_argument("tensors is empty; set NULL for all of them");
+    }
+    const auto spec = pbox::wire::parse_sync_text(sync);
+    if (!spec) return spec.error();
+    return client.set_sync(tensors != nullptr ? tensors : "", *spec);
+  });
+}
+
 pbox_status pbox_last_step(pbox_context* context, pbox_step* step) {
   return guarded(context, [&](Client& client) -> Status {
     if (step == nullptr || step->struct_size < sizeof(uint32_t)) {

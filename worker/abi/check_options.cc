@@ -97,7 +97,7 @@ Status check_choices(const pbox_options& options) {
 Status check_sync(const pbox_options& options) {
   if (options.sync < PBOX_SYNC_BSP || options.sync >= wire::kSyncModelCount) {
     return invalid("sync " + std::to_string(options.sync) +
-                   " is unknown: set one of PBOX_SYNC_BSP to PBOX_SYNC_DROP");
+                   " is unknown: set one of PBOX_SYNC_BSP to PBOX_SYNC_ADAPTIVE");
   }
   if (options.staleness > wire::kStalenessMax) {
     return invalid("staleness " + std::to_string(options.staleness) + " must be at most " +

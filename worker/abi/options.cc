@@ -110,7 +110,7 @@ void read_environment(Environment& from, pbox_options* options) {
   from.read_number("PBOX_RECOVER_TIMEOUT_MS", &options->recover_timeout_ms);
   from.read_word("PBOX_ON_WORKER_LOST", {"wait", "partial", "abort"}, &options->on_worker_lost);
   from.read_number("PBOX_REJOIN", &options->rejoin);
-  from.read_word("PBOX_SYNC", {"bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop"},
+  from.read_word("PBOX_SYNC", {"bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop", "adaptive"},
                  &options->sync);
   from.read_number("PBOX_STALENESS", &options->staleness);
   from.read_fraction("PBOX_SYNC_PROBABILITY", &options->sync_probability);

@@ -1,5 +1,6 @@
-// Barriers and learning rates that this rank has requested on the control connection. Keeps each
-// request until the box has confirmed it, so that it can be repeated in the next session.
+// Barriers, learning rates and consistency models that this rank has requested on the control
+// connection. Keeps each request until the box has confirmed it, so that it can be repeated in the
+// next session.
 //
 // Sequence numbers start at 1 in each rank. The box counts barriers through the whole job, so a
 // rank that joins later adds the number that had been released before it came.
@@ -10,7 +11,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/check.h"
@@ -36,6 +39,12 @@ class ControlRequests {
     learning_rates_.push_back(learning_rate);
     return learning_rate_message(learning_rates_set_ + learning_rates_.size(), learning_rate);
   }
+  // Requests a consistency model and returns its message.
+  proto::WorkerMessage request_sync(const proto::SetSync& request) {
+    syncs_.push_back(request);
+    syncs_.back().set_sequence(syncs_answered_ + syncs_.size());
+    return sync_message(syncs_.back());
+  }
   // Returns the requests that the box of a new session may never have received, or has confirmed in
   // vain. The box takes the highest barrier for all earlier ones.
   std::vector<proto::WorkerMessage> unconfirmed() const {
@@ -45,6 +54,7 @@ class ControlRequests {
     for (const float rate : learning_rates_) {
       messages.push_back(learning_rate_message(++sequence, rate));
     }
+    for (const proto::SetSync& request : syncs_) messages.push_back(sync_message(request));
     return messages;
   }
   // States in a JOIN that resumes what has been requested and confirmed.
@@ -72,14 +82,33 @@ class ControlRequests {
     return newest;
   }
 
-  // How many of the requested barriers and learning rates the box has answered.
+  // The box answers the oldest request. Other answers are repetitions.
+  void on_sync_set(const proto::SetSync& answer) {
+    if (answer.sequence() != syncs_answered_ + 1 || syncs_.empty()) return;
+    syncs_.pop_front();
+    ++syncs_answered_;
+    if (!answer.refusal().empty()) sync_refusals_[answer.sequence()] = answer.refusal();
+  }
+
+  // How many of the requested barriers, learning rates and models the box has answered.
   uint64_t barriers_released() const { return barriers_released_; }
   uint64_t learning_rates_set() const { return learning_rates_set_; }
+  uint64_t syncs_answered() const { return syncs_answered_; }
+  // Why the box has refused the model that was requested as the n-th; empty if it has not.
+  std::string sync_refusal(uint64_t sequence) const {
+    const auto found = sync_refusals_.find(sequence);
+    return found == sync_refusals_.end() ? "" : found->second;
+  }
 
  private:
   proto::WorkerMessage barrier_message() const {
     proto::WorkerMessage message;
     message.mutable_barrier()->set_sequence(barrier_base_ + barriers_requested_);
+    return message;
+  }
+  static proto::WorkerMessage sync_message(const proto::SetSync& request) {
+    proto::WorkerMessage message;
+    *message.mutable_set_sync() = request;
     return message;
   }
   static proto::WorkerMessage learning_rate_message(uint64_t sequence, float learning_rate) {
@@ -94,6 +123,9 @@ class ControlRequests {
   uint64_t learning_rates_set_ = 0;
   std::deque<float> learning_rates_;  // requested and not confirmed
   float learning_rate_ = 0;           // the last one that was confirmed
+  uint64_t syncs_answered_ = 0;
+  std::deque<proto::SetSync> syncs_;  // requested and not answered
+  std::map<uint64_t, std::string> sync_refusals_;
 };
 
 }  // namespace pbox::worker

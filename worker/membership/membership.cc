@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/version.h"
+#include "nic/wire/control_versions.h"
 #include "worker/collective/call_text.h"
 
 namespace pbox::worker {
@@ -120,6 +121,7 @@ void Membership::on_message(const proto::BoxMessage& message, uint64_t now_ns) {
       if (rate && exchange_) exchange_->set_learning_rate(*rate);
       return;
     }
+    case proto::BoxMessage::kSyncSet: requests_.on_sync_set(message.sync_set()); return;
     case proto::BoxMessage::kAskSlotOperation: {
       proto::SlotOperation& answer = *send().mutable_slot_operation();
       answer = message.ask_slot_operation();
@@ -180,7 +182,7 @@ uint64_t Membership::next_deadline_ns() const {
   uint64_t deadline_ns = heartbeat_due_ns_;
   if (joins()) deadline_ns = std::min(deadline_ns, step_deadline_ns_);
   if (phase_ == Phase::kRecovering) {
-    deadline_ns = std::min({deadline_ns, recovery_ends_ns(), silence_ends_ns()});
+    deadline_ns = std::min({deadline_ns, recovery_ends_ns(options_, *loss_), silence_ends_ns()});
   }
   if (phase_ == Phase::kRunning) {
     deadline_ns = std::min(deadline_ns, silence_ends_ns());
@@ -276,6 +278,21 @@ void Membership::ask_learning_rate(float learning_rate) {
   if (is_over()) return;
   proto::WorkerMessage message = requests_.request_learning_rate(learning_rate);
   if (phase_ == Phase::kRunning) send() = std::move(message);
+}
+
+void Membership::ask_sync(const proto::SetSync& request) {
+  if (is_over()) return;
+  proto::WorkerMessage message = requests_.request_sync(request);
+  wire::state_versions(message, options_.added_fields);
+  const auto lacking =
+      wire::used_fields(message, session_.protocol_version(), options_.added_fields);
+  if (phase_ == Phase::kRunning && lacking.empty()) send() = std::move(message);
+  if (lacking.empty()) return;
+  proto::SetSync answer = message.set_sync();
+  answer.set_refusal("box " + options_.box +
+                     " is of an older release, which cannot change the "
+                     "consistency model of a running job; upgrade it");
+  requests_.on_sync_set(answer);
 }
 
 void Membership::leave() {

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/rng.h"
 #include "nic/endpoint.h"
@@ -74,6 +75,7 @@ struct MembershipOptions {
   uint32_t min_world_size = 0;
   std::string restore = {};  // snapshot to begin with: "latest" or a number; empty: none
   wire::SyncSpec sync;
+  wire::SyncModel relaxed_model = wire::SyncModel::kBsp;  // as in SessionSpec
   // number of other boxes that keep a replica of weights and optimizer state
   uint32_t replicas = 0;
   bool is_backup = false;  // the job is such a replica, kept by the very box that is joined
@@ -87,9 +89,15 @@ struct MembershipOptions {
   wire::AddedFields added_fields = wire::added_fields();
 };
 
+// Returns whether some tensor of the job has a consistency model other than BSP.
+inline bool is_relaxed(const MembershipOptions& options) {
+  return options.sync.model != wire::SyncModel::kBsp ||
+         options.relaxed_model != wire::SyncModel::kBsp;
+}
+
 // Returns whether a session that is lost can be resumed. Otherwise its loss ends the membership.
 inline bool can_resume(const MembershipOptions& options) {
-  return options.recovery == Recovery::kCopy && options.sync.model == wire::SyncModel::kBsp;
+  return options.recovery == Recovery::kCopy && !is_relaxed(options);
 }
 
 // Returns whether the job's rounds wait for a verdict of the box.
@@ -173,6 +181,8 @@ class Membership {
   // As proto::SetPriorities; `by_tensor` has one priority per tensor, or is empty.
   void ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor);
   void ask_learning_rate(float learning_rate);
+  // As proto::SetSync, but for its sequence.
+  void ask_sync(const proto::SetSync& request);
   void leave();
   // Ends the membership without telling the box, because another part of the job has ended.
   void abandon(const Error& why);
@@ -250,7 +260,6 @@ class Membership {
   // A step of joining has failed. Ends a first join; makes one more attempt in a recovery.
   void fail_or_retry(const Error& why, uint64_t now_ns);
   void check_recovery(uint64_t now_ns);
-  uint64_t recovery_ends_ns() const;
   void repeat_requests();
 
   Action& act(Action::Kind kind);
@@ -310,5 +319,10 @@ class Membership {
   bool priorities_changed_ = false;  // at least once, so they may differ from those in JOIN
   bool priorities_known_ = false;    // the box of this session has sent them
 };
+
+// Returns when the search for the lost box ends.
+inline uint64_t recovery_ends_ns(const MembershipOptions& options, const Membership::Loss& loss) {
+  return loss.since_ns + options.recover_timeout_ms * kNanosPerMilli;
+}
 
 }  // namespace pbox::worker

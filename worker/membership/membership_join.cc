@@ -6,6 +6,7 @@
 #include "base/version.h"
 #include "nic/quantize/rounding.h"
 #include "nic/wire/control_versions.h"
+#include "nic/wire/sync_message.h"
 #include "worker/membership/membership.h"
 #include "worker/membership/session.h"
 
@@ -13,17 +14,6 @@ namespace pbox::worker {
 namespace {
 
 constexpr uint64_t kJoinHeartbeatNs = 1'000'000'000;
-
-proto::Sync sync_message(const wire::SyncSpec& spec) {
-  proto::Sync message;
-  message.set_model(static_cast<uint32_t>(spec.model));
-  message.set_staleness(spec.staleness);
-  message.set_probability(spec.probability);
-  message.set_release(static_cast<uint32_t>(spec.release));
-  message.set_reads(static_cast<uint32_t>(spec.reads));
-  message.set_quorum(spec.quorum);
-  return message;
-}
 
 // The JOIN of a worker's first session. A worker that resumes adds its progress.
 proto::WorkerMessage join_message(const MembershipOptions& options,
@@ -61,7 +51,10 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
   join.set_replicas(options.replicas);
   join.set_is_backup(options.is_backup);
   join.set_workers(options.workers);
-  if (options.sync != wire::SyncSpec{}) *join.mutable_sync() = sync_message(options.sync);
+  if (options.sync != wire::SyncSpec{}) *join.mutable_sync() = wire::sync_message(options.sync);
+  if (options.sync.model == wire::SyncModel::kBsp) {
+    join.set_relaxed_model(static_cast<uint32_t>(options.relaxed_model));
+  }
   join.set_rejoins(options.rejoin);
   for (const TensorSpec& spec : tensors) {
     proto::Tensor& tensor = *join.add_tensors();
@@ -75,6 +68,7 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
     tensor.set_lr_scale(spec.lr_scale);
     tensor.set_has_weight_decay(spec.weight_decay >= 0);
     tensor.set_weight_decay(std::max(0.0f, spec.weight_decay));
+    if (spec.sync) *tensor.mutable_sync() = wire::sync_message(*spec.sync);
   }
   return message;
 }
@@ -297,6 +291,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   spec_.probes_path = options_.probes_path;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
   spec_.sync = options_.sync;
+  spec_.relaxed_model = options_.relaxed_model;
   spec_.guard = options_.guard;
   spec_.learning_rate = optimizer_.learning_rate();
   if (options_.mean) spec_.gradient_scale = 1.0f / static_cast<float>(options_.world_size);
@@ -333,7 +328,7 @@ void Membership::ask_transport(uint64_t now_ns) {
   open.session = spec_;
   open.deadline_ns = now_ns + options_.join_timeout_ms * kNanosPerMilli;
   if (phase_ == Phase::kRecovering) {
-    open.deadline_ns = std::min(open.deadline_ns, recovery_ends_ns());
+    open.deadline_ns = std::min(open.deadline_ns, recovery_ends_ns(options_, *loss_));
   }
 }
 
@@ -364,8 +359,7 @@ void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t
 Status Membership::open_exchange() {
   if (exchange_) return exchange_->resume(spec_);
   requests_.begin(session_.barrier_released());
-  const bool keeps_results =
-      options_.recovery == Recovery::kCopy && options_.sync.model == wire::SyncModel::kBsp;
+  const bool keeps_results = can_resume(options_);
   const uint32_t shadows = options_.optimize ? 2 : 1;
   const char* purpose = keeps_results ? "recovery keeps; recovery none does without"
                                       : "cached reads need; a lower staleness needs less of it";

@@ -51,7 +51,7 @@ void merge_box_list(const proto::PartMap& map, std::vector<std::string>& boxes) 
 
 // From here on nothing of the ended session is accepted or sent.
 void Membership::lose_box(const Error& why, uint64_t now_ns) {
-  if (options_.sync.model != wire::SyncModel::kBsp) {
+  if (is_relaxed(options_)) {
     return fail({why.code, why.message + "; only BSP (PBOX_SYNC_BSP) survives this; start the job "
                                          "again from a checkpoint"});
   }
@@ -150,13 +150,9 @@ void Membership::try_again(const Error& why, uint64_t now_ns) {
   step_deadline_ns_ = now_ns + wait_ns / 2 + rng_.below(wait_ns + 1);
 }
 
-uint64_t Membership::recovery_ends_ns() const {
-  PBOX_CHECK(loss_.has_value());
-  return loss_->since_ns + options_.recover_timeout_ms * kNanosPerMilli;
-}
-
 void Membership::check_recovery(uint64_t now_ns) {
-  if (now_ns >= recovery_ends_ns()) {
+  PBOX_CHECK(loss_.has_value());
+  if (now_ns >= recovery_ends_ns(options_, *loss_)) {
     const bool waits = awaits(Step::kSession);
     const std::string last = waits ? "it waits for the other ranks to come back" : last_failure_;
     return fail({ErrorCode::kBoxLost,

@@ -139,6 +139,10 @@ void PartSet::ask_learning_rate(float learning_rate) {
   for (auto& part : parts_) part->membership.ask_learning_rate(learning_rate);
 }
 
+void PartSet::ask_sync(const proto::SetSync& request) {
+  for (auto& part : parts_) part->membership.ask_sync(request);
+}
+
 void PartSet::leave() {
   for (auto& part : parts_) part->membership.leave();
 }
@@ -221,6 +225,21 @@ uint64_t PartSet::learning_rates_set() const {
   for (const auto& part : parts_)
     least = std::min(least, part->membership.requests().learning_rates_set());
   return least;
+}
+
+uint64_t PartSet::syncs_answered() const {
+  uint64_t least = UINT64_MAX;
+  for (const auto& part : parts_)
+    least = std::min(least, part->membership.requests().syncs_answered());
+  return least;
+}
+
+std::string PartSet::sync_refusal(uint64_t sequence) const {
+  std::string refusal;
+  for (const auto& part : parts_) {
+    if (refusal.empty()) refusal = part->membership.requests().sync_refusal(sequence);
+  }
+  return refusal;
 }
 
 std::vector<uint32_t> PartSet::absent_ranks() const {

@@ -33,6 +33,7 @@ class PartSet {
   void ask_barrier() { parts_[0]->membership.ask_barrier(); }
   void ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor);
   void ask_learning_rate(float learning_rate);
+  void ask_sync(const proto::SetSync& request);
   void set_loss_scale(float loss_scale, uint64_t age) { verdict_->set_loss_scale(loss_scale, age); }
   // The newest verdict that this rank holds; nullopt before the first.
   const std::optional<proto::StepVerdict>& verdict() const { return verdict_->held(); }
@@ -60,6 +61,9 @@ class PartSet {
     return parts_[0]->membership.requests().barriers_released();
   }
   uint64_t learning_rates_set() const;  // those that every part has confirmed
+  uint64_t syncs_answered() const;      // those that every part has answered
+  // Why some part has refused the model that was requested as the n-th; empty if none has.
+  std::string sync_refusal(uint64_t sequence) const;
   std::vector<uint32_t> absent_ranks() const;
 
   struct Late : Laggard {

@@ -81,6 +81,7 @@ void Exchange::add_tensors(const std::vector<TensorSpec>& tensors, uint32_t shad
     Tensor& tensor = state_.tensors.emplace_back();
     tensor.dtype = spec.dtype;
     if (is_compressed(spec)) open_encoding(state_.session, spec, tensor);
+    tensor.model = spec.sync.value_or(state_.session.sync).model;
     tensor.own_priority = spec.priority;
     tensor.first_chunk = static_cast<uint32_t>(state_.chunks.size());
     const uint64_t bytes = bytes_of(spec);

@@ -99,9 +99,10 @@ struct ExchangeTensor {
   int32_t staleness = 0;    // the active operation's minimum so far
   bool is_dropped = false;  // some of the gradient is missing from the result
   int32_t own_priority = 0;
-  int32_t priority = 0;                   // the active operation's
-  wire::Dtype dtype = wire::Dtype::kF32;  // the payloads' type
-  std::optional<EncodedTensor> encoded;   // set if the tensor is compressed
+  int32_t priority = 0;                           // the active operation's
+  wire::Dtype dtype = wire::Dtype::kF32;          // the payloads' type
+  std::optional<EncodedTensor> encoded;           // set if the tensor is compressed
+  wire::SyncModel model = wire::SyncModel::kBsp;  // as registered
   bool fetching = false;
   uint32_t row_bytes = 0;               // bytes of a row of a table; 0 for other tensors
   uint64_t first_byte = 0;              // a piece's offset in its tensor

@@ -24,6 +24,14 @@ std::vector<CachedChunk> cached_chunks(const SessionSpec& session,
 
 }  // namespace
 
+wire::SyncModel relaxed_model(const wire::SyncSpec& job, const std::vector<TensorSpec>& tensors) {
+  wire::SyncModel model = job.model;
+  for (const TensorSpec& tensor : tensors) {
+    if (model == wire::SyncModel::kBsp && tensor.sync) model = tensor.sync->model;
+  }
+  return model;
+}
+
 uint64_t cache_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors) {
   if (!wire::keeps_copies(session.sync)) return 0;
   return ReadCache::footprint_bytes(cached_chunks(session, tensors), session.sync.staleness);
@@ -48,8 +56,8 @@ bool Exchange::is_current(const Chunk& chunk, const wire::Header& header) const 
     return ahead >= 0 && wire::round_distance(header.round + 1, chunk.clock) >= 0;
   // The round of initial weights is like any round of BSP. After it, the box never has more of this
   // worker's rounds than the one in flight. A result that includes fewer answers an earlier push.
-  if (chunk.flight_round == 0 || !wire::applies_on_arrival(state_.session.sync.model))
-    return ahead == 0;
+  const wire::SyncModel model = state_.tensors[chunk.tensor].model;
+  if (chunk.flight_round == 0 || !wire::applies_on_arrival(model)) return ahead == 0;
   return header.applied() == chunk.flight_round + 1 && ahead <= 0;
 }
 

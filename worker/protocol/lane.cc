@@ -18,8 +18,7 @@ constexpr uint32_t kPollCountMax = 64;
 // again is marked, so the time to an unmarked one can be measured even if the worker has probed. In
 // the other modes a probed chunk cannot be measured (Karn, Partridge 1987).
 bool retransmissions_are_marked(const SessionSpec& session) {
-  return session.sync.model == wire::SyncModel::kBsp &&
-         session.delivery == wire::Delivery::kBroadcast;
+  return !session.is_relaxed() && session.delivery == wire::Delivery::kBroadcast;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,12 @@ struct TensorSpec {
   float weight_decay = -1;    // negative: the job's value
   uint32_t row_elements = 0;  // it is a table of such rows; 0: it is not
   wire::Compression compression = wire::Compression::kNone;  // needs f32
+  // The tensor's own consistency model as it was registered; nothing: the job's.
+  std::optional<wire::SyncSpec> sync = {};
 };
+
+// Returns the model of some tensor that is not BSP; BSP if all are.
+wire::SyncModel relaxed_model(const wire::SyncSpec& job, const std::vector<TensorSpec>& tensors);
 
 // The box's answer to JOIN, together with this side's own bounds.
 struct SessionSpec {
@@ -76,10 +82,17 @@ struct SessionSpec {
   uint64_t jitter_seed = 1;
   uint64_t rounding_seed = 0;  // the job's, used by compressed tensors
   wire::SyncSpec sync;
+  // The model of some tensor of the job, in whatever part, that is not BSP. Only needed where
+  // `sync` is BSP.
+  wire::SyncModel relaxed_model = wire::SyncModel::kBsp;
   wire::GuardSpec guard;
   // Values of the box's optimizer; used only if reads are cached.
   float learning_rate = 0;
   float gradient_scale = 1;  // 1 / world size for a mean
+
+  bool is_relaxed() const {
+    return sync.model != wire::SyncModel::kBsp || relaxed_model != wire::SyncModel::kBsp;
+  }
 };
 
 }  // namespace pbox::worker

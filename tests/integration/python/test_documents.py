@@ -41,6 +41,7 @@ NOT_RUN = {
     "pboxctl top": "runs until it is interrupted",
     "pboxctl drain": "needs a cluster: test_service_parts drains boxes",
     "pboxctl restore": "needs a snapshot: test_service_snapshot has one",
+    "pboxctl sync": "needs a job of another model than bsp: test_sync has one",
     "pboxctl snapshot": "needs a job in mode optimize: test_service_snapshot has one",
     "pboxctl plan --topology": "needs another machine's description: test_pboxctl_plan has one",
     "pboxctl keys": "needs an authority: run_examples makes one, as docs/security.md shows",

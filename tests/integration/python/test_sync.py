@@ -1,5 +1,8 @@
 """Consistency models from Python: each one learns a small problem while one rank is slower."""
 
+import os
+import pathlib
+import subprocess
 import time
 import unittest
 
@@ -10,6 +13,7 @@ import pbox
 import pbox.torch
 from support import BoxTestCase
 
+BUILD_FOLDER = pathlib.Path(os.environ["PBOX_BUILD_DIR"]).resolve()
 STEPS = 40
 WORLD_SIZE = 2
 SLOW_S = 0.004  # rank 1's additional time per step, in seconds
@@ -23,6 +27,7 @@ MODELS = {
     "pssp": {"sync": "pssp", "staleness": 2, "sync_probability": 0.3},
     "dpssp": {"sync": "dpssp", "staleness": 2},
     "drop": {"sync": "drop", "quorum": 1},
+    "adaptive": {"sync": "adaptive", "staleness": 4, "sync_probability": 0.2},
 }
 
 
@@ -75,7 +80,94 @@ def read_own_pushes(options):
     return read
 
 
+def train_mixed(options):
+    """Trains a tensor of model bsp and one of model ssp:2, then changes models. Returns how far
+    ahead rank 0 came with each tensor before rank 1 had begun, and the refusals."""
+    arrays = [numpy.zeros(1000, dtype=numpy.float32) for _ in range(2)]
+    ones = numpy.ones(1000, dtype=numpy.float32)
+    with pbox.Client(mode="optimize", reduction="sum", recovery="none", **options) as client:
+        dense, table = (client.register(name, array)
+                        for name, array in zip(("dense", "table"), arrays))
+        client.set_sync("ssp:2", "tab*")
+        client.set_optimizer("sgd", 1.0)
+        client.join()
+        for tensor, array in zip((dense, table), arrays):
+            client.init_weights(tensor, array)
+        client.wait_all()
+        said = []
+
+        def step(tensor, times=1):
+            for _ in range(times):
+                client.push_pull(tensor, -ones, arrays[tensor.id])
+                client.wait(tensor)
+
+        def refused(sync, tensors=None):
+            try:
+                client.set_sync(sync, tensors)
+                said.append("accepted")
+            except pbox.InvalidArgument as error:
+                said.append(str(error))
+
+        if client.rank == 0:
+            step(table, 2)  # as far as the bound lets it; rank 1 has pushed nothing
+            said.append(float(arrays[1][0]))
+            client.set_sync("asp", "table")
+            step(table, 3)
+            said.append(float(arrays[1][0]))
+            refused("asp", "dense")
+            refused("ssp:1")
+            refused("ssp:1", "missing")
+            refused("ssp:3", "table")
+        client.barrier()
+        if client.rank == 1:
+            step(table, 5)
+        step(dense)  # both ranks: one round
+        said.append(float(arrays[0][0]))
+        client.barrier()
+        return said
+
+
 class SyncTest(BoxTestCase):
+    def pboxctl(self, *words, status=0):
+        """Runs pboxctl, which must end with this status, and returns what it prints."""
+        done = subprocess.run([BUILD_FOLDER / "bin" / "pboxctl", *words, "--admin", self.box.admin],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done.stdout + done.stderr
+
+    def test_tensors_have_models_of_their_own_which_change_while_the_job_runs(self):
+        first, second = self.run_ranks(train_mixed, WORLD_SIZE, job="mixed")
+        self.assertEqual(first[:2], [2.0, 5.0])
+        self.assertRegex(first[2], "'dense'.* bsp, which cannot become asp while the job runs")
+        self.assertRegex(first[3], "'dense'.* cannot become ssp:1")
+        self.assertRegex(first[4], "no registered tensor has a name like 'missing'")
+        self.assertEqual(first[5], "accepted")
+        self.assertEqual(first[6], 2.0)
+        self.assertEqual(second, [2.0])
+
+    def test_an_operator_shows_and_changes_models(self):
+        client, _ = self.registered("tensor", numpy.zeros(4, dtype=numpy.float32), mode="optimize",
+                                    job="shown", sync="asp", recovery="none")
+        client.set_optimizer("sgd", 0.1)
+        client.join()
+        self.assertIn("asp", self.pboxctl("sync", "shown"))
+        self.assertRegex(self.pboxctl("sync", "shown", "ssp:3", "--tensors", "tens*"),
+                         r"shown +asp\n +tensor +ssp:3")
+        self.assertIn("pssp:2:0.5", self.pboxctl("sync", "shown", "pssp:2:0.5"))
+        self.assertIn("no job here has adaptive", self.pboxctl("jobs", "--why"))
+        self.assertIn("adaptive:1-4:0.5", self.pboxctl("sync", "shown", "adaptive:1-4:0.5"))
+        self.assertRegex(self.pboxctl("jobs", "--why"), "shown part 0: pssp:1:1 after 0 decisions")
+        self.assertIn("cannot become bsp", self.pboxctl("sync", "shown", "bsp", status=1))
+        self.assertIn("as in ssp:3", self.pboxctl("sync", "shown", "ssp", status=2))
+        self.assertIn("no job", self.pboxctl("sync", "absent", "asp", status=1))
+
+    def test_a_module_gives_some_of_its_parameters_another_model(self):
+        results = self.run_ranks(train, WORLD_SIZE, job="named", recovery="none",
+                                 sync_by_tensor={"bias*": "ssp:2"})
+        for first, last, statistics in results:
+            self.assertLess(last, 0.1 * first)
+            self.assertEqual(sum(statistics["reads_by_staleness"][3:]), 0)
+
     def test_a_problem_is_learned_under_every_model(self):
         for name, model in MODELS.items():
             with self.subTest(name):

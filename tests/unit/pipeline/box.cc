@@ -23,6 +23,7 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   spec.reduction = options.reduction;
   spec.optimizer = options.optimizer;
   spec.sync = options.sync;
+  spec.relaxed_model = options.relaxed_model;
   spec.delivery = options.delivery;
   spec.numerics = options.numerics;
   spec.guard = options.guard;
@@ -40,6 +41,7 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
                            .row_bytes = options.row_bytes,
                            .row_skipped_bytes = options.row_skipped_bytes,
                            .uplink_lane = static_cast<uint8_t>(id % options.uplink_lanes)});
+    if (!options.models.empty()) spec.chunks.back().sync = options.models[id];
   }
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
     spec.sessions.push_back({spi_of(options.job, rank), options.credit_bytes});

@@ -33,6 +33,8 @@ struct JobOptions {
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
   optimizer::OptimizerSpec optimizer = {};
   wire::SyncSpec sync = {};
+  std::vector<wire::SyncSpec> models = {};  // by chunk; empty: all have `sync`
+  wire::SyncModel relaxed_model = wire::SyncModel::kBsp;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
   bool replicated = false;

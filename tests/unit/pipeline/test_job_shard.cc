@@ -36,7 +36,7 @@ TEST_CASE("a shard takes exactly the memory that its footprint says, to the cach
 }
 
 TEST_CASE("a shard of any consistency model takes exactly its footprint") {
-  for (uint32_t model = 1; model < wire::kSyncModelCount; ++model) {
+  for (uint32_t model = 1; model < static_cast<uint32_t>(wire::SyncModel::kAdaptive); ++model) {
     for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kBf16}) {
       for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kAdam}) {
         for (const uint32_t workers : {1u, 9u}) {

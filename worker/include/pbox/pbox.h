@@ -19,6 +19,7 @@
 
 #include "pbox/base.h"
 #include "pbox/compression.h"
+#include "pbox/sync.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -112,70 +113,6 @@ enum pbox_numerics_value { PBOX_NUMERICS_FAST = 0, PBOX_NUMERICS_ORDERED = 1 };
 typedef int32_t pbox_guard;
 enum pbox_guard_value { PBOX_GUARD_FLAG = 0, PBOX_GUARD_REJECT = 1, PBOX_GUARD_ZERO = 2 };
 
-/* The job's consistency model: when a rank may continue without the others. Must be equal on every
- * rank, together with the fields of pbox_options that belong to it. docs/consistency.md compares
- * the models.
- *
- * An iteration is one pbox_push_pull of a tensor. Each chunk of a tensor keeps its own clock, so a
- * tensor is as old as its oldest chunk. In every model, initial weights are exchanged as in BSP.
- *
- * BSP    Every rank waits for every other rank. push_pull returns the result of this iteration,
- *        which is the same on all ranks. It is the only model for PBOX_MODE_AGGREGATE, and the only
- *        one that survives the loss of the box or of the connection to it.
- * ASP    No rank waits. The box applies each gradient to the weights as it arrives, and push_pull
- *        returns the weights of that moment. They always include this rank's own gradients.
- * SSP    As ASP, but a rank waits when it is `staleness` iterations ahead of the slowest rank. The
- *        weights include every rank's gradients except those of the last `staleness` iterations,
- *        some of which they may include too. Staleness 0 has the bound of BSP.
- * ESSP   The bound of SSP, but the box sends the weights to every rank, without being asked,
- *        whenever the slowest rank has finished an iteration. push_pull returns this rank's copy
- *        of the weights plus its own gradients that the copy lacks, usually without waiting for
- *        the network.
- * PSSP   As SSP, but a rank that is `staleness` iterations ahead waits only with probability
- *        sync_probability, drawn for each iteration.
- * DPSSP  As PSSP, with probability sync_probability / (1 + e^(staleness - lead)). `lead` is the
- *        number of iterations that the rank is ahead of the slowest rank.
- * DROP   A round ends when `quorum` ranks have pushed. The box drops what the other ranks push to
- *        it and sends them the newest weights, whatever their round. `mean` divides by the number
- *        of ranks whose gradients are included. A rank that fell behind continues with the oldest
- *        round that is open in any tensor.
- *
- * All models except BSP need PBOX_MODE_OPTIMIZE and PBOX_RECOVERY_NONE, and do not allow a rank to
- * rejoin. Their jobs can move from box to box with all their state, but they cannot be moved away
- * from a box that is lost. The box refuses combinations that are not possible and says why. */
-typedef int32_t pbox_sync;
-enum pbox_sync_value {
-  PBOX_SYNC_BSP = 0,
-  PBOX_SYNC_ASP = 1,
-  PBOX_SYNC_SSP = 2,
-  PBOX_SYNC_ESSP = 3,
-  PBOX_SYNC_PSSP = 4,
-  PBOX_SYNC_DPSSP = 5,
-  PBOX_SYNC_DROP = 6
-};
-
-/* When a rank that has to wait (SSP, PSSP, DPSSP) may continue.
- *
- * SOFT  As soon as the slowest rank has finished one more iteration.
- * LAZY  When every rank has finished the iteration that the waiting rank is in. Its weights are
- *       then fresh and its lead is gone, so it waits longer but less often. */
-typedef int32_t pbox_release;
-enum pbox_release_value { PBOX_RELEASE_SOFT = 0, PBOX_RELEASE_LAZY = 1 };
-
-/* When a rank fetches weights from the box.
- *
- * FRESH   With each push_pull.
- * CACHED  The rank keeps a copy of the weights, adds its own gradients to it, and asks the box for
- *         newer weights only when the copy is older than the model allows. Possible with SSP; ESSP
- *         always works so. It takes memory for one copy of the model and for the rank's gradients
- *         of `staleness` - 1 iterations (pbox_statistics.shadow_bytes). A learning rate that
- *         another rank has set takes effect on the gradients that this rank adds only when new
- *         weights arrive from the box. This is so with PBOX_SGD without weight decay, whose step
- *         the rank can repeat. With all other optimizers, and tables, nothing is kept: the box
- *         answers each push_pull, once the weights are as new as the copy would have to be. */
-typedef int32_t pbox_reads;
-enum pbox_reads_value { PBOX_READS_FRESH = 0, PBOX_READS_CACHED = 1 };
-
 /* Options of a worker. Fill them with pbox_options_init, then change what differs. pbox_create
  * copies the strings. */
 typedef struct pbox_options {
@@ -212,8 +149,8 @@ typedef struct pbox_options {
   pbox_priority_policy priority_policy; /* equal on every rank */
   pbox_delivery delivery;               /* equal on every rank */
   pbox_sync sync;
-  uint32_t staleness;     /* SSP, ESSP, PSSP, DPSSP: in iterations, in [0, 64] */
-  float sync_probability; /* PSSP, DPSSP: in (0, 1]; default 1 */
+  uint32_t staleness;     /* SSP, ESSP, PSSP, DPSSP, ADAPTIVE: in iterations, in [0, 64] */
+  float sync_probability; /* PSSP, DPSSP, ADAPTIVE: in (0, 1]; default 1 */
   pbox_release release;
   pbox_reads reads;
   uint32_t quorum; /* DROP: number of ranks, in [1, world_size] */
@@ -257,12 +194,13 @@ PBOX_API void pbox_options_init_sized(pbox_options* options, size_t struct_size)
  * PBOX_CHUNK_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY (copy, none),
  * PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST (wait, partial, abort), PBOX_REJOIN (0, 1),
  * PBOX_PRIORITY_POLICY (explicit, forward-order, fifo), PBOX_DELIVERY (broadcast, pull), PBOX_SYNC
- * (bsp, asp, ssp, essp, pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE
- * (soft, lazy), PBOX_READS (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast,
- * ordered), PBOX_REPLICAS (0, 1), PBOX_KEYS, PBOX_GUARD (flag, reject, zero), PBOX_GUARD_MAX_ABS,
- * PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE, PBOX_COMPRESSION (none, q8, q4). PBOX_RANK wins over
- * RANK, PBOX_WORLD_SIZE over WORLD_SIZE. Strings point into the environment. A value that is not
- * listed, or no number, gives PBOX_INVALID_ARGUMENT; pbox_last_error(NULL) says more. */
+ * (bsp, asp, ssp, essp, pssp, dpssp, drop, adaptive), PBOX_STALENESS, PBOX_SYNC_PROBABILITY,
+ * PBOX_RELEASE (soft, lazy), PBOX_READS (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS
+ * (fast, ordered), PBOX_REPLICAS (0, 1), PBOX_KEYS, PBOX_GUARD (flag, reject, zero),
+ * PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE, PBOX_COMPRESSION (none, q8, q4).
+ * PBOX_RANK wins over RANK, PBOX_WORLD_SIZE over WORLD_SIZE. Strings point into the environment. A
+ * value that is not listed, or no number, gives PBOX_INVALID_ARGUMENT; pbox_last_error(NULL) says
+ * more. */
 PBOX_API pbox_status pbox_options_from_environment_sized(pbox_options* options, size_t struct_size);
 #define pbox_options_from_environment(options) \
   pbox_options_from_environment_sized((options), sizeof(pbox_options))

@@ -108,6 +108,7 @@ _PROTOTYPES = {
     "pbox_wait_all": (c_int, [_CONTEXT, c_uint32]),
     "pbox_set_priorities": (c_int, [_CONTEXT, c_int32, POINTER(c_int32)]),
     "pbox_set_learning_rate": (c_int, [_CONTEXT, c_float]),
+    "pbox_set_sync": (c_int, [_CONTEXT, c_char_p, c_char_p]),
     "pbox_last_step": (c_int, [_CONTEXT, POINTER(Step)]),
     "pbox_set_loss_scale": (c_int, [_CONTEXT, c_float, c_uint64]),
     "pbox_barrier": (c_int, [_CONTEXT, c_uint32]),

@@ -14,7 +14,8 @@ DELIVERIES = {"broadcast": 0, "pull": 1}
 NUMERICS = {"fast": 0, "ordered": 1}
 GUARDS = {"flag": 0, "reject": 1, "zero": 2}
 COMPRESSIONS = {"none": 0, "q8": 1, "q4": 2}
-SYNC_MODELS = {"bsp": 0, "asp": 1, "ssp": 2, "essp": 3, "pssp": 4, "dpssp": 5, "drop": 6}
+SYNC_MODELS = {"bsp": 0, "asp": 1, "ssp": 2, "essp": 3, "pssp": 4, "dpssp": 5, "drop": 6,
+               "adaptive": 7}
 RELEASES = {"soft": 0, "lazy": 1}
 READS = {"fresh": 0, "cached": 1}
 _CHOICES = {

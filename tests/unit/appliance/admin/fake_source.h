@@ -106,6 +106,18 @@ class FakeSource : public AdminSource {
     }
     return Error{ErrorCode::kNotFound, "no such job"};
   }
+  Status set_sync(const std::string& job, const control::SyncChange& change) override {
+    for (control::JobView& view : job_views) {
+      if (view.name != job) continue;
+      if (change.sync.model == wire::SyncModel::kBsp) {
+        return Error{ErrorCode::kInvalidArgument, "bsp sums a round"};
+      }
+      if (change.tensors.empty()) view.sync.text = wire::sync_text(change.sync);
+      view.sync.by_tensor[change.tensors] = wire::sync_text(change.sync);
+      return ok_status();
+    }
+    return Error{ErrorCode::kNotFound, "no such job"};
+  }
 
   Status begin_trace(const std::string& job, double seconds) override {
     if (job != "bert") return Error{ErrorCode::kNotFound, "no such job"};

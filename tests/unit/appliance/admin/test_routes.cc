@@ -381,11 +381,38 @@ TEST_CASE(
     CHECK(refusal.response.status == refusal.status);
     CHECK_THAT(refusal.response.body, Contains(refusal.says));
     CHECK_THAT(refusal.response.body,
-               Contains("POST of /api/v1/jobs/NAME/priorities, "
+               Contains("POST of /api/v1/jobs/NAME/priorities, /api/v1/jobs/NAME/sync, "
                         "/api/v1/jobs/NAME/trace, /api/v1/jobs/NAME/snapshot and "
                         "/api/v1/boxes/NAME/drain\n"));
   }
   CHECK(get_json(source, "/api/v1/jobs/bert")["priority_policy"] == "forward-order");
+}
+
+TEST_CASE("POST changes the models of a job's tensors, and the answer is the changed job") {
+  FakeSource source;
+  const std::string path = "/api/v1/jobs/bert/sync";
+  const auto changed = post(source, path, R"({"sync": "pssp:2:0.5", "tensors": "emb*"})");
+  CHECK(changed.status == 200);
+  CHECK(Json::parse(changed.body)["sync"]["by_tensor"] == Json({{"emb*", "pssp:2:0.5"}}));
+  CHECK(post(source, path, R"({"sync": "asp"})").status == 200);
+  CHECK(get_json(source, "/api/v1/jobs/bert")["sync"]["text"] == "asp");
+  const struct {
+    AdminResponse response;
+    unsigned status;
+    const char* says;
+  } refusals[] = {
+      {post(source, "/api/v1/jobs/gpt/sync", R"({"sync": "asp"})"), 404, "no job 'gpt' here"},
+      {post(source, path, R"({"sync": "bsp"})"), 409, "bsp sums a round"},
+      {post(source, path, R"({"sync": "ssp"})"), 400, "as in ssp:3"},
+      {post(source, path, R"({"sync": 3})"), 400, "MODEL"},
+      {post(source, path, R"({"tensors": "a"})"), 400, "MODEL"},
+      {post(source, path, R"({"sync": "asp", "tensors": ""})"), 400, "GLOB"},
+      {post(source, path, R"({"sync": "asp", "x": ""})"), 400, "GLOB"},
+      {post(source, path, ""), 400, "MODEL"}};
+  for (const auto& refusal : refusals) {
+    CHECK(refusal.response.status == refusal.status);
+    CHECK_THAT(refusal.response.body, Contains(refusal.says));
+  }
 }
 
 TEST_CASE("an error answer is one line that lists the pages that exist") {

@@ -97,12 +97,12 @@ TEST_CASE("the operator may set a policy, and takes back by it what was learned"
   const auto ids = start(desk, Policy::kForwardOrder);
   desk.say(ids[0], priorities_message(1, {2, 1}));
   desk.take(ids[1]);
-  REQUIRE(desk.registry().set_priorities("job", Policy::kFifo));
+  REQUIRE(desk.registry().requests().set_priorities("job", Policy::kFifo));
   CHECK(by_tensor(desk) == List{0, 0});
-  REQUIRE(desk.registry().set_priorities("job", Policy::kForwardOrder));
+  REQUIRE(desk.registry().requests().set_priorities("job", Policy::kForwardOrder));
   CHECK(by_tensor(desk) == List{4, 5});
   CHECK(view(desk).priority_source == "registered");
-  const Status unknown = desk.registry().set_priorities("jib", Policy::kFifo);
+  const Status unknown = desk.registry().requests().set_priorities("jib", Policy::kFifo);
   REQUIRE_FALSE(unknown);
   CHECK(unknown.error().code == ErrorCode::kNotFound);
   CHECK_THAT(unknown.error().message, Catch::Contains("'jib'"));
@@ -116,7 +116,7 @@ TEST_CASE("the operator may set a policy, and takes back by it what was learned"
 TEST_CASE("a rank that joins after priorities were set gets them before its session") {
   Desk desk;
   const ConnectionId first = desk.join(join_with(Policy::kExplicit, 0, 2));
-  REQUIRE(desk.registry().set_priorities("job", Policy::kFifo));
+  REQUIRE(desk.registry().requests().set_priorities("job", Policy::kFifo));
   const ConnectionId second = desk.join(join_with(Policy::kExplicit, 1, 2));
   for (const ConnectionId id : {first, second}) {
     const auto messages = desk.take(id);

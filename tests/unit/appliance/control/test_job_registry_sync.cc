@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "appliance/control/sync_spec.h"
+#include "nic/wire/sync_message.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
 namespace pbox::control {
@@ -53,7 +54,8 @@ TEST_CASE("a job's model reaches every shard of it, and the view of the job") {
     }
     for (const uint32_t pipeline : {0u, 1u}) {
       REQUIRE(desk.host().shards(pipeline).size() == 1);
-      CHECK(desk.host().shards(pipeline)[0]->sync.model == model);
+      CHECK(desk.host().shards(pipeline)[0]->relaxed_model == model);
+      CHECK(desk.host().shards(pipeline)[0]->chunks()[0].sync->spec.model == model);
     }
     const JobView view = desk.registry().views(desk.now_ns()).at(0);
     CHECK(view.sync.model == to_string(model));
@@ -132,6 +134,98 @@ TEST_CASE("a policy that goes on without lost ranks frees those who waited for o
   desk.pass(2 * kSecond, {ids[0]});
   CHECK(desk.registry().totals().workers_excluded == 1);
   CHECK_FALSE(desk.host().shards(0)[0]->sessions()[1].present);
+}
+
+namespace {
+
+// The models of the job's two tensors on the pipelines. The second tensor is the last chunk.
+std::vector<std::string> in_force(Desk& desk) {
+  std::vector<std::string> models(2);
+  uint32_t last = 0;
+  for (const uint32_t pipeline : {0u, 1u}) {
+    for (const auto& chunk : desk.host().shards(pipeline)[0]->chunks()) {
+      last = std::max(last, chunk.id);
+    }
+  }
+  for (const uint32_t pipeline : {0u, 1u}) {
+    for (const auto& chunk : desk.host().shards(pipeline)[0]->chunks()) {
+      const std::string text = wire::sync_text(chunk.sync->spec);
+      std::string& model = models[chunk.id == last ? 1 : 0];
+      CHECK((model.empty() || model == text));
+      model = text;
+    }
+  }
+  return models;
+}
+
+SyncChange change_of(const char* tensors, const char* model) {
+  return {tensors, *wire::parse_sync_text(model)};
+}
+
+proto::WorkerMessage set_sync(uint64_t sequence, const char* tensors, const char* model) {
+  proto::WorkerMessage message;
+  message.mutable_set_sync()->set_sequence(sequence);
+  message.mutable_set_sync()->set_tensors(tensors);
+  *message.mutable_set_sync()->mutable_sync() = wire::sync_message(*wire::parse_sync_text(model));
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("the operator changes the models of a running job, by the names of its tensors") {
+  Desk desk;
+  const auto ids = start(desk, SyncModel::kAsp);
+  const std::string second = join_message("job", 0, 2).join().tensors(1).name();
+  REQUIRE(desk.registry().requests().set_sync("job", change_of(second.c_str(), "ssp:2")));
+  CHECK(in_force(desk) == std::vector<std::string>{"asp", "ssp:2"});
+  JobView view = desk.registry().views(desk.now_ns()).at(0);
+  CHECK(view.sync.text == "asp");
+  CHECK(view.sync.by_tensor == std::map<std::string, std::string>{{second, "ssp:2"}});
+  REQUIRE(desk.registry().requests().set_sync("job", change_of("", "pssp:1:0.5:lazy")));
+  CHECK(in_force(desk) == std::vector<std::string>(2, "pssp:1:0.5:lazy"));
+  view = desk.registry().views(desk.now_ns()).at(0);
+  CHECK(view.sync.text == "pssp:1:0.5:lazy");
+  CHECK(view.sync.model == "pssp");
+  CHECK(view.sync.by_tensor.empty());
+  CHECK_FALSE(desk.is_closed(ids[0]));
+}
+
+TEST_CASE("an operator's change that is not possible is refused in words, and changes nothing") {
+  Desk desk;
+  start(desk, SyncModel::kAsp);
+  const auto refused = [&](const char* job, const char* tensors, const char* model) {
+    const Status set = desk.registry().requests().set_sync(job, change_of(tensors, model));
+    REQUIRE_FALSE(set);
+    return set.error();
+  };
+  CHECK(refused("jib", "", "asp").code == ErrorCode::kNotFound);
+  CHECK_THAT(refused("job", "nothing.*", "asp").message, Contains("no tensor 'nothing.*'"));
+  CHECK_THAT(refused("job", "", "bsp").message, Contains("cannot become bsp"));
+  CHECK(in_force(desk) == std::vector<std::string>(2, "asp"));
+  auto gathering = join_with(0, SyncModel::kAsp, LostPolicy::kWait);
+  gathering.mutable_join()->set_job("late");
+  desk.join(gathering);
+  CHECK(refused("late", "", "ssp:1").code == ErrorCode::kUnavailable);
+}
+
+TEST_CASE("a rank changes models, and is told that they are in force, or why they are not") {
+  Desk desk;
+  const auto ids = start(desk, SyncModel::kAsp);
+  for (const ConnectionId id : ids) desk.take(id);
+  desk.say(ids[1], set_sync(1, "", "ssp:3"));
+  CHECK(in_force(desk) == std::vector<std::string>(2, "ssp:3"));
+  auto answers = desk.take(ids[1]);
+  REQUIRE(answers.size() == 1);
+  CHECK(answers[0].sync_set().sequence() == 1);
+  CHECK(answers[0].sync_set().refusal().empty());
+  CHECK(desk.take(ids[0]).empty());
+  desk.say(ids[1], set_sync(2, "", "drop:1"));
+  answers = desk.take(ids[1]);
+  REQUIRE(answers.size() == 1);
+  CHECK(answers[0].sync_set().sequence() == 2);
+  CHECK_THAT(answers[0].sync_set().refusal(), Contains("cannot become drop:1"));
+  CHECK(in_force(desk) == std::vector<std::string>(2, "ssp:3"));
+  CHECK_FALSE(desk.is_closed(ids[1]));
 }
 
 }  // namespace pbox::control

@@ -115,4 +115,24 @@ TEST_CASE("an answer that does not match the question is rejected") {
   CHECK_FALSE(here.take(first));  // the same answer again
 }
 
+TEST_CASE("models that were changed come with the first answer, and invalid ones are refused") {
+  PartState state = sample();
+  state.models = SyncInForce{.job = {.model = wire::SyncModel::kAsp},
+                             .by_tensor = {{.model = wire::SyncModel::kSsp, .staleness = 3}}};
+  IncomingState here = incoming();
+  const auto first = next_answer(state, here);
+  CHECK(first.syncs_size() == 2);
+  auto spoilt = first;
+  spoilt.set_sync_by_tensor(0, 7);
+  CHECK(here.take(spoilt).error().code == ErrorCode::kMismatch);
+  REQUIRE(here.take(first));
+  while (!here.is_whole()) {
+    const auto answer = next_answer(state, here);
+    CHECK(answer.syncs_size() == 0);
+    REQUIRE(here.take(answer));
+  }
+  REQUIRE(here.state().models.has_value());
+  CHECK(*here.state().models == *state.models);
+}
+
 }  // namespace pbox::control

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "appliance/control/sync_spec.h"
+#include "nic/wire/sync_message.h"
 
 namespace pbox::control {
 namespace {
@@ -51,8 +52,8 @@ const auto set_quorum = [](uint32_t quorum) {
 std::vector<Case> field_cases() {
   return {
       {SyncModel::kBsp,
-       [](auto& join) { join.mutable_sync()->set_model(7); },
-       {"sync.model 7", "unknown", "6 drop"}},
+       [](auto& join) { join.mutable_sync()->set_model(8); },
+       {"sync.model 8", "unknown", "7 adaptive"}},
       {SyncModel::kSsp,
        [](auto& join) { join.mutable_sync()->set_release(2); },
        {"sync.release 2", "unknown", "1 lazy"}},
@@ -84,6 +85,16 @@ std::vector<Case> field_cases() {
       {SyncModel::kBsp, set_quorum(4), {"sync.quorum 4", "model bsp", "leave it 0"}},
       {SyncModel::kDrop, set_quorum(0), {"sync.quorum 0", "1 to world_size 4"}},
       {SyncModel::kDrop, set_quorum(5), {"sync.quorum 5", "1 to world_size 4"}},
+      {SyncModel::kSsp,
+       [](auto& join) { join.mutable_sync()->set_staleness_min(1); },
+       {"sync.staleness_min 1", "no meaning with sync.model ssp", "use adaptive"}},
+      {SyncModel::kAdaptive,
+       [](auto& join) { join.mutable_sync()->set_staleness_min(1); },
+       {"sync.staleness_min 1", "above sync.staleness 0", "adaptive:1-8"}},
+      {SyncModel::kAdaptive, set_lazy, {"sync.release lazy", "model adaptive"}},
+      {SyncModel::kPssp,
+       [](auto& join) { join.mutable_sync()->set_by_gradient(true); },
+       {"sync.by_gradient", "model pssp", "use dpssp"}},
   };
 }
 
@@ -164,10 +175,10 @@ TEST_CASE("each model is accepted with all its fields") {
   for (uint32_t model = 0; model < wire::kSyncModelCount; ++model) {
     proto::Join join = join_of(static_cast<SyncModel>(model));
     auto& sync = *join.mutable_sync();
-    const bool has_staleness = model >= 2 && model <= 5;
+    const bool has_staleness = (model >= 2 && model <= 5) || model == 7;
     if (has_staleness) sync.set_staleness(wire::kStalenessMax);
-    if (model == 4 || model == 5) sync.set_probability(0.5f);
-    if (has_staleness && model != 3) sync.set_release(1);
+    if (model == 4 || model == 5 || model == 7) sync.set_probability(0.5f);
+    if (has_staleness && model != 3 && model != 7) sync.set_release(1);
     const auto spec = parse_join(join, {});
     INFO(to_string(static_cast<SyncModel>(model)));
     REQUIRE(spec.ok());
@@ -222,6 +233,162 @@ TEST_CASE("ranks that ask for different consistency are told the first differenc
   JobSpec specs[2];
   specs[1].sync.model = SyncModel::kAsp;
   CHECK(first_difference(specs[0], specs[1]) == "sync.model: asp, but the job has bsp");
+}
+
+namespace {
+
+wire::SyncSpec spec_of(const char* text) {
+  return *wire::parse_sync_text(text);
+}
+
+// A JOIN of a job of the model, whose tensors have these models of their own; "": none.
+proto::Join join_of(const char* job, const std::vector<const char*>& tensors) {
+  proto::Join join = join_of(SyncModel::kBsp);
+  *join.mutable_sync() = wire::sync_message(spec_of(job));
+  join.clear_tensors();
+  for (const char* model : tensors) {
+    auto& tensor = *join.add_tensors();
+    tensor.set_name("tensor." + std::to_string(join.tensors_size() - 1));
+    tensor.set_elements(100);
+    tensor.set_lr_scale(1);
+    if (*model != '\0') *tensor.mutable_sync() = wire::sync_message(spec_of(model));
+  }
+  return join;
+}
+
+JobSpec job_of(const char* job, const std::vector<const char*>& tensors) {
+  return *parse_join(join_of(job, tensors), {});
+}
+
+std::string refusal(const proto::Join& join) {
+  const auto spec = parse_join(join, {});
+  return spec ? "none" : spec.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("a tensor has its own model, or the job's") {
+  const JobSpec job = job_of("bsp", {"", "ssp:3", "asp", "bsp"});
+  CHECK(job.sync == spec_of("bsp"));
+  CHECK(job.relaxed_model == SyncModel::kSsp);
+  CHECK(job.has_shared_rounds());
+  CHECK(job.applies_on_arrival());
+  CHECK(job.may_move());
+  const auto chunks = cut_into_chunks(job);
+  REQUIRE(chunks.size() == 4);
+  CHECK(chunks[0].sync == spec_of("bsp"));
+  CHECK(chunks[1].sync == spec_of("ssp:3"));
+  CHECK(chunks[2].sync == spec_of("asp"));
+  CHECK_FALSE(job_of("asp", {"", "ssp:3"}).has_shared_rounds());
+  CHECK_FALSE(job_of("bsp", {"", "bsp"}).is_relaxed());
+}
+
+TEST_CASE("a part whose tensors are bsp is relaxed if a tensor of another part is") {
+  proto::Join join = join_of("bsp", {""});
+  join.set_relaxed_model(static_cast<uint32_t>(SyncModel::kPssp));
+  const auto spec = parse_join(join, {});
+  REQUIRE(spec.ok());
+  CHECK(spec->is_relaxed());
+  CHECK(spec->relaxed_model == SyncModel::kPssp);
+  join.set_recovery(0);
+  CHECK_THAT(refusal(join), Contains("sync.model pssp needs recovery none"));
+  join.set_relaxed_model(wire::kSyncModelCount);
+  CHECK_THAT(refusal(join), Contains("relaxed_model 8 is unknown"));
+}
+
+TEST_CASE("one tensor's model asks of the job what the job's own model would") {
+  proto::Join join = join_of("bsp", {"", "ssp:3"});
+  REQUIRE(refusal(join) == "none");
+  const auto refuses = [&](auto spoil, const char* says) {
+    proto::Join spoilt = join;
+    spoil(spoilt);
+    CHECK_THAT(refusal(spoilt), Contains(says));
+  };
+  refuses([](auto& one) { one.set_mode(0); }, "sync.model ssp needs mode optimize");
+  refuses([](auto& one) { one.set_recovery(0); }, "sync.model ssp needs recovery none");
+  refuses([](auto& one) { one.set_rejoins(true); }, "not with ssp");
+  refuses([](auto& one) { one.set_delivery(1); }, "delivery pull needs sync model bsp");
+  refuses([](auto& one) { one.set_numerics(1); }, "numerics ordered needs sync model bsp");
+  refuses([](auto& one) { one.set_restore("latest"); }, "restore needs mode optimize and sync");
+  refuses([](auto& one) { one.set_guard(1); }, "guard reject needs sync model bsp: with ssp");
+  refuses([](auto& one) { one.mutable_optimizer()->set_skip_nonfinite(true); },
+          "skip_nonfinite needs sync model bsp: with ssp");
+}
+
+TEST_CASE("a tensor's model that is invalid, or cannot stand beside the job's, is refused") {
+  CHECK_THAT(refusal(join_of("bsp", {"", "ssp:65"})),
+             Contains("tensor 'tensor.1': sync.staleness 65 is out of range"));
+  CHECK_THAT(refusal(join_of("ssp:1", {"drop:2"})),
+             Contains("tensor 'tensor.0' has sync drop:2, and the job ssp:1") &&
+                 Contains("skips rounds of all tensors"));
+  CHECK_THAT(refusal(join_of("drop:2", {"asp"})), Contains("give all tensors the job's model"));
+  CHECK_THAT(refusal(join_of("essp:2", {"", "essp:3"})), Contains("one copy of the whole model"));
+  CHECK_THAT(refusal(join_of("bsp", {"ssp:2:cached"})), Contains("let all of them read fresh"));
+  CHECK(refusal(join_of("essp:2", {"", "essp:2"})) == "none");
+}
+
+TEST_CASE("ranks whose tensors have different models are told the tensor") {
+  const JobSpec job = job_of("asp", {"", "ssp:3"}), worker = job_of("asp", {"", "ssp:4"});
+  CHECK(first_difference(job, worker) ==
+        "tensor 1 ('tensor.1') sync.staleness: 4, but the job has 3");
+  CHECK_FALSE(first_difference(job, job));
+}
+
+TEST_CASE("a change names tensors by a glob, or all of them and the job") {
+  const JobSpec job = job_of("asp", {"", "ssp:3", ""});
+  SyncInForce models = registered_models(job);
+  CHECK(models.by_tensor == std::vector{spec_of("asp"), spec_of("ssp:3"), spec_of("asp")});
+  REQUIRE(apply({"*.1", spec_of("pssp:2:0.5")}, job, models));
+  CHECK(models.job == spec_of("asp"));
+  CHECK(models.by_tensor == std::vector{spec_of("asp"), spec_of("pssp:2:0.5"), spec_of("asp")});
+  REQUIRE(apply({"", spec_of("ssp:1:lazy")}, job, models));
+  CHECK(models.job == spec_of("ssp:1:lazy"));
+  CHECK(models.by_tensor == std::vector(3, spec_of("ssp:1:lazy")));
+  CHECK(may_follow(registered_models(job), models));
+}
+
+TEST_CASE("a change that some tensor cannot have changes nothing, and says what to do") {
+  const struct {
+    const char *job, *own, *next, *says;
+  } rows[] = {
+      {"bsp", "ssp:3", "asp", "sums a round before it steps the weights, and asp has no memory"},
+      {"ssp:3", "asp", "bsp", "or set ssp:0, which has the bound of bsp"},
+      {"ssp:3", "", "essp:3", "make their copies of the model for cached reads"},
+      {"essp:3", "", "essp:4", "start all ranks again"},
+      {"ssp:3", "", "drop:2", "with drop the ranks skip rounds"},
+      {"drop:2", "", "ssp:1", "with drop the ranks skip rounds"},
+      {"drop:2", "", "drop:5", "sync.quorum 5 is out of range"},
+      {"ssp:3", "", "ssp:65", "sync.staleness 65 is out of range"},
+  };
+  for (const auto& row : rows) {
+    INFO(row.job << " to " << row.next);
+    const JobSpec job = job_of(row.job, {row.own, ""});
+    SyncInForce models = registered_models(job);
+    const Status applied = apply({"", spec_of(row.next)}, job, models);
+    REQUIRE_FALSE(applied);
+    CHECK_THAT(applied.error().message, Contains(row.says));
+    CHECK(models == registered_models(job));
+  }
+  const JobSpec job = job_of("bsp", {"", "ssp:3"});
+  SyncInForce models = registered_models(job);
+  CHECK(apply({"*.1", spec_of("asp")}, job, models));
+}
+
+TEST_CASE("models cross to another box, which checks them") {
+  const JobSpec job = job_of("asp", {"", "ssp:3", "ssp:3", "bsp"});
+  const SyncInForce models = registered_models(job);
+  proto::PartState message;
+  write_models(models, message);
+  CHECK(message.syncs_size() == 3);
+  const auto read = read_models(message);
+  REQUIRE(read.ok());
+  CHECK(*read == models);
+  message.set_sync_by_tensor(0, 3);
+  CHECK(read_models(message).error().code == ErrorCode::kMismatch);
+  message.set_sync_by_tensor(0, 0);
+  message.mutable_syncs(0)->set_model(99);
+  CHECK(read_models(message).error().code == ErrorCode::kMismatch);
+  CHECK_FALSE(may_follow(models, {models.job, {models.job}}));
 }
 
 }  // namespace pbox::control

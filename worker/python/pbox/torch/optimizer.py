@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -87,7 +87,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     model, not `named_parameters`.
 
     With another consistency model (pbox.Client), for example sync="ssp" and staleness=3, a rank
-    need not wait for the others in each step. This needs recovery="none".
+    need not wait for the others in each step. This needs recovery="none". `sync_by_tensor` gives
+    some parameters another model, by patterns of their names: with {"embedding.*": "ssp:3"} all
+    others keep the job's. client.set_sync() changes models later.
     """
 
     # torch's GradScaler then leaves it to step() to skip, and step() refuses it.
@@ -98,6 +100,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module | None = None, *,
                  named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
                  max_grad_norm: float | None = None, skip_nonfinite: bool = False,
+                 sync_by_tensor: Mapping[str, str] | None = None,
                  **options: object) -> None:
         if max_grad_norm is not None and not 0 < max_grad_norm < math.inf:
             raise InvalidArgument(f"max_grad_norm is {max_grad_norm}: it must be finite and above "
@@ -120,6 +123,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.client = Client(mode="optimize", **with_process_group(model, options))
         try:
             self._slots = self._register(named_parameters or model.named_parameters())
+            for pattern, sync in (sync_by_tensor or {}).items():
+                self.client.set_sync(sync, pattern)
             warn_of_statistics(model, self.client.world_size)
             self._set_box_optimizer()
             self.client.join()

@@ -1,0 +1,115 @@
+// How the ranks of a trial of two features exchange tensors, for test_service_composition.cc.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "tests/integration/composition_features.h"
+#include "tests/support/daemon.h"
+#include "tests/support/sums.h"
+
+namespace pbox::test {
+
+inline constexpr uint64_t kElements = 700;
+// Elements of a row of a table, of which every other row is pushed.
+inline constexpr uint32_t kRowElements = 50;
+
+inline bool is_collective(const Trial& trial) {
+  return trial.options.mode == PBOX_MODE_COLLECTIVE;
+}
+
+inline pbox_status run_collective(const AbiWorker& worker, const Trial& trial, pbox_verb verb,
+                                  uint64_t count, const std::vector<unsigned char>& input,
+                                  std::vector<unsigned char>& output) {
+  uint64_t operation = 0;
+  worker.must(pbox_collective(worker.context(), verb, input.data(), output.data(), count,
+                              trial.dtype, PBOX_OP_SUM, 0, 0, nullptr, nullptr, &operation));
+  return pbox_wait_collective(worker.context(), operation, 0);
+}
+
+// The sum, once by an all-reduce, and once scattered and gathered again.
+inline void reduce(const AbiWorker& worker, const Trial& trial,
+                   const std::vector<unsigned char>& input, std::vector<unsigned char>& result) {
+  constexpr uint64_t kSegment = kElements / 2;
+  std::vector<unsigned char> segment(input.size() / 2), gathered(input.size());
+  worker.must(run_collective(worker, trial, PBOX_ALL_REDUCE, kElements, input, result));
+  worker.must(run_collective(worker, trial, PBOX_REDUCE_SCATTER, kSegment, input, segment));
+  worker.must(run_collective(worker, trial, PBOX_ALL_GATHER, kSegment, segment, gathered));
+  require(result == gathered, "the gathered segments are not the sum");
+}
+
+inline void push_rows(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
+                      std::vector<unsigned char>& result) {
+  std::vector<uint64_t> ids;
+  for (uint64_t row = 0; row < kElements / kRowElements; row += 2) ids.push_back(row);
+  const auto rows = encode(trial.dtype, std::vector<float>(ids.size() * kRowElements, value));
+  worker.must(pbox_push_pull_rows(worker.context(), tensor, ids.data(), ids.size(), rows.data(),
+                                  result.data(), nullptr, nullptr));
+  worker.wait(tensor);
+}
+
+// Returns the result of which the pushed elements have this value, and the others 0.
+inline std::vector<unsigned char> result_of(const Trial& trial, float value) {
+  std::vector<float> values(kElements, value);
+  for (uint64_t at = 0; trial.has_table && at < kElements; ++at) {
+    if (at / kRowElements % 2 == 1) values[at] = 0;
+  }
+  return encode(trial.dtype, values);
+}
+
+// Returns whether a compressed result is within `tolerance` of the values.
+inline bool is_near(const std::vector<unsigned char>& result, const std::vector<float>& values,
+                    float tolerance) {
+  for (size_t at = 0; at < values.size(); ++at) {
+    float value = 0;
+    std::memcpy(&value, result.data() + at * sizeof(value), sizeof(value));
+    if (!(std::fabs(value - values[at]) <= tolerance)) return false;
+  }
+  return true;
+}
+
+inline void push(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
+                 std::vector<unsigned char>& result) {
+  if (trial.has_table && tensor == 0) return push_rows(worker, trial, tensor, value, result);
+  const auto input = encode(trial.dtype, std::vector<float>(kElements, value));
+  if (is_collective(trial)) return reduce(worker, trial, input, result);
+  worker.push_pull(tensor, input.data(), result.data());
+  worker.wait(tensor);
+}
+
+// With models by tensor: the second tensor, of model ssp, beside the first, of model bsp.
+class Beside {
+ public:
+  Beside(const AbiWorker& worker, const Trial& trial) : worker_(worker), trial_(trial) {
+    if (!trial.has_models || is_collective(trial)) return;
+    tensor_ = worker.tensor("beside", kElements, trial.dtype);
+    result_ = encode(trial.dtype, std::vector<float>(kElements, 0));
+  }
+  // Before the join.
+  pbox_status set_model() const {
+    return trial_.has_models ? pbox_set_sync(worker_.context(), "beside", "ssp:1") : PBOX_OK;
+  }
+  void begin() {
+    if (!tensor_) return;
+    worker_.must(pbox_init_weights(worker_.context(), *tensor_, result_.data(), nullptr, nullptr));
+    worker_.wait(*tensor_);
+  }
+  void push(float value) {
+    if (tensor_) test::push(worker_, trial_, *tensor_, value, result_);
+  }
+  // All ranks have pushed what they push, and this one has read it since.
+  void expect(float value) const {
+    require(!tensor_ || result_ == encode(trial_.dtype, std::vector<float>(kElements, value)),
+            "the weights of the tensor with a model of its own are wrong");
+  }
+
+ private:
+  const AbiWorker& worker_;
+  const Trial& trial_;
+  std::optional<uint32_t> tensor_;
+  std::vector<unsigned char> result_;
+};
+
+}  // namespace pbox::test

@@ -1,0 +1,85 @@
+// pboxctl sync: shows the consistency models of a job, and changes them while it runs.
+#include "nic/wire/sync.h"
+
+#include <boost/program_options.hpp>
+#include <cstdio>
+#include <iostream>
+
+#include "tools/pboxctl/admin_client.h"
+
+namespace pboxctl {
+namespace {
+
+namespace options = boost::program_options;
+using Json = nlohmann::json;
+
+options::options_description sync_options() {
+  auto description = admin_options();
+  description.add_options()(
+      "tensors", options::value<std::string>()->value_name("GLOB"),
+      "only tensors whose names match; * stands for any text, ? for one byte");
+  return description;
+}
+
+void print_models(const Json& job) {
+  const Json sync = job.value("sync", Json::object());
+  std::printf("%-24s %s\n", text_of(job, "name").c_str(), text_of(sync, "text").c_str());
+  const Json by_tensor = sync.value("by_tensor", Json::object());
+  for (const auto& [tensor, model] : by_tensor.items()) {
+    if (model.is_string()) {
+      std::printf("  %-22s %s\n", tensor.c_str(), model.get<std::string>().c_str());
+    }
+  }
+}
+
+int change(const options::variables_map& given, const std::string& path, const std::string& model) {
+  const auto sync = pbox::wire::parse_sync_text(model);
+  if (!sync) return complain("sync", sync.error().message);
+  Json body{{"sync", pbox::wire::sync_text(*sync)}};
+  if (given.contains("tensors")) body["tensors"] = given["tensors"].as<std::string>();
+  const bool as_json = wants_json(given);
+  const auto answer = post(given, path + "/sync", body.dump());
+  if (!answer) {
+    std::cerr << "pboxctl: " << answer.error().message << '\n';
+    return kFailed;
+  }
+  if (as_json) {
+    std::cout << *answer;
+    return kDone;
+  }
+  constexpr bool kThrows = false;
+  print_models(Json::parse(*answer, nullptr, kThrows));
+  return kDone;
+}
+
+int sync(const options::variables_map& given, const Words& more) {
+  if (more.empty()) return complain("sync", "name the job, as `pboxctl jobs` lists it");
+  const std::string path = "/api/v1/jobs/" + in_path(more[0]);
+  if (more.size() == 2) return change(given, path, more[1]);
+  if (given.contains("tensors")) {
+    return complain("sync", "--tensors needs a model for these tensors, as in ssp:3");
+  }
+  return show_page(given, path, print_models);
+}
+
+}  // namespace
+
+const Command kSync = {
+    "sync",
+    "JOB [MODEL] [options]",
+    "show the consistency models of a job's tensors, or change them",
+    "Without MODEL: lists the consistency models in force. With MODEL, all tensors of the job, or "
+    "those\nthat --tensors names, have that model from their next reads on. Reads that wait are "
+    "judged anew.\n\n"
+    "MODEL is asp, ssp:STALENESS, pssp:STALENESS:PROBABILITY, dpssp:STALENESS:PROBABILITY, "
+    "drop:QUORUM or\nadaptive:LEAST-MOST:PROBABILITY, with :lazy after it for lazy release, or "
+    ":gradient for dpssp by\ngradient. asp, ssp, pssp, dpssp and adaptive with fresh reads may "
+    "follow "
+    "each other, and so may\nquorums of drop. bsp and cached reads hold until the job ends.\n\n"
+    "The change reaches the parts of the job on this box. For a job on several boxes name each of "
+    "them\nwith --admin, or let a rank make the change (pbox_set_sync), which reaches all parts.",
+    sync_options,
+    sync,
+    Command::More::kJobAndModel};
+
+}  // namespace pboxctl
