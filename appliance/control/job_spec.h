@@ -31,7 +31,7 @@ struct TensorSpec {
   int32_t priority = 0;
   float lr_scale = 1;
   float weight_decay = 0;
-  wire::SyncSpec sync;  // as registered
+  wire::SyncSpec sync = {};  // as registered
   // Offset within the whole tensor, if other parts own its other pieces.
   uint64_t first_element = 0;
   uint32_t row_elements = 0;  // it is a table of such rows; 0: it is not
