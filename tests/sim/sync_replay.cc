@@ -138,7 +138,7 @@ void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed
   if (ahead != 0 || is_claimed || is_parked) return;
   if (is_gradient_of_table(chunk)) {
     chunk.claimed[rank] |= fragments;
-    step_rows(chunk, rows);
+    take_rows(chunk, rows);
   } else {
     claim(chunk, rank, parsed);
   }
@@ -174,13 +174,20 @@ void SyncReplay::claim(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) 
   }
 }
 
-void SyncReplay::step_rows(Chunk& chunk, const wire::RowsView& rows) const {
+void SyncReplay::take_rows(Chunk& chunk, const wire::RowsView& rows) const {
   const uint32_t element_bytes = job_.element_bytes();
   wire::for_each_run(
       chunk.held->table->layout, rows, [&](const wire::RowRun& run, const std::byte* source) {
         std::vector<float> values((run.end - run.begin) / element_bytes);
         reduce::reference::store(job_.options.dtype, values.data(), source, values.size(), FLT_MAX);
-        step({chunk.weights.data() + run.begin / element_bytes, values.size()}, values);
+        const size_t first = run.begin / element_bytes;
+        if (applies_on_arrival(chunk)) {
+          step({chunk.weights.data() + first, values.size()}, values);
+        } else {
+          for (size_t index = 0; index < values.size(); ++index) {
+            chunk.sums[first + index] += values[index];
+          }
+        }
       });
 }
 

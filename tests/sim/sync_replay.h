@@ -71,9 +71,9 @@ class SyncReplay {
   bool waits(const Chunk& chunk, uint32_t rank, uint64_t round) const;
   bool goes_on(const Chunk& chunk, uint64_t round) const;
   uint64_t fastest(const Chunk& chunk) const;
-  // The push steps rows of a table.
+  // The push has the gradients of rows of a table.
   bool is_gradient_of_table(const Chunk& chunk) const;
-  void step_rows(Chunk& chunk, const wire::RowsView& rows) const;
+  void take_rows(Chunk& chunk, const wire::RowsView& rows) const;
   void step(Chunk& chunk, uint32_t fragment, std::span<const float> gradient) const;
   void step(std::span<float> weights, std::span<const float> gradient) const;
   std::span<float> part(std::vector<float>& values, const Chunk& chunk, uint32_t fragment) const;
