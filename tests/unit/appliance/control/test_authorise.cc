@@ -36,6 +36,7 @@ Message of_kind(Message::KindCase kind) {
     case Message::kAskDataAddresses: message.mutable_ask_data_addresses(); break;
     case Message::kRounds: message.mutable_rounds(); break;
     case Message::kSetPriorities: message.mutable_set_priorities(); break;
+    case Message::kSetSync: message.mutable_set_sync(); break;
     case Message::kAskPartMap: message.mutable_ask_part_map(); break;
     case Message::kQueuePairs: message.mutable_queue_pairs(); break;
     case Message::kAskState: message.mutable_ask_state(); break;
@@ -107,6 +108,7 @@ TEST_CASE("each role may send what the table says, and nothing else") {
                                   {Message::kAskDataAddresses, "aaaa"},
                                   {Message::kRounds, "jjnn"},
                                   {Message::kSetPriorities, "jjnn"},
+                                  {Message::kSetSync, "jjnn"},
                                   {Message::kAskPartMap, "annn"},
                                   {Message::kQueuePairs, "jjnn"},
                                   {Message::kAskState, "lnnn"},
