@@ -71,8 +71,9 @@ struct Command {
   std::span<const int32_t> priorities = {};
   std::span<const wire::SyncSpec> rules = {};
   StepVerdict verdict = {};
-  uint32_t chunks_done = 0;  // progress of Engine::step; 0 at first
-  uint64_t ticket = 0;       // ascending from 1; tickets are completed in order
+  uint32_t chunks_done = 0;    // progress of Engine::step; 0 at first
+  bool changes_ranks = false;  // set by Engine::step: rounds wait for other ranks than before
+  uint64_t ticket = 0;         // ascending from 1; tickets are completed in order
 };
 
 }  // namespace pbox::pipeline

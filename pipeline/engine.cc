@@ -65,7 +65,7 @@ bool Engine::begin(Command& command) {
       egress_.send_grants(shard);
       return false;
     case CommandKind::kAdmit: return admit(shard, command);
-    case CommandKind::kExclude: return exclude(shard, command);
+    case CommandKind::kExclude: return command.changes_ranks = exclude(shard, command);
     case CommandKind::kTrace:
       set_trace(shard, command.trace);
       tracing_ = is_any_traced(context_);
@@ -132,8 +132,8 @@ void Engine::connect(JobShard& shard, Session& session) {
 
 // The rank's address is unknown until its first packet arrives. Packets already made for it go to
 // its former address. Results that it was to be sent again are not made any more. Returns true if
-// rounds did not wait for the rank before.
-bool Engine::admit(JobShard& shard, const Command& command) {
+// each chunk has its part in it.
+bool Engine::admit(JobShard& shard, Command& command) {
   PBOX_CHECK(command.rank < shard.worker_count());
   Session& session = shard.sessions()[command.rank];
   PBOX_CHECK(!shard.is_relaxed() || session.present);
@@ -151,11 +151,12 @@ bool Engine::admit(JobShard& shard, const Command& command) {
     session.seal = {};
   }
   connect(shard, session);
-  const bool is_new = !session.present;
+  command.changes_ranks = !session.present;
+  const bool walks = command.changes_ranks || (shard.has_tables && shard.is_relaxed());
   shard.set_present(session, true);
   shard.generation = command.generation;
-  shard.accept_generation(is_new ? JobShard::kNoGeneration : command.generation);
-  return is_new;
+  shard.accept_generation(walks ? JobShard::kNoGeneration : command.generation);
+  return walks;
 }
 
 // Returns false if there is nothing to do.
@@ -176,6 +177,11 @@ bool Engine::exclude(JobShard& shard, const Command& command) {
 size_t Engine::change_membership(JobShard& shard, Chunk& chunk, const Command& command) {
   PBOX_DCHECK(shard.accepted_generation == JobShard::kNoGeneration);
   const Session& session = shard.sessions()[command.rank];
+  if (!command.changes_ranks) {
+    const bool has_readers = chunk.table != nullptr && chunk.table->readers != nullptr;
+    if (has_readers) chunk.table->forget_reader(command.rank);
+    return 0;
+  }
   shard.recount(chunk, session);
   if (!session.present) {
     PBOX_CHECK(chunk.copy_rank != command.rank);

@@ -176,7 +176,7 @@ class Engine {
   void install(JobShard& shard);
   void remove(JobShard& shard);
   void connect(JobShard& shard, Session& session);
-  bool admit(JobShard& shard, const Command& command);
+  bool admit(JobShard& shard, Command& command);
   bool exclude(JobShard& shard, const Command& command);
   size_t change_membership(JobShard& shard, Chunk& chunk, const Command& command);
   void take_tick(uint64_t now_ns);

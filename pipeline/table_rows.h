@@ -61,6 +61,11 @@ struct TableRows {
     PBOX_DCHECK(rank < reader_count && readers != nullptr);
     readers[rank] = {.known = readers[rank].made};
   }
+  // Another process may have taken the rank's place: it has no rows.
+  void forget_reader(uint32_t rank) {
+    PBOX_DCHECK(rank < reader_count && readers != nullptr);
+    readers[rank] = {};
+  }
   // A packet of the rank's reply is about to be made. Returns false if it has to be whole.
   bool begin_reply(uint32_t rank) {
     PBOX_DCHECK(rank < reader_count);

@@ -259,11 +259,13 @@ Status JobAdmission::check_resuming(const Job& job, const proto::Join& join) con
   const bool is_of_here = join.box().empty() || join.box() == context_.options.box_name;
   const bool no_box_has_it = is_of_here && !handover_.keeps(key_of(job.spec()));
   if (!job.spec().may_move() || (!job.spec().survives_its_box() && no_box_has_it)) {
-    return Error{
-        ErrorCode::kBoxLost,
-        rank_of(join) + " cannot go on: the box that had the job's state was lost (" +
-            (job.spec().relayed ? "its sums went on to another box, [upstream]" : "recovery none") +
-            "); start all ranks again, from a checkpoint"};
+    return Error{ErrorCode::kBoxLost,
+                 rank_of(join) + " cannot go on: the box that had the job's state was lost (" +
+                     (job.spec().relayed ? "its sums went on to another box, [upstream]"
+                      : job.spec().is_relaxed()
+                          ? std::string("sync.model ") + to_string(job.spec().relaxed_model)
+                          : "recovery none") +
+                     "); start all ranks again, from a checkpoint"};
   }
   if (job.members().left_behind(join.rank(), {join.epoch(), join.generation()})) {
     return Error{ErrorCode::kWorkerLost,
@@ -285,13 +287,6 @@ Status JobAdmission::check_resuming(const Job& job, const proto::Join& join) con
 Status JobAdmission::check_return(const Job& job, const proto::Join& join) const {
   PBOX_CHECK(join.rank() < job.members().size());
   const Member& member = job.members()[join.rank()];
-  // A rank of an earlier epoch is let in: it was admitted here and never received its SESSION.
-  if (join.resumes() && join.epoch() == job.epoch() && job.spec().is_relaxed()) {
-    return Error{ErrorCode::kWorkerLost,
-                 rank_of(join) + " was lost (its connection ended), and a job of sync.model " +
-                     to_string(job.spec().relaxed_model) +
-                     " has gone on without taking a rank back; start all ranks again"};
-  }
   switch (member.state) {
     case Member::State::kJoined:
       if (!same_process(member, join)) return taken(member, join);
@@ -302,6 +297,14 @@ Status JobAdmission::check_return(const Job& job, const proto::Join& join) const
                        " has left while other ranks are still in the job; wait for them to leave, "
                        "or use another job name"};
     case Member::State::kExcluded:
+      if (join.rejoins() && job.spec().is_relaxed()) {
+        return Error{ErrorCode::kWorkerLost,
+                     rank_of(join) + " was lost (" + member.lost_reason +
+                         ") and excluded; a job of sync.model " +
+                         to_string(job.spec().relaxed_model) +
+                         " keeps no clock of such a rank: start all ranks again, or let its "
+                         "process return before the lost time-out"};
+      }
       if (join.rejoins()) return ok_status();
       return Error{ErrorCode::kWorkerLost,
                    rank_of(join) + " was lost (" + member.lost_reason +

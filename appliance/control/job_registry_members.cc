@@ -458,14 +458,13 @@ void JobRegistry::tick_lost(Job& job) {
   }
 }
 
-// Ends a job without joined ranks. In mode optimize with BSP it waits if all ranks are lost,
-// because only the box has the weights. In other cases the ranks bring along what they need.
+// Ends a job without joined ranks. In mode optimize it waits if all ranks are lost, because only
+// the box has the weights. In other cases the ranks bring along what they need.
 void JobRegistry::remove_if_over(Job& job) {
   const bool was_running = job.running();
   const uint32_t lost = job.members().count(Member::State::kLost);
   if (job.members().count(Member::State::kJoined) > 0) return;
-  const bool may_return = !job.spec().is_relaxed();
-  if (was_running && lost > 0 && job.spec().mode == pipeline::Mode::kOptimize && may_return) return;
+  if (was_running && lost > 0 && job.spec().mode == pipeline::Mode::kOptimize) return;
   if (was_running) handover_.release_previous_owner(job);
   if (job.spec().is_backup) return end(job);  // the part that it is a copy of may well go on
   if (was_running && lost > 0) {

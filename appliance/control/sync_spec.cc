@@ -152,11 +152,15 @@ Status check_job(const proto::Join& join, const JobSpec& spec) {
                    " needs recovery none: its parts can move between running boxes, but only the "
                    "box has their state, so the job ends if that box is lost; set recovery none");
   }
-  if (join.rejoins()) {
-    return invalid("rejoin is possible only with sync.model bsp, not with " +
-                   std::string(to_string(spec.relaxed_model)) +
-                   ": the other ranks have continued from updates that a lost rank has not seen; "
+  if (join.rejoins() && spec.relaxed_model == SyncModel::kDrop) {
+    return invalid(model +
+                   " cannot have rejoin: a new process does not know which rounds were dropped; "
                    "start all ranks again, without rejoin");
+  }
+  if (join.rejoins() && wire::keeps_copies(spec.sync)) {
+    return invalid(model +
+                   " with cached reads cannot have rejoin: a new process has no copies that it "
+                   "could read; start all ranks again, without rejoin, or use fresh reads");
   }
   return check_replay(spec.sync, spec);
 }

@@ -359,7 +359,7 @@ void relax(Draw& draw, JobOptions& job) {
   job.recovery = control::Recovery::kNone;
   job.delivery = wire::Delivery::kBroadcast;
   job.on_worker_lost = draw.one_of(kPolicies);
-  job.patient = draw.chance(0.1);  // no rank can rejoin
+  job.patient = draw.chance(0.5);
   // Division by a power of two is exact.
   const bool drops = job.sync.model == wire::SyncModel::kDrop;
   if (drops || (job.workers & (job.workers - 1)) != 0) job.reduction = pipeline::Reduction::kSum;

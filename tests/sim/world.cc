@@ -319,10 +319,10 @@ bool World::are_all_in(const JobModel& job) const {
 // and time-outs, and on ranks that have not joined yet or have left already.
 void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
   const JobOptions& options = job.options;
-  const bool needs_box = options.recovery == control::Recovery::kNone || options.is_relaxed();
+  const bool needs_box = options.recovery == control::Recovery::kNone;
   const bool all_are_in = are_all_in(job);
-  // If lost ranks cannot rejoin, the others continue, provided that they have rank 0's initial
-  // weights.
+  // A lost rank of a relaxed job may be excluded for good before it is back. The others continue,
+  // provided that they have rank 0's initial weights.
   const bool others_go_on = lost != nullptr && lost->rank() != 0 && all_are_in &&
                             options.is_relaxed() && job.may_lack_ranks();
   if (others_go_on) {
@@ -332,9 +332,7 @@ void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
     job.may_fail = job.may_fail || (options.may_move && 2 * left <= options.workers);
     return;
   }
-  if (options.recovery == control::Recovery::kNone || (loses_box && needs_box)) {
-    job.may_fail = true;
-  }
+  if (needs_box && (loses_box || !options.is_relaxed())) job.may_fail = true;
   gather_again(job, all_are_in);
 }
 
@@ -481,7 +479,10 @@ void World::lose_worker(const Episode& episode) {
     counts_.add(Fault::kWorkerCrash);
     disturb(worker->job(), false, worker);
     JobModel& job = worker->job();
-    job.may_fail = job.may_fail || job.options.is_collective;  // no process takes its place
+    const bool is_final = job.options.is_collective || wire::keeps_copies(job.options.sync) ||
+                          job.options.sync.model == wire::SyncModel::kDrop;
+    // No other process can take its place, and the others do not go on without it.
+    if (is_final && !job.lost.contains(worker->rank())) job.may_fail = true;
     worker->crash((episode.draw >> 41 & 1) != 0);
   }
 }

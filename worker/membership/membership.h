@@ -95,9 +95,15 @@ inline bool is_relaxed(const MembershipOptions& options) {
          options.relaxed_model != wire::SyncModel::kBsp;
 }
 
-// Returns whether a session that is lost can be resumed. Otherwise its loss ends the membership.
-inline bool can_resume(const MembershipOptions& options) {
+// Returns whether this worker keeps results, so that the job survives the loss of its box.
+inline bool keeps_results(const MembershipOptions& options) {
   return options.recovery == Recovery::kCopy && !is_relaxed(options);
+}
+
+// Returns whether a session that is lost can be resumed. Otherwise its loss ends the membership.
+// With a model other than BSP only a box that has the job's state can resume it.
+inline bool can_resume(const MembershipOptions& options) {
+  return keeps_results(options) || is_relaxed(options);
 }
 
 // Returns whether the job's rounds wait for a verdict of the box.

@@ -285,7 +285,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   spec_.rounding_seed = quantize::hash_of(options_.job);
   spec_.delivery = options_.delivery;
   spec_.ignores_results = options_.is_backup;
-  spec_.caller_keeps_results = options_.caller_keeps_results && can_resume(options_);
+  spec_.caller_keeps_results = options_.caller_keeps_results && keeps_results(options_);
   spec_.alternates_outputs = options_.optimize;
   spec_.holds_rounds = session.gives_verdicts();
   spec_.probes_path = options_.probes_path;
@@ -359,11 +359,11 @@ void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t
 Status Membership::open_exchange() {
   if (exchange_) return exchange_->resume(spec_);
   requests_.begin(session_.barrier_released());
-  const bool keeps_results = can_resume(options_);
   const uint32_t shadows = options_.optimize ? 2 : 1;
-  const char* purpose = keeps_results ? "recovery keeps; recovery none does without"
-                                      : "cached reads need; a lower staleness needs less of it";
-  const bool needs_shadow = keeps_results && !spec_.caller_keeps_results;
+  const bool is_kept = keeps_results(options_);
+  const char* purpose = is_kept ? "recovery keeps; recovery none does without"
+                                : "cached reads need; a lower staleness needs less of it";
+  const bool needs_shadow = is_kept && !spec_.caller_keeps_results;
   const uint64_t bytes =
       needs_shadow ? shadow_bytes(spec_, tensors_, shadows) : cache_bytes(spec_, tensors_);
   NumaArena copy;

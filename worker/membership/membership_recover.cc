@@ -51,11 +51,7 @@ void merge_box_list(const proto::PartMap& map, std::vector<std::string>& boxes) 
 
 // From here on nothing of the ended session is accepted or sent.
 void Membership::lose_box(const Error& why, uint64_t now_ns) {
-  if (is_relaxed(options_)) {
-    return fail({why.code, why.message + "; only BSP (PBOX_SYNC_BSP) survives this; start the job "
-                                         "again from a checkpoint"});
-  }
-  if (options_.recovery == Recovery::kNone) return fail(why);
+  if (!can_resume(options_)) return fail(why);
   begin_recovery(why.message, now_ns);
   try_again(why, now_ns);
 }

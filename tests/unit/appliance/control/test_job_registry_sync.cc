@@ -65,22 +65,57 @@ TEST_CASE("a job's model reaches every shard of it, and the view of the job") {
   }
 }
 
-TEST_CASE("nobody comes back to a job that has gone on meanwhile, and it is told so") {
+TEST_CASE("a rank whose connection broke goes on by its clocks, in the same epoch") {
+  const auto model = GENERATE(SyncModel::kAsp, SyncModel::kEssp, SyncModel::kDrop);
   Desk desk({.lost_timeout_ns = 3 * kSecond});
-  const auto ids = start(desk, SyncModel::kAsp);
+  const auto ids = start(desk, model);
   const auto session = desk.take(ids[1]).at(0).session();
   desk.hang_up(ids[1]);
-  auto again = join_with(1, SyncModel::kAsp, LostPolicy::kWait);
+  auto again = join_with(1, model, LostPolicy::kWait);
   again.mutable_join()->set_resumes(true);
   again.mutable_join()->set_epoch(session.epoch());
   again.mutable_join()->set_generation(session.generation());
-  const auto failure = desk.take_failure(desk.join(again));
-  CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
-  CHECK_THAT(failure.message(),
-             Contains("rank 1") && Contains("sync.model asp") && Contains("start all ranks again"));
-  CHECK(desk.job_count() == 1);
+  const ConnectionId back = desk.join(again);
+  const auto messages = desk.take(back);
+  REQUIRE(messages.size() >= 2);
+  CHECK(messages[0].session().epoch() == session.epoch());
+  CHECK(messages[0].session().has_rounds());
+  CHECK(messages[1].rounds().last());
+  CHECK(desk.registry().totals().workers_back == 1);
   desk.take(ids[0]);
-  desk.pass(4 * kSecond, {ids[0]});  // nor is it waited for longer than for any other
+  desk.pass(4 * kSecond, {ids[0], back});
+  CHECK(desk.job_count() == 1);
+  CHECK_FALSE(desk.is_closed(ids[0]));
+}
+
+TEST_CASE("another process takes a lost rank's place, but only before the rank is excluded") {
+  Desk desk({.lost_timeout_ns = 3 * kSecond});
+  const auto ids = start(desk, SyncModel::kSsp, LostPolicy::kPartial);
+  desk.take(ids[0]);
+  auto fresh = join_with(1, SyncModel::kSsp, LostPolicy::kPartial);
+  fresh.mutable_join()->set_rejoins(true);
+  fresh.mutable_join()->set_incarnation(7);
+  desk.hang_up(ids[1]);
+  const ConnectionId second = desk.join(fresh);
+  CHECK(desk.take(second).at(0).session().has_rounds());
+  desk.hang_up(second);
+  desk.pass(4 * kSecond, {ids[0]});
+  CHECK(desk.registry().totals().workers_excluded == 1);
+  fresh.mutable_join()->set_incarnation(8);
+  const auto failure = desk.take_failure(desk.join(fresh));
+  CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
+  CHECK_THAT(failure.message(), Contains("rank 1") && Contains("sync.model ssp") &&
+                                    Contains("excluded") && Contains("start all ranks again"));
+}
+
+TEST_CASE("a lost rank is waited for as long as in any job") {
+  Desk desk({.lost_timeout_ns = 3 * kSecond});
+  const auto ids = start(desk, SyncModel::kAsp);
+  desk.take(ids[0]);
+  desk.hang_up(ids[1]);
+  desk.pass(2 * kSecond, {ids[0]});
+  CHECK(desk.job_count() == 1);
+  desk.pass(2 * kSecond, {ids[0]});
   CHECK(desk.take_failure(ids[0]).code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
 }
 
@@ -94,16 +129,17 @@ TEST_CASE("such a job ends with its box") {
   again.mutable_join()->set_epoch(session.epoch());
   const auto failure = desk.take_failure(desk.join(again));
   CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kBoxLost));
-  CHECK_THAT(failure.message(), Contains("recovery none"));
+  CHECK_THAT(failure.message(), Contains("sync.model ssp") && Contains("from a checkpoint"));
   CHECK(desk.job_count() == 0);
 }
 
-TEST_CASE("when all its ranks are lost such a job is over, for nobody can return") {
+TEST_CASE("when all its ranks are lost the box keeps such a job for the lost time-out") {
   Desk desk({.lost_timeout_ns = 30 * kSecond});
   const auto ids = start(desk, SyncModel::kDrop);
   desk.hang_up(ids[0]);
-  CHECK(desk.job_count() == 1);
   desk.hang_up(ids[1]);
+  CHECK(desk.job_count() == 1);
+  desk.pass(31 * kSecond, {});
   CHECK(desk.job_count() == 0);
   CHECK(desk.registry().memory_taken_bytes() == 0);
 }
