@@ -99,7 +99,10 @@ bool Engine::walk(Command& command) {
     switch (command.kind) {
       case CommandKind::kSetPriorities: chunk.priority = command.priorities[at]; break;
       case CommandKind::kSetSync: work += change_rule(shard, chunk, command.rules[at]); break;
-      case CommandKind::kReportRounds: command.rounds[at] = chunk.next_round(command.rank); break;
+      case CommandKind::kReportRounds:
+        command.rounds[at] =
+            command.rank == kNoRank ? chunk.open_round() : chunk.next_round(command.rank);
+        break;
       default: work += change_membership(shard, chunk, command) / kElementsPerChunk;
     }
   }

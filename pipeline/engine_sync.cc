@@ -162,6 +162,8 @@ void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   const sync::Progress& progress = chunk.sync->progress;
   PBOX_DCHECK(progress.slowest() >= chunk.rounds_finished);
   const uint64_t advance = progress.slowest() - chunk.rounds_finished;
+  if (shard.cut != nullptr) [[unlikely]]
+    shard.cut->copy_before_round(shard, chunk);
   context_.counters.add(Counter::kRoundsFinished, advance);
   shard.rounds_finished.add(advance);
   chunk.rounds_finished = progress.slowest();

@@ -94,7 +94,7 @@ class JobShards {
   uint32_t credit_on(uint32_t pipeline) const;
   // Returns the open round of each chunk. Where pushes are applied on arrival it is the round that
   // `rank` pushes next.
-  std::vector<uint32_t> open_rounds(PipelineHost& host, uint32_t rank = 0) const;
+  std::vector<uint32_t> open_rounds(PipelineHost& host, uint32_t rank = pipeline::kNoRank) const;
   std::vector<RelayLane> lanes(PipelineHost& host) const;
 
   // The pipelines copy all chunks as they are when `round` is open, until end_cut(). Mode optimize

@@ -133,9 +133,10 @@ Status check_restore(const proto::Join& join) {
     return invalid("restore = " + quoted(restore) +
                    "; it must be \"latest\" or the number of a snapshot (`pboxctl snapshots`)");
   }
-  const bool has_rounds = !is_relaxed(join);
-  if (join.mode() != static_cast<uint32_t>(pipeline::Mode::kOptimize) || !has_rounds) {
-    return invalid("restore needs mode optimize and sync model bsp; other jobs have no snapshots");
+  if (join.mode() != static_cast<uint32_t>(pipeline::Mode::kOptimize)) {
+    return invalid(
+        "restore needs mode optimize: in mode aggregate the ranks have the weights, and save "
+        "checkpoints of their own");
   }
   return ok_status();
 }

@@ -54,12 +54,6 @@ Status has_snapshots(const JobSpec& spec) {
                      " has its weights and its optimizer at the upper box ([upstream]); take the "
                      "snapshot there"};
   }
-  if (spec.is_relaxed()) {
-    return Error{ErrorCode::kInvalidArgument,
-                 spec.title() + " has sync.model " + to_string(spec.relaxed_model) +
-                     ", but only bsp has rounds that wait for all ranks, between which a snapshot "
-                     "can be taken"};
-  }
   return ok_status();
 }
 

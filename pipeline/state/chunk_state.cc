@@ -36,6 +36,14 @@ void fill_optimizer_state(const JobShard& shard, Chunk& chunk, const ChunkState&
   std::copy(values.begin(), values.end(), chunk.optimizer_state);
 }
 
+// Pushes will be applied on arrival, so each fragment has an optimizer state of its own.
+void begin_fragments(const JobShard& shard, Chunk& chunk, const ChunkState& state) {
+  const auto whole = view_of(shard, chunk, state).optimizer_state;
+  const auto elements = static_cast<uint32_t>(shard.fragment_elements(chunk, 0));
+  split_into_fragments(whole, chunk.elements, elements, {chunk.optimizer_state, whole.size()});
+  std::fill_n(chunk.sync->updates, chunk.fragment_count, state.steps);
+}
+
 void fill_weights(const JobShard& shard, Chunk& chunk, const ChunkState& state) {
   const auto values = view_of(shard, chunk, state).weights;
   std::copy(values.begin(), values.end(), chunk.weights);
@@ -44,7 +52,6 @@ void fill_weights(const JobShard& shard, Chunk& chunk, const ChunkState& state) 
 Chunk& new_chunk(JobShard& shard, const ChunkState& state) {
   Chunk* chunk = shard.find(state.chunk);
   PBOX_CHECK(chunk != nullptr && shard.mode == Mode::kOptimize);
-  PBOX_CHECK((chunk->sync == nullptr) == state.clocks.empty());
   PBOX_CHECK(chunk->rounds_finished == 0 || chunk->copy_rank != kNoRank);
   PBOX_CHECK(state.values.size() == state_values(shard.optimizer.kind, chunk->elements));
   return *chunk;
@@ -152,7 +159,11 @@ std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk) {
 void begin_from_snapshot(JobShard& shard, const ChunkState& state) {
   Chunk& chunk = new_chunk(shard, state);
   fill_weights(shard, chunk, state);
-  fill_optimizer_state(shard, chunk, state);
+  if (chunk.applies_on_arrival()) {
+    begin_fragments(shard, chunk, state);
+  } else {
+    fill_optimizer_state(shard, chunk, state);
+  }
   chunk.is_restored = true;
   chunk.stateless_round = 0 - state.steps;
 }
@@ -167,6 +178,7 @@ void adopt_optimizer_state(JobShard& shard, const ChunkState& state) {
 void restore(JobShard& shard, const ChunkState& state) {
   Chunk& chunk = new_chunk(shard, state);
   PBOX_CHECK(state.rounds_finished > 0);
+  PBOX_CHECK((chunk.sync == nullptr) == state.clocks.empty());
   fill_weights(shard, chunk, state);
   fill_optimizer_state(shard, chunk, state);
   chunk.rounds_finished = state.rounds_finished;

@@ -55,6 +55,21 @@ std::optional<StateLayout> layout_of(std::span<const float> block) {
   return layout;
 }
 
+// Calls copy(offset in the form by fragments, offset in the whole form, length) for each piece that
+// is contiguous in both.
+template <typename Copy>
+void for_each_piece(size_t floats, uint32_t elements, uint32_t fragment_elements,
+                    const Copy& copy) {
+  PBOX_CHECK(fragment_elements > 0 && elements > 0 && floats % elements == 0);
+  const size_t slots = floats / elements;
+  for (size_t first = 0; first < elements; first += fragment_elements) {
+    const size_t length = std::min<size_t>(fragment_elements, elements - first);
+    for (size_t slot = 0; slot < slots; ++slot) {
+      copy(slots * first + slot * length, slot * elements + first, length);
+    }
+  }
+}
+
 }  // namespace
 
 StateLayout StateLayout::packed(optimizer::OptimizerKind kind, uint32_t elements) {
@@ -105,6 +120,24 @@ std::optional<StateView> decode(std::span<const float> from, const StateLayout& 
 
 std::array<std::span<const float>, 2> packed_sections(const StateView& state) {
   return {state.weights, state.optimizer_state};
+}
+
+void join_fragments(std::span<const float> fragments, uint32_t elements, uint32_t fragment_elements,
+                    std::span<float> whole) {
+  PBOX_CHECK(fragments.size() == whole.size());
+  for_each_piece(whole.size(), elements, fragment_elements, [&](size_t from, size_t to, size_t n) {
+    std::copy_n(fragments.begin() + static_cast<ptrdiff_t>(from), n,
+                whole.begin() + static_cast<ptrdiff_t>(to));
+  });
+}
+
+void split_into_fragments(std::span<const float> whole, uint32_t elements,
+                          uint32_t fragment_elements, std::span<float> fragments) {
+  PBOX_CHECK(fragments.size() == whole.size());
+  for_each_piece(whole.size(), elements, fragment_elements, [&](size_t to, size_t from, size_t n) {
+    std::copy_n(whole.begin() + static_cast<ptrdiff_t>(from), n,
+                fragments.begin() + static_cast<ptrdiff_t>(to));
+  });
 }
 
 ChunkState to_chunk_state(const StateView& state) {

@@ -87,6 +87,13 @@ std::optional<StateView> decode(std::span<const float> from, const StateLayout& 
 // The sections of the packed form, in order: for writers that do not need them in one array.
 std::array<std::span<const float>, 2> packed_sections(const StateView& state);
 
+// Copies the optimizer state of fragments, each of `fragment_elements` but the last, to that of the
+// whole chunk, and the other way.
+void join_fragments(std::span<const float> fragments, uint32_t elements, uint32_t fragment_elements,
+                    std::span<float> whole);
+void split_into_fragments(std::span<const float> whole, uint32_t elements,
+                          uint32_t fragment_elements, std::span<float> fragments);
+
 // Copies a view's arrays.
 ChunkState to_chunk_state(const StateView& state);
 

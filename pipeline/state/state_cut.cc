@@ -7,6 +7,14 @@
 
 namespace pbox::pipeline {
 
+namespace {
+
+uint32_t fragment_elements(const JobShard& shard, const Chunk& chunk) {
+  return static_cast<uint32_t>(shard.fragment_elements(chunk, 0));
+}
+
+}  // namespace
+
 size_t StateCut::bytes_of(const JobShard& shard) {
   size_t bytes = 0;
   for (uint32_t index = 0; index < shard.chunk_count(); ++index) {
@@ -64,11 +72,18 @@ size_t StateCut::copy(const JobShard& shard, const Chunk& chunk) {
   const StateLayout layout = StateLayout::packed(shard.optimizer.kind, chunk.elements);
   const StateView state = view_of(shard, chunk);
   encode(state, layout, memory_[index]);
+  if (chunk.applies_on_arrival()) {
+    join_fragments(state.optimizer_state, chunk.elements, fragment_elements(shard, chunk),
+                   memory_[index].subspan(layout.optimizer_state, layout.optimizer_floats));
+  }
   StateView& copy = copies_[index];
   copy = *decode(memory_[index], layout);
   copy.chunk = state.chunk;
   copy.rounds_finished = state.rounds_finished;
   copy.steps = state.steps;
+  if (chunk.applies_on_arrival()) {
+    copy.steps = *std::min_element(chunk.sync->updates, chunk.sync->updates + chunk.fragment_count);
+  }
   copied_.add(1);
   PBOX_DCHECK(copied() + missed() <= chunk_count());
   return memory_[index].size_bytes();

@@ -1,6 +1,12 @@
-// A snapshot's copy of a shard in mode optimize and model BSP. It holds each chunk as it is between
-// the same two rounds: the cut. A chunk is copied while it rests at the cut, or when the round that
-// takes it past the cut is about to finish.
+// A snapshot's copy of a shard in mode optimize. It holds each chunk as it is between the same two
+// rounds: the cut. A chunk is copied while it rests at the cut, or when the round that takes it
+// past the cut is about to finish.
+//
+// Where pushes are applied on arrival, the chunk rests at the cut while the slowest rank pushes
+// that round next. The copy has all pushes of the rounds before, and those of faster ranks that
+// have arrived. The optimizer's state is copied as that of the whole chunk, so a job with another
+// model or other fragments can begin with it, and the least number of steps of a fragment counts
+// for all.
 //
 // The control thread makes a cut, hands it to the pipeline by a command, and takes it back by
 // another. In between only the pipeline touches it.
@@ -25,7 +31,8 @@ class StateCut {
   static Result<std::unique_ptr<StateCut>> create(const JobShard& shard, uint32_t round);
   static size_t bytes_of(const JobShard& shard);
 
-  // Pipeline. The chunk's open round is about to finish: copies the chunk if it rests at the cut.
+  // Pipeline. The chunk's open round, or the slowest rank's, is about to finish: copies the chunk
+  // if it rests at the cut.
   void copy_before_round(const JobShard& shard, const Chunk& chunk);
   // Pipeline. Copies some of the chunks that rest at the cut. It looks at a bounded number of
   // chunks and copies a bounded number of bytes, so that it takes about a millisecond at most; it

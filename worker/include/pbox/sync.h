@@ -39,10 +39,11 @@ extern "C" {
  *        long ranks wait and how far they are ahead. `staleness` is the most and sync_probability
  *        the least that it may choose.
  *
- * All models except BSP need PBOX_MODE_OPTIMIZE and PBOX_RECOVERY_NONE. DROP and cached reads do not
- * allow a rank to rejoin, and the others only before it is excluded. A rank whose connection breaks
- * resumes by itself with every model. Their jobs can move from box to box with all their state, but they cannot be moved away
- * from a box that is lost. The box refuses combinations that are not possible and says why. */
+ * All models except BSP need PBOX_MODE_OPTIMIZE and PBOX_RECOVERY_NONE. DROP and cached reads do
+ * not allow a rank to rejoin, and the others only before it is excluded. A rank whose connection
+ * breaks resumes by itself with every model. Their jobs can move from box to box with all their
+ * state, but they cannot be moved away from a box that is lost. The box refuses combinations that
+ * are not possible and says why. */
 typedef int32_t pbox_sync;
 enum pbox_sync_value {
   PBOX_SYNC_BSP = 0,

@@ -309,10 +309,8 @@ TEST_CASE("one tensor's model asks of the job what the job's own model would") {
   };
   refuses([](auto& one) { one.set_mode(0); }, "sync.model ssp needs mode optimize");
   refuses([](auto& one) { one.set_recovery(0); }, "sync.model ssp needs recovery none");
-  refuses([](auto& one) { one.set_rejoins(true); }, "not with ssp");
   refuses([](auto& one) { one.set_delivery(1); }, "delivery pull needs sync model bsp");
   refuses([](auto& one) { one.set_numerics(1); }, "numerics ordered needs sync model bsp");
-  refuses([](auto& one) { one.set_restore("latest"); }, "restore needs mode optimize and sync");
   refuses([](auto& one) { one.set_guard(1); }, "guard reject needs sync model bsp: with ssp");
   refuses([](auto& one) { one.mutable_optimizer()->set_skip_nonfinite(true); },
           "skip_nonfinite needs sync model bsp: with ssp");

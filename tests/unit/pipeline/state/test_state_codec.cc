@@ -101,4 +101,18 @@ TEST_CASE("the checksum covers values, rounds, steps and clocks") {
   CHECK(differs([](ChunkState& other) { other.clocks.push_back(1); }));
 }
 
+TEST_CASE("the optimizer state of fragments is joined by slots, and divided again") {
+  // Two slots of five elements, in fragments of two: the tens are the slot, the ones the element.
+  const std::vector<float> fragments = {0, 1, 10, 11, 2, 3, 12, 13, 4, 14};
+  const std::vector<float> whole = {0, 1, 2, 3, 4, 10, 11, 12, 13, 14};
+  std::vector<float> joined(10), divided(10);
+  pipeline::join_fragments(fragments, 5, 2, joined);
+  CHECK(joined == whole);
+  pipeline::split_into_fragments(whole, 5, 2, divided);
+  CHECK(divided == fragments);
+  pipeline::join_fragments(whole, 5, 8, joined);  // one fragment
+  CHECK(joined == whole);
+  pipeline::join_fragments({}, 5, 2, {});  // an optimizer without state
+}
+
 }  // namespace pbox::test

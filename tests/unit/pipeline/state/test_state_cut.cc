@@ -165,4 +165,74 @@ TEST_CASE("a job that begins with a cut continues as the job that it was made fr
   }
 }
 
+namespace {
+
+// Both ranks push each chunk once.
+void push_all(Box& box, const JobOptions& job, uint32_t round) {
+  for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) finish_round(box, job, round, chunk);
+}
+
+std::vector<float> weights_of(const JobShard& shard, uint32_t chunk) {
+  const pipeline::Chunk& held = shard.chunks()[chunk];
+  return {held.weights, held.weights + held.elements};
+}
+
+}  // namespace
+
+TEST_CASE("where pushes are applied on arrival, a chunk rests at the cut with the slowest rank") {
+  JobOptions job = job_of(OptimizerKind::kAdam, wire::Dtype::kF32, 1);
+  job.sync = {.model = wire::SyncModel::kSsp, .staleness = 2};
+  Box box;
+  JobShard& shard = box.admit(job);
+  for (uint32_t round = 0; round < kCut - 1; ++round) push_all(box, job, round);
+  const auto cut = std::move(*StateCut::create(shard, kCut));
+  box.push_chunk(job, 0, 1.0f, kCut - 1, 0);
+  box.push_chunk(job, 0, 2.0f, kCut, 0);
+  look(box, shard, cut.get());
+  CHECK(cut->copied() == 0);  // the slowest rank is before the cut
+  box.push_chunk(job, 1, 3.0f, kCut - 1, 0);
+  const auto at_cut = weights_of(shard, 0);
+  CHECK(cut->copied() == 0);
+  box.push_chunk(job, 1, 4.0f, kCut, 0);  // its push takes the slowest past the cut
+  CHECK(cut->copied() == 1);
+  CHECK(cut->missed() == 0);
+  const pipeline::StateView& copy = cut->copies()[0];
+  CHECK(copy.rounds_finished == kCut);
+  CHECK(copy.steps == 6);  // of both ranks in rounds 1 to 3
+  const std::vector<float> copied(copy.weights.begin(), copy.weights.end());
+  CHECK(copied == weights_of(shard, 0));
+  CHECK(copied != at_cut);
+}
+
+TEST_CASE("a job with other fragments or another model begins with the cut of a relaxed job") {
+  for (const auto kind : {OptimizerKind::kMomentum, OptimizerKind::kAdam}) {
+    JobOptions job = job_of(kind);
+    job.sync = {.model = wire::SyncModel::kAsp};
+    Box undisturbed;
+    JobShard& shard = undisturbed.admit(job);
+    for (uint32_t round = 0; round < kCut; ++round) push_all(undisturbed, job, round);
+    const auto cut = std::move(*StateCut::create(shard, kCut));
+    look(undisturbed, shard, cut.get());
+    JobOptions other = job;
+    other.fragment_bytes = GENERATE(256, 1024);
+    const bool has_model = GENERATE(false, true);
+    if (!has_model) other.sync = {};
+    Box second;
+    JobShard& begun = second.admit(other);
+    second.engine.execute({.kind = CommandKind::kRemove, .shard = &begun});
+    for (const ChunkState& state : states(*cut)) pipeline::begin_from_snapshot(begun, state);
+    second.engine.execute({.kind = CommandKind::kInstall, .shard = &begun});
+    push_all(second, other, 0);
+    for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) {
+      CHECK(weights_of(begun, chunk) == weights_of(shard, chunk));
+    }
+    push_all(undisturbed, job, kCut);
+    push_all(second, other, 1);
+    for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) {
+      if (has_model) CHECK(weights_of(begun, chunk) == weights_of(shard, chunk));
+      if (!has_model) CHECK(begun.chunks()[chunk].steps() == cut->copies()[chunk].steps + 1);
+    }
+  }
+}
+
 }  // namespace pbox::test
