@@ -13,6 +13,7 @@
 #include "pipeline/engine.h"
 #include "pipeline/engine_checks.h"
 #include "pipeline/round_result.h"
+#include "pipeline/state/state_cut.h"
 #include "pipeline/sync/rules.h"
 #include "pipeline/value_guard.h"
 

@@ -17,7 +17,8 @@ constexpr int kRunLimitMs = 3 * 3600 * 1000;
 
 void add_options(po::options_description& options) {
   options.add_options()("problem", po::value<std::string>()->default_value("words"),
-                        "words (softmax regression, languages of words) or digits (CNN)")(
+                        "words (softmax regression, languages of words), digits (CNN), mf (matrix "
+                        "factorization) or lda (topics by Gibbs sampling)")(
       "workers", po::value<std::string>()->default_value("4,8"),
       "numbers of worker processes, comma-separated")(
       "slow", po::value<std::string>()->default_value("10"),

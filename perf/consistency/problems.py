@@ -36,7 +36,7 @@ class Words:
     @classmethod
     def prepare(cls, folder):
         """Stores the hashed n-grams of all words, once for all ranks."""
-        words, labels = cls._words()
+        words, labels = cls.shuffled()
         columns, starts = [], [0]
         for word in words:
             hashed = {zlib.crc32(piece.encode()) % cls.FEATURES for piece in cls._pieces(word)}
@@ -61,7 +61,7 @@ class Words:
         self._random = numpy.random.default_rng(1000 + rank)
 
     @classmethod
-    def _words(cls):
+    def shuffled(cls):
         """Returns (words, indices of their languages), shuffled."""
         random = numpy.random.default_rng(0)
         words, labels = [], []

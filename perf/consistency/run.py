@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-import problems
+import documents
 
 FOLDER = pathlib.Path(__file__).parent
 READY_SECONDS = 120
@@ -163,7 +163,7 @@ def numbers(text):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--problem", choices=sorted(problems.PROBLEMS), default="words")
+    parser.add_argument("--problem", choices=sorted(documents.PROBLEMS), default="words")
     parser.add_argument("--models", default=",".join(MODELS),
                         help="models to measure, of: " + ", ".join(MODELS))
     parser.add_argument("--workers", type=numbers, default=[4, 8],
@@ -194,7 +194,7 @@ def main():
 
     runs = []
     with tempfile.TemporaryDirectory(prefix="pbox-consistency-") as folder:
-        problems.PROBLEMS[arguments.problem].prepare(folder)
+        documents.PROBLEMS[arguments.problem].prepare(folder)
         plan = [(int(workers), slow, int(staleness), name)
                 for workers in arguments.workers for slow in arguments.slow
                 for staleness in arguments.staleness for name in arguments.models

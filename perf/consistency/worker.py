@@ -10,8 +10,8 @@ import sys
 import time
 import urllib.request
 
+import documents
 import numpy
-import problems
 
 import pbox
 
@@ -22,7 +22,7 @@ class Rank:
     def __init__(self, settings):
         self.settings = settings
         self.rank = settings["rank"]
-        self.problem = problems.PROBLEMS[settings["problem"]](
+        self.problem = documents.PROBLEMS[settings["problem"]](
             self.rank, settings["world_size"], settings["folder"])
         self.weights = self.problem.arrays()
         self.gradients = [numpy.empty_like(array) for array in self.weights]
