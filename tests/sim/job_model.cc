@@ -282,7 +282,7 @@ std::optional<std::string> JobModel::consume(uint32_t rank, uint32_t id, uint32_
 }
 
 std::optional<std::string> JobModel::read(uint32_t rank, uint32_t id, uint32_t round,
-                                          const std::byte* bytes) {
+                                          bool fetches, const std::byte* bytes) {
   if (!has_known_sums()) return std::nullopt;
   const Chunk& chunk = chunks[id];
   const uint32_t fragment_elements = fragment_bytes_ / element_bytes();
@@ -290,6 +290,7 @@ std::optional<std::string> JobModel::read(uint32_t rank, uint32_t id, uint32_t r
     const ReadOracle::Part part{.rank = rank,
                                 .tensor = chunk.tensor,
                                 .round = round,
+                                .fetches = fetches,
                                 .first = chunk.first_element + uint64_t{first},
                                 .count = std::min(fragment_elements, chunk.elements - first)};
     const auto what = reads.read(part, bytes + size_t{first} * element_bytes());

@@ -54,7 +54,8 @@ struct JobModel {
   // their state. The loss must have had a cause.
   void give_back(std::span<const uint32_t> give, std::span<const uint32_t> open_rounds);
   // Returns what is wrong with a chunk that a rank has read in a round, if the model is not BSP.
-  std::optional<std::string> read(uint32_t rank, uint32_t chunk, uint32_t round,
+  // `fetches`: see ReadOracle::Part.
+  std::optional<std::string> read(uint32_t rank, uint32_t chunk, uint32_t round, bool fetches,
                                   const std::byte* bytes);
   // Returns what is wrong with a fragment's sums of `ranks` at the box, from element `first` on.
   std::optional<std::string> wrong_sums(uint32_t chunk, uint32_t round, uint32_t ranks,
@@ -112,6 +113,9 @@ struct JobModel {
 
   // The consistency models in force, by tensor.
   std::vector<wire::SyncSpec> models;
+  // Those before, while an operator changes them: the parts of a job change one after another.
+  // Otherwise empty.
+  std::vector<wire::SyncSpec> former_models;
   const wire::SyncSpec& model_of(uint32_t chunk) const { return models[chunks[chunk].tensor]; }
 
   bool may_fail = false;    // a disturbance has happened that the job need not survive

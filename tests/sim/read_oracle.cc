@@ -59,7 +59,8 @@ std::optional<std::string> ReadOracle::judge(const Part& part, uint32_t other, u
     if (found == before) dropped_[part.rank] = true;
     return std::nullopt;
   }
-  if (other == part.rank && found != rounds)
+  const bool is_own = other == part.rank;
+  if (is_own && found != rounds && !(part.fetches && found == rounds + 1))
     return say("which is the reader, that has pushed", rounds);
   const auto bound = bounds_[part.tensor];
   if (!bound || absent_.contains(other) || found + *bound >= rounds) return std::nullopt;

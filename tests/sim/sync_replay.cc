@@ -14,6 +14,19 @@ namespace pbox::sim {
 
 using wire::SyncModel;
 
+namespace {
+
+// Returns whether a chunk of a tensor of this model may have the rule. That of an adaptive tensor may
+// be any PSSP within its bounds.
+bool follows(const wire::SyncSpec& rule, const wire::SyncSpec& model) {
+  return rule == model ||
+         (model.model == SyncModel::kAdaptive && rule.model == SyncModel::kPssp &&
+          rule.staleness >= model.staleness_min && rule.staleness <= model.staleness &&
+          rule.probability >= model.probability && rule.probability <= 1);
+}
+
+}  // namespace
+
 SyncReplay::SyncReplay(pipeline::JobShard& shard, const JobModel& job)
     : shard_(shard), job_(job), generation_(shard.generation) {
   const uint32_t ranks = shard.worker_count();
@@ -51,15 +64,13 @@ void SyncReplay::begin_as_held(Chunk& chunk) const {
   }
 }
 
-// The rule of an adaptive tensor may be any PSSP within its bounds.
 void SyncReplay::check_model(const Chunk& chunk) const {
   const wire::SyncSpec& model = job_.model_of(chunk.held->id);
   const wire::SyncSpec& rule = chunk.held->sync->spec;
-  const bool is_chosen = model.model == SyncModel::kAdaptive && rule.model == SyncModel::kPssp &&
-                         rule.staleness >= model.staleness_min &&
-                         rule.staleness <= model.staleness &&
-                         rule.probability >= model.probability && rule.probability <= 1;
-  require(rule == model || is_chosen, [&] {
+  const uint32_t tensor = job_.chunks[chunk.held->id].tensor;
+  const bool is_former =
+      !job_.former_models.empty() && follows(rule, job_.former_models[tensor]);
+  require(follows(rule, model) || is_former, [&] {
     return place(chunk) + ": the box runs another model, " + wire::sync_text(rule) +
            " instead of " + wire::sync_text(model);
   });

@@ -79,7 +79,7 @@ void Training::fill(uint32_t index, std::vector<std::byte>& input) {
     job_.gradients.fill(rank_, process_, index, round, input);
     return;
   }
-  job_.reads.begin(rank_, index, round);
+  if (!tensors_[index].fetches) job_.reads.begin(rank_, index, round);
   job_.reads.updates().fill(rank_, round, index, input);
   went_on_ = went_on_ || round >= job_.options.rounds;
 }
@@ -187,11 +187,13 @@ void Training::check_result(uint32_t index, uint32_t contributors) {
     if (chunk.tensor != index) continue;
     const std::byte* bytes =
         tensor.output.data() + size_t{chunk.first_element} * job_.element_bytes();
-    auto what = job_.options.is_relaxed() ? job_.read(rank_, id, tensor.round, bytes)
-                : tensor.fetches          ? job_.wrong(id, tensor.round - 1, 0, bytes)
-                                          : job_.consume(rank_, id, tensor.round, bytes);
+    auto what = job_.options.is_relaxed()
+                    ? job_.read(rank_, id, tensor.round - tensor.fetches, tensor.fetches, bytes)
+                : tensor.fetches ? job_.wrong(id, tensor.round - 1, 0, bytes)
+                                 : job_.consume(rank_, id, tensor.round, bytes);
     // A fetch returns the newest weights, so some of a tensor's chunks may be a round ahead.
-    if (what && tensor.fetches) what = job_.wrong(id, tensor.round, 0, bytes);
+    const bool is_summed = tensor.fetches && !job_.options.is_relaxed();
+    if (what && is_summed) what = job_.wrong(id, tensor.round, 0, bytes);
     if (!what && has_own) what = job_.wrong(id, tensor.round, 1u << rank_, bytes);
     require(!what, [&] { return where() + ", chunk " + std::to_string(id) + ": " + *what; });
   }

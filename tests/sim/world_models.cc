@@ -35,6 +35,7 @@ void World::change_model(const ModelChange& change) {
     };
     JobModel& job = **std::find_if(jobs_.begin(), jobs_.end(), of_part);
     former.emplace_back(&job, job.models);
+    job.former_models = job.models;
     for (uint32_t tensor = 0; tensor < job.models.size(); ++tensor) {
       if (change.tensor.value_or(tensor) != tensor) continue;
       is_named = true;
@@ -52,6 +53,7 @@ void World::change_model(const ModelChange& change) {
   });
   for (auto& [job, models] : former) {
     if (!set) job->models = models;
+    job->former_models.clear();
     for (uint32_t tensor = 0; set && tensor < models.size(); ++tensor) {
       job->reads.note_model(tensor, job->models[tensor]);
     }
