@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "pipeline/late_ranks.h"
 #include "pipeline/round_tracing.h"
 #include "pipeline/state/state_cut.h"
 
@@ -221,7 +222,7 @@ void Engine::tick_sessions(JobShard& shard, uint64_t now_ns) {
     session.seal.tick(now_ns);
     count_key_updates(context_.counters, session);
     const Chunk* chunk = any && session.present ? &shard.chunks()[oldest] : nullptr;
-    if (chunk == nullptr || chunk->claimed[session.rank] == chunk->full_mask) {
+    if (chunk == nullptr || has_pushed_open_round(*chunk, session.rank)) {
       session.awaited_ns.set(0);
       continue;
     }

@@ -5,6 +5,7 @@
 
 #include "pipeline/engine.h"
 #include "pipeline/engine_checks.h"
+#include "pipeline/late_ranks.h"
 #include "pipeline/round_tracing.h"
 #include "pipeline/value_guard.h"
 
@@ -33,19 +34,6 @@ uint32_t element_shift(wire::Dtype dtype) {
                 wire::dtype_bytes(wire::Dtype::kF16) == 2 &&
                 wire::dtype_bytes(wire::Dtype::kBf16) == 2);
   return dtype == wire::Dtype::kF32 ? 2 : 1;
-}
-
-// The session's push completes the chunk's round: updates the straggler ledger.
-void note_last(JobShard& shard, Session& session, const Chunk& chunk, uint64_t now_ns) {
-  session.last_arrivals.add(1);
-  const auto [skew_ns, late_ns] =
-      shard.stragglers.finished(shard.index_of(chunk), chunk.rounds_finished, session.rank, now_ns);
-  PBOX_DCHECK(late_ns <= skew_ns);
-  session.late_ns.add(late_ns);
-  if (late_ns <= session.worst_late_ns.get()) return;
-  session.worst_late_ns.set(late_ns);
-  session.worst_chunk_round.set(uint64_t{chunk.id} << 32 | chunk.open_round());
-  session.worst_at_ns.set(now_ns);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "pipeline/engine.h"
 #include "pipeline/engine_checks.h"
+#include "pipeline/late_ranks.h"
 #include "pipeline/round_result.h"
 #include "pipeline/state/state_cut.h"
 #include "pipeline/sync/rules.h"
@@ -137,11 +138,14 @@ void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
   PBOX_DCHECK(header.round == static_cast<uint32_t>(round));
   chunk.claimed[rank] = 0;
   if (chunk.table != nullptr) chunk.table->note_read(rank);
+  const bool is_open = round == progress.slowest();
   const bool advanced = progress.complete_push(rank);
   if (progress.lead() > shard.lead_rounds.get()) shard.lead_rounds.set(progress.lead());
   if (advanced) {
-    session.last_arrivals.add(1);
+    note_last(shard, session, chunk, context_.now_ns);
     on_advance(shard, chunk);
+  } else if (is_open) {
+    shard.stragglers.arrived(shard.index_of(chunk), context_.now_ns);
   }
   if (sync::reads_cached(chunk.sync->spec)) {
     send_progress(shard, session, chunk, header);
@@ -158,7 +162,7 @@ void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
   }
 }
 
-// The last missing rank has pushed, so the minimum clock advances.
+// No rank that takes part has the open round still to push, so the minimum clock advances.
 void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   const sync::Progress& progress = chunk.sync->progress;
   PBOX_DCHECK(progress.slowest() >= chunk.rounds_finished);
@@ -169,6 +173,7 @@ void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   shard.rounds_finished.add(advance);
   chunk.rounds_finished = progress.slowest();
   chunk.fanned_out_rounds = chunk.open_round();
+  note_opened(shard, chunk, context_.now_ns);
   egress_.note_results_changed();
   release_parked(shard, chunk, context_.now_ns, [&](uint32_t rank) {
     return !sync::releases(chunk.sync->spec, progress.next(rank) - 1, progress.slowest());
@@ -299,7 +304,9 @@ void Engine::drop_rank(JobShard& shard, Chunk& chunk, uint32_t rank) {
   chunk.sync->replies_due.remove(rank);
   if (!chunk.applies_on_arrival() || chunk.rounds_finished == 0) return;
   if (chunk.sync->progress.is_parked(rank)) shard.unpark(chunk, rank, context_.now_ns);
-  if (chunk.sync->progress.leave(rank)) on_advance(shard, chunk);
+  if (!chunk.sync->progress.leave(rank)) return;
+  shard.stragglers.ended(shard.index_of(chunk));
+  on_advance(shard, chunk);
 }
 
 void Engine::send_progress(const JobShard& shard, Session& session, const Chunk& chunk,
