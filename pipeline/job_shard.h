@@ -437,7 +437,7 @@ class JobShard {
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   optimizer::OptimizerSpec optimizer;
   EgressQueue egress;
-  StragglerLedger stragglers;  // unused where pushes are applied on arrival
+  StragglerLedger stragglers;
   SingleWriterCounter rounds_finished;
 
   // Models that apply on arrival.

@@ -406,10 +406,12 @@ void Box::note_epoch(uint32_t epoch, uint32_t job) {
 
 // An elastic job begins with enough ranks. Only a job that begins anew has no rounds.
 void Box::note_begin(JobModel& job, const proto::Session& session) {
-  if (!job.options.is_elastic() || session.epoch() == job.epoch) return;
+  const JobOptions& options = job.options;
+  if (!(options.is_elastic() || options.is_relaxed()) || session.epoch() == job.epoch) return;
   job.epoch = session.epoch();
   if (session.has_rounds()) return;
   job.begin_run();
+  if (!options.is_elastic()) return;
   const uint32_t present = job.options.workers - static_cast<uint32_t>(session.absent_ranks_size());
   require(present >= job.options.workers_min, [&] {
     return "elastic: " + job.title + " begins with " + std::to_string(present) + " ranks, " +

@@ -261,6 +261,26 @@ bool BoxChecker::is_overtaken(const Pipeline& pipeline, const wire::Header& head
   return false;
 }
 
+// Packets that a full port has not taken yet go to the address that the worker had when they were
+// made: at most a burst.
+bool BoxChecker::was_made_before(Pipeline& pipeline, const nic::TxPacket& packet) {
+  const auto found = pipeline.endpoints.find(packet.header.spi & ~wire::kSpiToWorker);
+  if (found == pipeline.endpoints.end()) return false;
+  Endpoints& known = found->second;
+  if (*packet.to != known.now && *packet.to != known.former) return false;
+  return ++known.late_packets <= limits::kBurstPackets;
+}
+
+void BoxChecker::note_endpoints(Pipeline& pipeline) {
+  for (const Shard& entry : pipeline.shards) {
+    for (const auto& session : entry.shard->sessions()) {
+      Endpoints& known = pipeline.endpoints[session.spi];
+      if (!session.reachable || session.endpoint == known.now) continue;
+      known = {session.endpoint, known.now, 0};
+    }
+  }
+}
+
 // An address that a worker has not proved gets no more bytes than came from it. Until a worker has
 // proved one, the box believes the newest packet from its host; an answer to an older packet of the
 // same burst goes where that one came from.
@@ -270,6 +290,7 @@ void BoxChecker::check_destination(Pipeline& pipeline, const nic::TxPacket& pack
       const bool is_its = (session.spi | wire::kSpiToWorker) == packet.header.spi;
       if (!is_its || *packet.to == session.endpoint) continue;
       if (!session.is_settled && host_of(*packet.to) == host_of(session.endpoint)) continue;
+      if (was_made_before(pipeline, packet)) continue;
       const uint64_t bytes = limits::kPacketOverheadBytes + packet.header.payload_bytes;
       uint64_t& left = pipeline.unanswered_bytes[{host_of(*packet.to), packet.to->port}];
       require(left >= bytes, "an address that is not proved is sent more than came from it");
@@ -282,6 +303,7 @@ void BoxChecker::after_turn(uint32_t index, const pipeline::Engine& engine, cons
                             bool commanded) {
   Pipeline& pipeline = pipelines_[index];
   replay(index, port);
+  note_endpoints(pipeline);
   for (const Shard& entry : pipeline.shards) {
     if (commanded && entry.replay) entry.replay->note_command();
   }

@@ -64,6 +64,12 @@ class BoxChecker {
   struct Tally {
     uint64_t received = 0, verdicts = 0, pulls = 0;
   };
+  // Where a session's worker is, as of the end of the pipeline's last turn, and where it was before.
+  struct Endpoints {
+    nic::Endpoint now, former;
+    size_t late_packets = 0;  // sent to the former one since
+  };
+
   struct Pipeline {
     std::vector<Shard> shards;
     EgressCheck egress;
@@ -71,6 +77,7 @@ class BoxChecker {
     bool damaged = false;
     bool replayed = false;  // this turn's packets have been replayed
     std::map<std::pair<HostId, uint16_t>, uint64_t> unanswered_bytes;  // received, by address
+    std::map<uint32_t, Endpoints> endpoints;                           // by spi
     uint64_t state_hash = 0;
   };
 
@@ -85,6 +92,8 @@ class BoxChecker {
   void follow_keys(const Pipeline& pipeline);
   static bool is_overtaken(const Pipeline& pipeline, const wire::Header& header);
   static void check_destination(Pipeline& pipeline, const nic::TxPacket& packet);
+  static bool was_made_before(Pipeline& pipeline, const nic::TxPacket& packet);
+  static void note_endpoints(Pipeline& pipeline);
   static Tally tally(const pipeline::Engine& engine);
   void check_all(Pipeline& pipeline);
   static uint64_t hash(const Pipeline& pipeline);

@@ -301,6 +301,8 @@ std::optional<std::string> JobModel::read(uint32_t rank, uint32_t id, uint32_t r
 
 void JobModel::begin_run() {
   for (auto& rounds : consumed_) rounds.clear();
+  for (uint32_t tensor = 0; tensor < models.size(); ++tensor) models[tensor] = options.sync_of(tensor);
+  if (options.is_relaxed()) reads.begin_run();
 }
 
 void JobModel::forget(uint32_t rank) {

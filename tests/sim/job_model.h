@@ -43,7 +43,8 @@ struct JobModel {
   std::optional<std::string> consume(uint32_t rank, uint32_t chunk, uint32_t round,
                                      const std::byte* bytes);
   void forget(uint32_t rank);
-  // The job has begun anew: rounds are counted from 0, and nobody has consumed any.
+  // The job has begun anew: rounds are counted from 0, nobody has consumed any, and the models are
+  // those that were registered.
   void begin_run();
   // Returns the number of ranks in that part of a result which has the fewest. The result was found
   // right just now, in a job that may lack ranks.

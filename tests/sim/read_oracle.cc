@@ -10,16 +10,23 @@ using wire::SyncModel;
 ReadOracle::ReadOracle(const JobOptions& options)
     : options_(options),
       updates_(options),
-      bounds_(options.tensors.size(), 0),
-      begun_(options.workers, std::vector<uint32_t>(options.tensors.size())),
-      read_(options.workers),
-      dropped_(options.workers) {
+      bounds_(options.tensors.size(), 0) {
+  begin_run();
   for (uint32_t tensor = 0; tensor < options.tensors.size(); ++tensor) {
     note_model(tensor, options.sync_of(tensor));
   }
-  if (options.rogue) finished_.insert(0);
+}
+
+void ReadOracle::begin_run() {
+  begun_.assign(options_.workers, std::vector<uint32_t>(options_.tensors.size()));
+  read_.clear();
+  read_.resize(options_.workers);
+  dropped_.assign(options_.workers, false);
+  absent_.clear();
+  finished_.clear();
+  if (options_.rogue) finished_.insert(0);
   // Initial weights of other ranks than 0 do not count, so they are in from the start.
-  for (uint32_t rank = 1; rank < options.workers; ++rank) {
+  for (uint32_t rank = 1; rank < options_.workers; ++rank) {
     std::fill(begun_[rank].begin(), begun_[rank].end(), 1);
   }
 }

@@ -16,6 +16,9 @@ class ReadOracle {
  public:
   explicit ReadOracle(const JobOptions& options);
 
+  // The job has begun anew: nobody has pushed or read anything.
+  void begin_run();
+
   // A rank begins a round of a tensor. From now on any rank may read its update.
   void begin(uint32_t rank, uint32_t tensor, uint32_t round);
   // The box has excluded this rank, so the bound no longer applies to it.

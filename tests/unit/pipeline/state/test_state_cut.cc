@@ -226,8 +226,15 @@ TEST_CASE("a job with other fragments or another model begins with the cut of a 
     for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) {
       CHECK(weights_of(begun, chunk) == weights_of(shard, chunk));
     }
-    push_all(undisturbed, job, kCut);
-    push_all(second, other, 1);
+    // The same gradients, in a round that has another number.
+    for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) {
+      for (const uint32_t rank : {0u, 1u}) {
+        undisturbed.push_chunk(job, rank, static_cast<float>(rank) - 0.3f, kCut, chunk);
+        second.push_chunk(other, rank, static_cast<float>(rank) - 0.3f, 1, chunk);
+      }
+    }
+    undisturbed.take_all();
+    second.take_all();
     for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) {
       if (has_model) CHECK(weights_of(begun, chunk) == weights_of(shard, chunk));
       if (!has_model) CHECK(begun.chunks()[chunk].steps() == cut->copies()[chunk].steps + 1);
