@@ -41,8 +41,8 @@ Status check_relayed(const JobSpec& spec) {
                                                   " ([upstream]: this box forwards its sums to "
                                                   "another box)"};
   };
-  if (spec.sync.model != wire::SyncModel::kBsp) {
-    return refuse(std::string("sync.model ") + to_string(spec.sync.model) +
+  if (spec.is_relaxed()) {
+    return refuse(std::string("sync.model ") + to_string(spec.relaxed_model) +
                   " cannot be used here, because the upper box sees racks and not their "
                   "ranks; use bsp");
   }

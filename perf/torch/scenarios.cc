@@ -1,5 +1,6 @@
-// Scenarios `start` and `ddp`: the backend pbox of torch.distributed against Gloo. The measurements
-// are in start.py and ddp.py. This file starts them and prints their figures.
+// Scenarios `start` and `ddp`: the backend pbox of torch.distributed against Gloo. Scenario
+// `accuracy`: training with compressed gradients. The measurements are in start.py, ddp.py and
+// accuracy.py. This file starts them and prints their figures.
 #include <iomanip>
 
 #include "perf/peers/program.h"
@@ -17,16 +18,23 @@ void add_common_options(po::options_description& options, uint32_t turns) {
       "turns", po::value<uint32_t>()->default_value(turns), "timed runs of each system");
 }
 
-nlohmann::json run_script(const po::variables_map& options, const std::string& script,
-                          std::vector<std::string> arguments, std::ostream& report) {
+nlohmann::json figures_of(const po::variables_map& options, const std::string& script,
+                          const std::vector<std::string>& arguments) {
   const std::string python =
       options.count("python") != 0 ? options["python"].as<std::string>() : find_python("torch");
-  std::vector<std::string> command{python, PBOX_TORCH_FOLDER "/" + script, "--turns",
-                                   std::to_string(options["turns"].as<uint32_t>())};
+  std::vector<std::string> command{python, PBOX_TORCH_FOLDER "/" + script};
   command.insert(command.end(), arguments.begin(), arguments.end());
   Program program(command);
   auto figures = nlohmann::json::parse(program.read_line(kRunLimitMs));
   program.finish();
+  return figures;
+}
+
+nlohmann::json run_script(const po::variables_map& options, const std::string& script,
+                          std::vector<std::string> arguments, std::ostream& report) {
+  arguments.insert(arguments.begin(),
+                   {"--turns", std::to_string(options["turns"].as<uint32_t>())});
+  auto figures = figures_of(options, script, arguments);
   report << "torch " << figures["torch"].get<std::string>() << "\n"
          << "  system      ranks   median ms   CPU s   time over Gloo's\n"
          << std::fixed;
@@ -61,6 +69,38 @@ nlohmann::json run_ddp(const po::variables_map& options, std::ostream& report) {
                     {"--workers", std::to_string(options["workers"].as<uint32_t>())}, report);
 }
 
+void add_accuracy_options(po::options_description& options) {
+  options.add_options()("python", po::value<std::string>(),
+                        "the Python to use; default: the first that has torch")(
+      "workers", po::value<uint32_t>()->default_value(4), "number of ranks")(
+      "seeds", po::value<uint32_t>()->default_value(5), "trainings of each system")(
+      "problems", po::value<std::string>()->default_value("digits,text"),
+      "digits (the demo's CNN) and text (a small transformer), comma-separated");
+}
+
+nlohmann::json run_accuracy(const po::variables_map& options, std::ostream& report) {
+  auto figures =
+      figures_of(options, "accuracy.py",
+                 {"--workers", std::to_string(options["workers"].as<uint32_t>()), "--seeds",
+                  std::to_string(options["seeds"].as<uint32_t>()), "--problems",
+                  options["problems"].as<std::string>()});
+  report << "torch " << figures["torch"].get<std::string>() << "\n"
+         << "  problem  system          accuracy %   least    most    loss   KB a step\n"
+         << std::fixed;
+  for (const auto& run : figures["runs"]) {
+    report << "  " << std::left << std::setw(9) << run["problem"].get<std::string>()
+           << std::setw(15) << run["system"].get<std::string>() << std::right
+           << std::setprecision(2) << std::setw(11) << 100 * run["accuracy"].get<double>()
+           << std::setw(8) << 100 * run["least"].get<double>() << std::setw(8)
+           << 100 * run["most"].get<double>() << std::setprecision(4) << std::setw(9)
+           << run["loss"].get<double>() << std::setprecision(0) << std::setw(11);
+    run.contains("bytes_per_step") ? report << run["bytes_per_step"].get<double>() / 1e3
+                                   : report << "-";
+    report << "\n";
+  }
+  return figures;
+}
+
 const ScenarioRegistration kStart(
     {.name = "start",
      .summary = "time from init_process_group to the first result, compared with Gloo",
@@ -71,6 +111,11 @@ const ScenarioRegistration kDdp(
      .summary = "steps of DistributedDataParallel with large buckets, compared with Gloo",
      .add_options = add_ddp_options,
      .run = run_ddp});
+const ScenarioRegistration kAccuracy(
+    {.name = "accuracy",
+     .summary = "training with gradients as f32, bf16, q8, q4 and by PowerSGD, over several seeds",
+     .add_options = add_accuracy_options,
+     .run = run_accuracy});
 
 }  // namespace
 }  // namespace pbox::perf

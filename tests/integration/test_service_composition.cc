@@ -145,8 +145,9 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
       push(worker, trial, tensor, 0, result);
       beside.push(0);
     }
-    beside.expect(-2 * both);
-    expect(is_restored ? -3 * both : -2 * both);
+    const float sum = is_restored ? -3 * both : -2 * both;
+    beside.expect(sum);
+    expect(sum);
   }
   const bool is_guarded = trial.options.guard != PBOX_GUARD_FLAG;
   if (is_guarded && !survives_guard(worker, trial, tensor, plan.rank, result)) return;

@@ -208,7 +208,7 @@ TEST_CASE("a consistency model with a value out of range is refused by field and
   };
   const Row rows[] = {
       {[](pbox_options& o) { o.sync = -1; }, "sync -1 is unknown"},
-      {[](pbox_options& o) { o.sync = 7; }, "sync 7 is unknown"},
+      {[](pbox_options& o) { o.sync = 8; }, "sync 8 is unknown"},
       {[](pbox_options& o) { o.staleness = 65; }, "staleness 65 must be at most 64"},
       {[](pbox_options& o) { o.sync_probability = 0; }, "must be in (0, 1]"},
       {[](pbox_options& o) { o.sync_probability = 1.5f; }, "sync_probability 1.5"},

@@ -1,0 +1,294 @@
+"""What compression does to training: the accuracy that a model reaches with gradients exchanged as
+f32, bf16, q8, q4 and by PowerSGD, over several seeds. Two more systems are computed here in Python,
+q4 with error feedback and without, to show what it is worth. `pbox-perf accuracy` runs this script.
+Progress goes to standard error, one JSON object to standard output."""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+from ranks import Ranks, use_tree
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+use_tree()
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tools" / "demo_training"))
+import digits
+import pbox.torch
+
+TEXT = pathlib.Path("/usr/share/common-licenses/GPL-3")  # every Debian system has it
+COMPRESSED_ELEMENTS_MIN = 4096  # smaller tensors stay whole, as in libpbox
+
+
+class Digits:
+    """The demo's convolutional network and data."""
+
+    steps, batch, rate = 240, digits.GLOBAL_BATCH, 0.05
+
+    def __init__(self, seed):
+        self._train, self._test = digits.load()
+        self._seed = seed
+
+    def make_model(self):
+        model = digits.make_model()
+        torch.manual_seed(self._seed)
+        for layer in model:
+            if hasattr(layer, "reset_parameters"):
+                layer.reset_parameters()
+        return model
+
+    def share(self, step, rank, world_size):
+        generator = torch.Generator().manual_seed(1000 * self._seed + step)
+        chosen = torch.randperm(len(self._train[1]), generator=generator)[:self.batch]
+        own = chosen[rank::world_size]
+        return self._train[0][own], self._train[1][own]
+
+    loss = staticmethod(digits.loss_of)
+
+    def test(self, model):
+        return digits.accuracy(model, self._test)
+
+
+class Transformer(torch.nn.Module):
+    """A small language model over characters."""
+
+    width, heads, depth, context = 64, 4, 2, 64
+
+    def __init__(self, characters):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(characters, self.width)
+        self.position = torch.nn.Parameter(torch.randn(self.context, self.width) / 50)
+        self.layers = torch.nn.ModuleList(
+            torch.nn.TransformerEncoderLayer(self.width, self.heads, 4 * self.width, dropout=0,
+                                             batch_first=True, norm_first=True)
+            for _ in range(self.depth))
+        self.head = torch.nn.Linear(self.width, characters)
+        mask = torch.full((self.context, self.context), float("-inf")).triu(1)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, characters):
+        values = self.embedding(characters) + self.position
+        for layer in self.layers:
+            values = layer(values, self.mask)
+        return self.head(values)
+
+
+class Text:
+    """The next character of a text. The last tenth of the text is the test."""
+
+    steps, batch, rate = 400, 32, 0.1
+
+    def __init__(self, seed):
+        text = TEXT.read_text(encoding="utf-8")
+        alphabet = {character: index for index, character in enumerate(sorted(set(text)))}
+        encoded = torch.tensor([alphabet[character] for character in text])
+        border = len(encoded) * 9 // 10
+        self._train, self._test = encoded[:border], encoded[border:]
+        self._characters, self._seed = len(alphabet), seed
+
+    def make_model(self):
+        torch.manual_seed(self._seed)
+        return Transformer(self._characters)
+
+    @staticmethod
+    def _windows(text, starts):
+        rows = torch.stack([text[start:start + Transformer.context + 1] for start in starts])
+        return rows[:, :-1], rows[:, 1:]
+
+    def share(self, step, rank, world_size):
+        generator = torch.Generator().manual_seed(1000 * self._seed + step)
+        last = len(self._train) - Transformer.context - 1
+        starts = torch.randint(last, (self.batch,), generator=generator)
+        return self._windows(self._train, starts[rank::world_size].tolist())
+
+    @staticmethod
+    def loss(model, share):
+        return torch.nn.functional.cross_entropy(model(share[0]).flatten(0, 1), share[1].flatten())
+
+    def test(self, model):
+        starts = range(0, len(self._test) - Transformer.context - 1, Transformer.context)
+        inputs, expected = self._windows(self._test, starts)
+        with torch.no_grad():
+            return (model(inputs).argmax(2) == expected).float().mean().item()
+
+
+PROBLEMS = {"digits": Digits, "text": Text}
+
+
+class PythonQ4:
+    """DDP's hook: q4 as docs/compression.md defines it, computed by torch and summed by Gloo. With
+    feedback it has a residue for the rank and one for the box; the latter is the same on every rank,
+    because all compute the box's part alike."""
+
+    block, steps = 32, 7
+
+    def __init__(self, rank, seed, has_feedback):
+        self._own = torch.Generator().manual_seed(2 * seed + 1000 * (rank + 1))
+        self._boxes = torch.Generator().manual_seed(seed)
+        self._residues = {} if has_feedback else None
+
+    def _rounded(self, values, key, generator):
+        residue = None if self._residues is None else self._residues.setdefault(
+            key, torch.zeros_like(values))
+        if residue is not None:
+            values = values + residue
+        padded = torch.nn.functional.pad(values.flatten(), (0, -values.numel() % self.block))
+        blocks = padded.view(-1, self.block)
+        largest = blocks.abs().amax(1, keepdim=True).clamp_min(2.0**-100)
+        scale = torch.exp2(torch.ceil(torch.log2(largest / self.steps)))
+        draws = torch.rand(blocks.shape, generator=generator)
+        rounded = torch.floor(blocks / scale + draws).clamp(-self.steps, self.steps) * scale
+        rounded = rounded.flatten()[:values.numel()].view_as(values)
+        if residue is not None:
+            residue.copy_(values - rounded)
+        return rounded
+
+    def exchange(self, _, bucket):
+        pairs = list(zip(bucket.parameters(), bucket.gradients()))
+        large = [(id(parameter), gradient) for parameter, gradient in pairs
+                 if gradient.numel() >= COMPRESSED_ELEMENTS_MIN]
+        for key, gradient in large:
+            gradient.copy_(self._rounded(gradient, (key, "rank"), self._own))
+        buffer = bucket.buffer()
+        dist.all_reduce(buffer)
+        buffer.div_(dist.get_world_size())
+        for key, gradient in large:
+            gradient.copy_(self._rounded(gradient, (key, "box"), self._boxes))
+        future = torch.futures.Future()
+        future.set_result(buffer)
+        return future
+
+
+def attach(compression):
+    def prepare(model, _rank, _seed, _arguments):
+        hook = pbox.torch.attach(model, compression=compression)
+        return hook.client.statistics, hook.close
+    return prepare
+
+
+def over_group(register):
+    def prepare(model, rank, seed, arguments):
+        register(model, rank, seed, arguments)
+        return dist.group.WORLD.statistics, lambda: None
+    return prepare
+
+
+def use_bf16(model, *_):
+    """DDP's own hook of this kind refuses every backend but NCCL."""
+
+    def hook(_, bucket):
+        narrow = bucket.buffer().bfloat16() / dist.get_world_size()
+        future = dist.all_reduce(narrow, async_op=True).get_future()
+        return future.then(lambda done: bucket.buffer().copy_(done.value()[0]))
+
+    model.register_comm_hook(None, hook)
+
+
+def use_powersgd(model, _rank, seed, arguments):
+    state = powerSGD_hook.PowerSGDState(process_group=None, start_powerSGD_iter=10,
+                                        matrix_approximation_rank=arguments.powersgd_rank,
+                                        random_seed=seed)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+def compute(has_feedback):
+    def prepare(model, rank, seed, _arguments):
+        model.register_comm_hook(None, PythonQ4(rank, seed, has_feedback).exchange)
+        return None, lambda: None
+    return prepare
+
+
+# The backend of the process group, and what exchanges the gradients.
+SYSTEMS = {
+    "f32": ("gloo", attach("none")),
+    "bf16": ("pbox", over_group(use_bf16)),
+    "q8": ("gloo", attach("q8")),
+    "q4": ("gloo", attach("q4")),
+    "powersgd": ("pbox", over_group(use_powersgd)),
+    "q4-python": ("gloo", compute(True)),
+    "q4-no-feedback": ("gloo", compute(False)),
+}
+
+
+def prepare_training(system, problem_name, seed, arguments, store):
+    """Returns the function of Ranks that trains from the beginning to the end."""
+    backend, exchange = SYSTEMS[system]
+
+    def prepare(rank):
+        torch.set_num_threads(1)
+        os.environ["PBOX_JOB"] = f"{problem_name}-{system}-{seed}"
+        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank,
+                                world_size=arguments.workers)
+        problem = PROBLEMS[problem_name](seed)
+        model = DistributedDataParallel(problem.make_model())
+        statistics_of, close = exchange(model, rank, seed, arguments)
+        optimizer = torch.optim.SGD(model.parameters(), lr=problem.rate, momentum=0.9)
+
+        def train():
+            for step in range(problem.steps):
+                share = problem.share(step, rank, arguments.workers)
+                optimizer.zero_grad()
+                loss = problem.loss(model, share)
+                loss.backward()
+                optimizer.step()
+            result = {"accuracy": problem.test(model.module), "loss": loss.item()}
+            if statistics_of is not None:
+                counters = statistics_of()
+                result["bytes"] = (counters["bytes_pushed"] +
+                                   counters["bytes_pulled"]) / problem.steps
+            dist.barrier()
+            close()
+            return result
+
+        return train
+
+    return prepare
+
+
+def summary(problem, system, results):
+    accuracies = [result["accuracy"] for result in results]
+    figures = {"problem": problem, "system": system,
+               "accuracy": statistics.mean(accuracies),
+               "least": min(accuracies), "most": max(accuracies),
+               "loss": statistics.mean(result["loss"] for result in results)}
+    if "bytes" in results[0]:
+        figures["bytes_per_step"] = statistics.mean(result["bytes"] for result in results)
+    return figures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=4, help="number of ranks")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
+    parser.add_argument("--problems", default=",".join(PROBLEMS), help="comma-separated")
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="comma-separated")
+    parser.add_argument("--powersgd-rank", type=int, default=2, help="rank of its matrices")
+    arguments = parser.parse_args()
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    runs = []
+    with pbox.LocalBox() as box, tempfile.TemporaryDirectory(prefix="pbox-accuracy-") as folder:
+        os.environ["PBOX_BOX"] = box.control
+        for problem in arguments.problems.split(","):
+            for system in arguments.systems.split(","):
+                results = []
+                for seed in range(arguments.seeds):
+                    store = f"{folder}/{problem}-{system}-{seed}"
+                    ranks = Ranks(arguments.workers,
+                                  prepare_training(system, problem, seed, arguments, store))
+                    results.append(ranks.turn()[0][0])
+                    ranks.close()
+                runs.append(summary(problem, system, results))
+                print(problem, system, *(f"{result['accuracy']:.4f}" for result in results),
+                      f"{runs[-1].get('bytes_per_step', 0):.0f} bytes", file=sys.stderr)
+    print(json.dumps({"torch": torch.__version__, "workers": arguments.workers,
+                      "seeds": arguments.seeds, "runs": runs}))
+
+
+if __name__ == "__main__":
+    main()
