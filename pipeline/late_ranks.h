@@ -1,5 +1,5 @@
-// What the engine tells the straggler ledger (observe/straggler_ledger.h) and the ranks' sessions
-// about pushes. The pipeline's own core.
+// Tells the straggler ledger (observe/straggler_ledger.h) and the ranks' sessions which pushes were
+// the last. The pipeline's own core.
 //
 // Where pushes are applied on arrival, a chunk's open round is the oldest one that some rank has
 // still to push, and it has finished once no rank has. Other ranks may have pushed it long before,

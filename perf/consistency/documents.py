@@ -1,5 +1,6 @@
-"""Two problems of the papers on SSP and ESSP, on documents: matrix factorization and latent Dirichlet
-allocation. Both have the interface that problems.py describes; `accuracy` is explained below.
+"""Two problems of the papers on SSP and ESSP, on documents: matrix factorization and latent
+Dirichlet allocation. Both have the interface that problems.py describes; `accuracy` is explained
+below.
 
 A document is a bag of letter trigrams of words of one language, from the dictionaries of Words. The
 problems are not told the languages.
@@ -86,10 +87,10 @@ class Factors:
 
 
 class Topics:
-    """Latent Dirichlet allocation by collapsed Gibbs sampling: the weights are the table that counts
-    how often each trigram is assigned to each topic, and a gradient is the change of these counts
-    with its sign reversed. All tokens of an iteration are drawn at once, from the counts before it.
-    24,576 weights.
+    """Latent Dirichlet allocation by collapsed Gibbs sampling: the weights are the table that
+    counts how often each trigram is assigned to each topic, and a gradient is the change of these
+    counts with its sign reversed. All tokens of an iteration are drawn at once, from the counts
+    before it. 24,576 weights.
 
     The accuracy is how much better the topics predict one half of each test document than the
     trigrams' frequencies do: 1 - the ratio of the perplexities. The other half tells its topics."""

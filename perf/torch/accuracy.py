@@ -1,5 +1,5 @@
-"""What compression does to training: the accuracy that a model reaches with gradients exchanged as
-f32, bf16, q8, q4 and by PowerSGD, over several seeds. Two more systems are computed here in Python,
+"""The accuracy that a model reaches with gradients exchanged as f32, bf16, q8, q4 and by PowerSGD,
+over several seeds. Two more systems are computed here in Python,
 q4 with error feedback and without, to show what it is worth. `pbox-perf accuracy` runs this script.
 Progress goes to standard error, one JSON object to standard output."""
 
@@ -123,8 +123,8 @@ PROBLEMS = {"digits": Digits, "text": Text}
 
 class PythonQ4:
     """DDP's hook: q4 as docs/compression.md defines it, computed by torch and summed by Gloo. With
-    feedback it has a residue for the rank and one for the box; the latter is the same on every rank,
-    because all compute the box's part alike."""
+    feedback it has a residue for the rank and one for the box; the latter is the same on every
+    rank, because all compute the box's part alike."""
 
     block, steps = 32, 7
 

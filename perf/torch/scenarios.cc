@@ -32,8 +32,7 @@ nlohmann::json figures_of(const po::variables_map& options, const std::string& s
 
 nlohmann::json run_script(const po::variables_map& options, const std::string& script,
                           std::vector<std::string> arguments, std::ostream& report) {
-  arguments.insert(arguments.begin(),
-                   {"--turns", std::to_string(options["turns"].as<uint32_t>())});
+  arguments.insert(arguments.begin(), {"--turns", std::to_string(options["turns"].as<uint32_t>())});
   auto figures = figures_of(options, script, arguments);
   report << "torch " << figures["torch"].get<std::string>() << "\n"
          << "  system      ranks   median ms   CPU s   time over Gloo's\n"
@@ -79,11 +78,10 @@ void add_accuracy_options(po::options_description& options) {
 }
 
 nlohmann::json run_accuracy(const po::variables_map& options, std::ostream& report) {
-  auto figures =
-      figures_of(options, "accuracy.py",
-                 {"--workers", std::to_string(options["workers"].as<uint32_t>()), "--seeds",
-                  std::to_string(options["seeds"].as<uint32_t>()), "--problems",
-                  options["problems"].as<std::string>()});
+  auto figures = figures_of(options, "accuracy.py",
+                            {"--workers", std::to_string(options["workers"].as<uint32_t>()),
+                             "--seeds", std::to_string(options["seeds"].as<uint32_t>()),
+                             "--problems", options["problems"].as<std::string>()});
   report << "torch " << figures["torch"].get<std::string>() << "\n"
          << "  problem  system          accuracy %   least    most    loss   KB a step\n"
          << std::fixed;

@@ -77,24 +77,28 @@ bool may_set(const AbiWorker& worker, const Trial& trial, uint32_t tensor) {
          pbox_set_tensor_compression(context, tensor, trial.compression) == PBOX_OK;
 }
 
+AbiWorker open_worker(const Trial& trial, const RankPlan& plan) {
+  return AbiWorker({.box = plan.box,
+                    .job = plan.job,
+                    .rank = plan.rank,
+                    .world_size = 2,
+                    .adjust = [&](pbox_options& options) {
+                      const pbox_options given = options;
+                      options = trial.options;
+                      options.box = given.box;
+                      options.job = given.job;
+                      options.rank = given.rank;
+                      options.world_size = given.world_size;
+                      options.rejoin = plan.rejoins ? 1 : 0;
+                      options.restore = plan.restore.c_str();
+                      options.keys = plan.keys.c_str();
+                    }});
+}
+
 // Rounds 1 and 2 have a gradient of each rank. The box's optimizer is SGD with learning rate 1 on
 // weights that begin as 0, so at the end the weights tell whose gradients are in them.
 void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
-  const AbiWorker worker({.box = plan.box,
-                          .job = plan.job,
-                          .rank = plan.rank,
-                          .world_size = 2,
-                          .adjust = [&](pbox_options& options) {
-                            const pbox_options given = options;
-                            options = trial.options;
-                            options.box = given.box;
-                            options.job = given.job;
-                            options.rank = given.rank;
-                            options.world_size = given.world_size;
-                            options.rejoin = plan.rejoins ? 1 : 0;
-                            options.restore = plan.restore.c_str();
-                            options.keys = plan.keys.c_str();
-                          }});
+  const AbiWorker worker = open_worker(trial, plan);
   const bool optimizes = trial.options.mode == PBOX_MODE_OPTIMIZE;
   const uint32_t tensor =
       is_collective(trial) ? 0 : worker.tensor("tensor", kElements, trial.dtype);
@@ -343,13 +347,20 @@ std::string names_of(const std::vector<size_t>& features) {
 std::string page_of(const Refusals& refusals) {
   std::ostringstream page;
   page << kHead;
-  std::string group;
+  constexpr size_t kColumns = 100;
+  std::string group, line;
   for (const Feature& feature : kFeatures) {
-    page << (group.empty() ? "* " : group == feature.group ? ", " : "\n* ");
-    page << '`' << feature.name << '`';
+    const std::string name = '`' + std::string(feature.name) + '`';
+    const bool goes_on = group == feature.group;
+    if (goes_on) line += ',';
+    if (line.size() + name.size() + 2 > kColumns || !goes_on) {
+      if (!line.empty()) page << line << "\n";
+      line = goes_on ? " " : "*";
+    }
+    line += ' ' + name;
     group = feature.group;
   }
-  page << "\n\n## Refused pairs\n\n| feature | with | the box says |\n|---|---|---|\n";
+  page << line << "\n\n## Refused pairs\n\n| feature | with | the box says |\n|---|---|---|\n";
   // Features that are refused with the same others and the same words share a row.
   std::map<std::pair<std::vector<size_t>, std::string>, std::vector<size_t>> rows;
   for (const auto& [entry, others] : refusals) {

@@ -208,7 +208,7 @@ void BoxChecker::replay(uint32_t index, const SimPort& port) {
   Pipeline& pipeline = pipelines_[index];
   if (std::exchange(pipeline.replayed, true)) return;
   for (const Packet& packet : port.held()) {
-    pipeline.unanswered_bytes[{host_of(packet.from), packet.from.port}] += packet.bytes.size();
+    pipeline.destinations.received(packet);
     wire::Parsed parsed;
     const auto reject =
         wire::parse(packet.bytes.data(), static_cast<uint32_t>(packet.bytes.size()), parsed);
@@ -231,7 +231,10 @@ void BoxChecker::replay(uint32_t index, const SimPort& port) {
 void BoxChecker::sent(uint32_t index, const SimPort& port, const nic::TxPacket& packet) {
   Pipeline& pipeline = pipelines_[index];
   replay(index, port);
-  check_destination(pipeline, packet);
+  for_each_session(pipeline, [&](const pipeline::Session& session) {
+    const bool is_its = (session.spi | wire::kSpiToWorker) == packet.header.spi;
+    if (is_its) pipeline.destinations.sent(session, packet);
+  });
   if (is_overtaken(pipeline, packet.header)) return;
   const nic::TxPacket plain = opened(packet);
   for (const Shard& entry : pipeline.shards) {
@@ -261,49 +264,12 @@ bool BoxChecker::is_overtaken(const Pipeline& pipeline, const wire::Header& head
   return false;
 }
 
-// Packets that a full port has not taken yet go to the address that the worker had when they were
-// made: at most a burst.
-bool BoxChecker::was_made_before(Pipeline& pipeline, const nic::TxPacket& packet) {
-  const auto found = pipeline.endpoints.find(packet.header.spi & ~wire::kSpiToWorker);
-  if (found == pipeline.endpoints.end()) return false;
-  Endpoints& known = found->second;
-  if (*packet.to != known.now && *packet.to != known.former) return false;
-  return ++known.late_packets <= limits::kBurstPackets;
-}
-
-void BoxChecker::note_endpoints(Pipeline& pipeline) {
-  for (const Shard& entry : pipeline.shards) {
-    for (const auto& session : entry.shard->sessions()) {
-      Endpoints& known = pipeline.endpoints[session.spi];
-      if (!session.reachable || session.endpoint == known.now) continue;
-      known = {session.endpoint, known.now, 0};
-    }
-  }
-}
-
-// An address that a worker has not proved gets no more bytes than came from it. Until a worker has
-// proved one, the box believes the newest packet from its host; an answer to an older packet of the
-// same burst goes where that one came from.
-void BoxChecker::check_destination(Pipeline& pipeline, const nic::TxPacket& packet) {
-  for (const Shard& entry : pipeline.shards) {
-    for (const auto& session : entry.shard->sessions()) {
-      const bool is_its = (session.spi | wire::kSpiToWorker) == packet.header.spi;
-      if (!is_its || *packet.to == session.endpoint) continue;
-      if (!session.is_settled && host_of(*packet.to) == host_of(session.endpoint)) continue;
-      if (was_made_before(pipeline, packet)) continue;
-      const uint64_t bytes = limits::kPacketOverheadBytes + packet.header.payload_bytes;
-      uint64_t& left = pipeline.unanswered_bytes[{host_of(*packet.to), packet.to->port}];
-      require(left >= bytes, "an address that is not proved is sent more than came from it");
-      left -= bytes;
-    }
-  }
-}
-
 void BoxChecker::after_turn(uint32_t index, const pipeline::Engine& engine, const SimPort& port,
                             bool commanded) {
   Pipeline& pipeline = pipelines_[index];
   replay(index, port);
-  note_endpoints(pipeline);
+  for_each_session(pipeline,
+                   [&](const pipeline::Session& session) { pipeline.destinations.note(session); });
   for (const Shard& entry : pipeline.shards) {
     if (commanded && entry.replay) entry.replay->note_command();
   }

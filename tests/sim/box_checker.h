@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pipeline/engine.h"
+#include "tests/sim/destination_check.h"
 #include "tests/sim/egress_check.h"
 #include "tests/sim/rack.h"
 #include "tests/sim/sync_replay.h"
@@ -64,20 +65,13 @@ class BoxChecker {
   struct Tally {
     uint64_t received = 0, verdicts = 0, pulls = 0;
   };
-  // Where a session's worker is, as of the end of the pipeline's last turn, and where it was before.
-  struct Endpoints {
-    nic::Endpoint now, former;
-    size_t late_packets = 0;  // sent to the former one since
-  };
-
   struct Pipeline {
     std::vector<Shard> shards;
     EgressCheck egress;
     Tally before;
     bool damaged = false;
     bool replayed = false;  // this turn's packets have been replayed
-    std::map<std::pair<HostId, uint16_t>, uint64_t> unanswered_bytes;  // received, by address
-    std::map<uint32_t, Endpoints> endpoints;                           // by spi
+    DestinationCheck destinations;
     uint64_t state_hash = 0;
   };
 
@@ -91,9 +85,13 @@ class BoxChecker {
   nic::TxPacket opened(const nic::TxPacket& packet);
   void follow_keys(const Pipeline& pipeline);
   static bool is_overtaken(const Pipeline& pipeline, const wire::Header& header);
-  static void check_destination(Pipeline& pipeline, const nic::TxPacket& packet);
-  static bool was_made_before(Pipeline& pipeline, const nic::TxPacket& packet);
-  static void note_endpoints(Pipeline& pipeline);
+  // Calls act(session) for each session of the pipeline's shards.
+  template <typename Act>
+  static void for_each_session(const Pipeline& pipeline, const Act& act) {
+    for (const Shard& entry : pipeline.shards) {
+      for (const auto& session : entry.shard->sessions()) act(session);
+    }
+  }
   static Tally tally(const pipeline::Engine& engine);
   void check_all(Pipeline& pipeline);
   static uint64_t hash(const Pipeline& pipeline);

@@ -281,8 +281,8 @@ std::optional<std::string> JobModel::consume(uint32_t rank, uint32_t id, uint32_
   return wrong(id, round, 0, bytes);
 }
 
-std::optional<std::string> JobModel::read(uint32_t rank, uint32_t id, uint32_t round,
-                                          bool fetches, const std::byte* bytes) {
+std::optional<std::string> JobModel::read(uint32_t rank, uint32_t id, uint32_t round, bool fetches,
+                                          const std::byte* bytes) {
   if (!has_known_sums()) return std::nullopt;
   const Chunk& chunk = chunks[id];
   const uint32_t fragment_elements = fragment_bytes_ / element_bytes();
@@ -301,7 +301,8 @@ std::optional<std::string> JobModel::read(uint32_t rank, uint32_t id, uint32_t r
 
 void JobModel::begin_run() {
   for (auto& rounds : consumed_) rounds.clear();
-  for (uint32_t tensor = 0; tensor < models.size(); ++tensor) models[tensor] = options.sync_of(tensor);
+  for (uint32_t tensor = 0; tensor < models.size(); ++tensor)
+    models[tensor] = options.sync_of(tensor);
   if (options.is_relaxed()) reads.begin_run();
 }
 

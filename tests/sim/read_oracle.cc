@@ -8,9 +8,7 @@ namespace pbox::sim {
 using wire::SyncModel;
 
 ReadOracle::ReadOracle(const JobOptions& options)
-    : options_(options),
-      updates_(options),
-      bounds_(options.tensors.size(), 0) {
+    : options_(options), updates_(options), bounds_(options.tensors.size(), 0) {
   begin_run();
   for (uint32_t tensor = 0; tensor < options.tensors.size(); ++tensor) {
     note_model(tensor, options.sync_of(tensor));

@@ -32,8 +32,8 @@ class ReadOracle {
     uint32_t rank = 0;  // the reader
     uint32_t tensor = 0;
     uint32_t round = 0;
-    // The reader has taken a lost rank's place and has pushed nothing itself. Some of what the former
-    // process pushed in the next round may be in.
+    // The reader has taken a lost rank's place and has pushed nothing itself. Some of what the
+    // former process pushed in the next round may be in.
     bool fetches = false;
     uint64_t first = 0;  // first element, within the tensor
     uint32_t count = 0;

@@ -16,8 +16,8 @@ using wire::SyncModel;
 
 namespace {
 
-// Returns whether a chunk of a tensor of this model may have the rule. That of an adaptive tensor may
-// be any PSSP within its bounds.
+// Returns whether a chunk of a tensor of this model may have the rule. An adaptive tensor may have
+// any PSSP within its bounds.
 bool follows(const wire::SyncSpec& rule, const wire::SyncSpec& model) {
   return rule == model ||
          (model.model == SyncModel::kAdaptive && rule.model == SyncModel::kPssp &&
@@ -68,8 +68,7 @@ void SyncReplay::check_model(const Chunk& chunk) const {
   const wire::SyncSpec& model = job_.model_of(chunk.held->id);
   const wire::SyncSpec& rule = chunk.held->sync->spec;
   const uint32_t tensor = job_.chunks[chunk.held->id].tensor;
-  const bool is_former =
-      !job_.former_models.empty() && follows(rule, job_.former_models[tensor]);
+  const bool is_former = !job_.former_models.empty() && follows(rule, job_.former_models[tensor]);
   require(follows(rule, model) || is_former, [&] {
     return place(chunk) + ": the box runs another model, " + wire::sync_text(rule) +
            " instead of " + wire::sync_text(model);

@@ -39,7 +39,7 @@ TEST_CASE("the rank that a round waits for is late since the others have pushed 
   const uint64_t last_before = job.session(2).last_arrivals.get();
   job.push_at(0, 0, 1);
   job.push_at(5, 1, 1);
-  job.push_at(6, 0, 2);  // of a round that is not open yet
+  job.push_at(6, 0, 2);  // this round is not open yet
   job.push_at(20, 2, 1);
   CHECK(job.session(2).last_arrivals.get() == last_before + 1);
   CHECK(job.session(2).late_ns.get() == 15 * kMs);

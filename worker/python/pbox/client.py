@@ -24,7 +24,6 @@ _NO_CALLBACK = _library.CALLBACK()
 # After leave() every call of another thread ends at once. If one has not, the context stays.
 _CALLS_END_S = 10
 
-
 # Called with the tensor, and None or the error, on libpbox's I/O thread.
 TensorCallback = Callable[["Tensor", Optional[PboxError]], None]
 
@@ -347,16 +346,13 @@ class Client(CudaCalls, TableCalls):
         self._call(self._library.pbox_set_learning_rate, learning_rate)
 
     def set_sync(self, sync: str, tensors: str | None = None) -> None:
-        """Sets the consistency model of the tensors whose names match the pattern `tensors`, in
-        which * stands for any text and ? for one character; None: of all tensors. `sync` is the
-        model with its values: "bsp", "asp", "ssp:3", "essp:3", "pssp:3:0.1", "dpssp:3:0.5",
-        "drop:2", then perhaps ":lazy" or ":cached".
-
+        """Sets the consistency model of the tensors whose names match the pattern `tensors`, with *
+        and ?; None: of all. `sync` is the model with its values, as docs/consistency.md writes it.
         Before join() every rank must make the same calls, after it has registered the tensors.
         After join() one rank's call is enough, and returns when every box uses the model.
         InvalidArgument: no tensor matches, or the model is not possible; the message says why."""
-        pattern = None if tensors is None else tensors.encode()
-        self._call(self._library.pbox_set_sync, pattern, sync.encode())
+        self._call(self._library.pbox_set_sync, tensors.encode() if tensors else None,
+                   sync.encode())
 
     def last_step(self) -> dict[str, Any] | None:
         """Returns the box's newest verdict on a round as a dictionary: `round`, the `norm` of the

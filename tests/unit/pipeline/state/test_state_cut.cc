@@ -198,7 +198,7 @@ TEST_CASE("where pushes are applied on arrival, a chunk rests at the cut with th
   CHECK(cut->missed() == 0);
   const pipeline::StateView& copy = cut->copies()[0];
   CHECK(copy.rounds_finished == kCut);
-  CHECK(copy.steps == 6);  // of both ranks in rounds 1 to 3
+  CHECK(copy.steps == 6);  // both ranks, rounds 1 to 3
   const std::vector<float> copied(copy.weights.begin(), copy.weights.end());
   CHECK(copied == weights_of(shard, 0));
   CHECK(copied != at_cut);

@@ -1,0 +1,37 @@
+// Checks where a pipeline's packets go: to the address that a worker has proved. Any other address
+// gets no more bytes than came from it.
+#pragma once
+
+#include <map>
+#include <utility>
+
+#include "nic/port.h"
+#include "pipeline/job_shard.h"
+#include "tests/sim/network.h"
+
+namespace pbox::sim {
+
+class DestinationCheck {
+ public:
+  // The pipeline has received the packet.
+  void received(const Packet& packet);
+  // The session's packet is being sent.
+  void sent(const pipeline::Session& session, const nic::TxPacket& packet);
+  // The pipeline's turn is over.
+  void note(const pipeline::Session& session);
+
+ private:
+  // Where a session's worker is, as of the end of the pipeline's last turn, and where it was
+  // before.
+  struct Endpoints {
+    nic::Endpoint now, former;
+    size_t late_packets = 0;  // sent to the former one since
+  };
+
+  bool was_made_before(const nic::TxPacket& packet);
+
+  std::map<std::pair<HostId, uint16_t>, uint64_t> unanswered_bytes_;  // received, by address
+  std::map<uint32_t, Endpoints> endpoints_;                           // by spi
+};
+
+}  // namespace pbox::sim
