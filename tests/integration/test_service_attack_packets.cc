@@ -11,6 +11,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 
 #include "base/clock.h"
 #include "base/rng.h"
@@ -48,6 +51,24 @@ sockaddr_in address_of(const char* host, uint16_t port) {
   return address;
 }
 
+// Returns the datagrams that the kernel has dropped since the port's sockets were opened, because
+// they had no room for them.
+uint64_t dropped_at(uint16_t port) {
+  std::ifstream sockets("/proc/net/udp");
+  std::string line;
+  std::getline(sockets, line);  // the names of the columns
+  uint64_t dropped = 0;
+  while (std::getline(sockets, line)) {
+    std::istringstream words(line);
+    std::vector<std::string> columns{std::istream_iterator<std::string>(words), {}};
+    REQUIRE(columns.size() == 13);
+    const std::string& address = columns[1];  // hexadecimal: 0100007F:2546
+    const auto local = std::stoul(address.substr(address.find(':') + 1), nullptr, 16);
+    if (local == port) dropped += std::stoull(columns.back());
+  }
+  return dropped;
+}
+
 // An attacker at the box's wire, with an address of its own.
 class Attacker {
  public:
@@ -61,6 +82,7 @@ class Attacker {
     REQUIRE(bind(own_, reinterpret_cast<const sockaddr*>(&own), sizeof(own)) == 0);
     overhear();
     before_ = rejected();
+    dropped_before_ = dropped();
   }
   ~Attacker() {
     close(own_);
@@ -109,10 +131,16 @@ class Attacker {
   }
   void expect_no_rejects() { expects_rejects_ = false; }
 
-  // Nothing has come back, the box has rejected each packet, and its state and job are unharmed.
+  // Nothing has come back, the box has rejected each packet that reached it, and its state and job
+  // are unharmed. On a busy machine a socket of the box may have no room for some.
   void check() {
     if (expects_rejects_) {
-      CHECK(await([this] { return rejected() >= before_ + sent_; }));
+      const bool are_rejected =
+          await([this] { return rejected() + dropped() >= before_ + dropped_before_ + sent_; });
+      INFO(rejected() - before_ << " of " << sent_ << " packets are rejected, and "
+                                << dropped() - dropped_before_ << " were dropped");
+      CHECK(are_rejected);
+      CHECK(rejected() >= before_ + sent_ / 2);
     }
     const timeval limit{.tv_sec = 0, .tv_usec = kListenMs * 1000};
     REQUIRE(setsockopt(own_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0);
@@ -122,6 +150,11 @@ class Attacker {
   }
 
  private:
+  uint64_t dropped() const {
+    uint64_t dropped = 0;
+    for (const uint16_t port : ports_) dropped += dropped_at(port);
+    return dropped;
+  }
   uint64_t rejected() const { return site_.daemon().metric("pbox_rejected_packets_total"); }
 
   // Listens for a while, also to what else is on loopback.
@@ -165,7 +198,7 @@ class Attacker {
   std::vector<uint16_t> ports_;
   int own_, raw_;
   std::vector<Heard> heard_;
-  uint64_t before_ = 0, sent_ = 0;
+  uint64_t before_ = 0, dropped_before_ = 0, sent_ = 0;
   bool expects_rejects_ = true;
 };
 
