@@ -184,19 +184,41 @@ std::vector<ModelLayer> sockeye_layers() {
   return list.take();
 }
 
+std::vector<ModelLayer> gpt2_layers() {
+  constexpr int kBlocks = 12;
+  constexpr uint64_t kVocabulary = 50'257, kContext = 1024, kWidth = 768;
+  LayerList list;
+  list.add_embedding("wte", kVocabulary, kWidth);
+  list.add_embedding("wpe", kContext, kWidth);
+  for (int block = 0; block < kBlocks; ++block) {
+    const std::string name = "h." + std::to_string(block) + ".";
+    list.add_with_bias(name + "ln_1", kWidth, kWidth, kContext);
+    list.add_with_bias(name + "attn.c_attn", kWidth * 3 * kWidth, 3 * kWidth, kContext);
+    list.add_with_bias(name + "attn.c_proj", kWidth * kWidth, kWidth, kContext);
+    list.add_with_bias(name + "ln_2", kWidth, kWidth, kContext);
+    list.add_with_bias(name + "mlp.c_fc", kWidth * 4 * kWidth, 4 * kWidth, kContext);
+    list.add_with_bias(name + "mlp.c_proj", 4 * kWidth * kWidth, kWidth, kContext);
+  }
+  // The output projection behind it has the weights of `wte`, which are used once per word.
+  list.add_with_bias("ln_f", kWidth, kWidth, kContext * (kVocabulary + 1));
+  return list.take();
+}
+
 Result<std::vector<ModelLayer>> layers_by_name(std::string_view name) {
   if (name == "resnet50") return resnet50_layers();
   if (name == "vgg19") return vgg19_layers();
   if (name == "sockeye") return sockeye_layers();
   if (name == "resnet56") return resnet56_layers();
+  if (name == "gpt2") return gpt2_layers();
   if (name == "1mib") {
     return std::vector<ModelLayer>{{"buffer", 1, {{"buffer", (1u << 20) / sizeof(float)}}}};
   }
   if (name.ends_with(".json")) return layers_from_file(std::string(name));
-  return Error{ErrorCode::kInvalidArgument,
-               "model '" + std::string(name) +
-                   "' is unknown: use resnet50, vgg19, sockeye, resnet56 or 1mib, or the path of a "
-                   "model file, which ends in .json"};
+  return Error{
+      ErrorCode::kInvalidArgument,
+      "model '" + std::string(name) +
+          "' is unknown: use resnet50, vgg19, sockeye, resnet56, gpt2 or 1mib, or the path "
+          "of a model file, which ends in .json"};
 }
 
 std::vector<ModelTensor> tensors_of(const std::vector<ModelLayer>& layers) {

@@ -41,13 +41,16 @@ std::vector<ModelLayer> resnet56_layers();
 // English to Vietnamese: 17,191 and 7,709 words, plus four of Sockeye's own. A sentence has 25
 // words.
 std::vector<ModelLayer> sockeye_layers();
+// Returns GPT-2 with 124M parameters (Radford et al., 2019), for 1,024 words. 148 tensors,
+// 124,439,808 parameters: the output projection shares the embedding's.
+std::vector<ModelLayer> gpt2_layers();
 
 // Help of the option --model, for scenarios that accept every name below.
 inline constexpr char kModelHelp[] =
-    "resnet50, vgg19, sockeye, resnet56, 1mib, or a model file, whose name ends in .json";
+    "resnet50, vgg19, sockeye, resnet56, gpt2, 1mib, or a model file, whose name ends in .json";
 
-// Accepts "resnet50", "vgg19", "sockeye", "resnet56" and "1mib", which is one tensor of 262,144
-// floats, and the path of a model file (model_file.h), which ends in ".json".
+// Accepts "resnet50", "vgg19", "sockeye", "resnet56", "gpt2" and "1mib", which is one tensor of
+// 262,144 floats, and the path of a model file (model_file.h), which ends in ".json".
 Result<std::vector<ModelLayer>> layers_by_name(std::string_view name);
 
 // Returns the tensors of all layers, in forward order.

@@ -20,11 +20,10 @@ constexpr size_t kBf16 = 1;
 void add_options(po::options_description& options) {
   options.add_options()("workers", po::value<uint32_t>()->default_value(4), "worker machines")(
       "model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
-      "rates-mbit", po::value<std::string>()->default_value("100,250"),
+      "rates-mbit", po::value<std::string>()->default_value("100,1000"),
       "rates of a worker's cable, in Mbit/s of Ethernet frames, separated by commas; the box's "
-      "cable "
-      "has --workers times this rate")("mtu", po::value<uint32_t>()->default_value(1500),
-                                       "MTU of every machine")(
+      "cable has --workers times this rate")("mtu", po::value<uint32_t>()->default_value(1500),
+                                             "MTU of every machine")(
       "turns", po::value<uint32_t>()->default_value(3), "timed exchanges per form");
 }
 

@@ -61,6 +61,12 @@ TEST_CASE("ResNet-56 for CIFAR has the published number of parameters") {
   CHECK(element_count(tensors) == Approx(0.85e6).epsilon(0.01));
 }
 
+TEST_CASE("GPT-2 has the published number of parameters, and its output projection none") {
+  const auto tensors = tensors_of(gpt2_layers());
+  CHECK(tensors.size() == 148);
+  CHECK(element_count(tensors) == 124'439'808);
+}
+
 TEST_CASE("a third of Sockeye is the layer that is needed first and whose gradient comes last") {
   const auto layers = sockeye_layers();
   const auto all = static_cast<double>(element_count(tensors_of(layers)));
@@ -85,7 +91,7 @@ TEST_CASE("models are found by name, and an unknown name lists the known ones") 
   CHECK(model_by_name("resnet56")->size() == 167);
   const auto unknown = model_by_name("alexnet");
   REQUIRE_FALSE(unknown.ok());
-  CHECK(unknown.error().message.find("resnet50, vgg19, sockeye, resnet56 or 1mib") !=
+  CHECK(unknown.error().message.find("resnet50, vgg19, sockeye, resnet56, gpt2 or 1mib") !=
         std::string::npos);
 }
 
