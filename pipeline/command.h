@@ -31,8 +31,9 @@ enum class CommandKind : uint8_t {
   // shard, credit_bytes, weight: the credit of every session of the shard, and its tenant's weight.
   // GRANTs go out.
   kSetCredit,
-  // shard, rank, spi, credit_bytes, generation, known_host, seal: the rank takes part with this
-  // session from now on. Its former session, if any, is void, and its seal is in `seal` afterwards.
+  // shard, rank, spi, credit_bytes, generation, known_host, takes_zeros, seal: the rank takes part
+  // with this session from now on. Its former session, if any, is void, and its seal is in `seal`
+  // afterwards.
   // The fragments that the rank has pushed still count.
   kAdmit,
   // shard, rank, generation: rounds no longer wait for the rank, and its session is void. Not
@@ -64,6 +65,7 @@ struct Command {
   uint32_t spi = 0;
   uint16_t generation = 0;
   std::optional<nic::Endpoint> known_host = {};
+  bool takes_zeros = false;
   seal::SessionSeal* seal = nullptr;  // null: a session without keys
   RoundTrace* trace = nullptr;
   StateCut* cut = nullptr;

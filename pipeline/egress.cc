@@ -2,6 +2,9 @@
 // of a job its parts have one order: by priority, then by age.
 #include "pipeline/egress.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "nic/wire/path_probe.h"
 #include "nic/wire/tag.h"
 #include "pipeline/result_maker.h"
@@ -311,8 +314,15 @@ void Egress::fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, Egres
     return;
   }
   const ResultMaker maker(shard, session, chunk, chunk.open_round() - 1, context_.tag);
+  const uint64_t zeros = named_zeros(chunk, session, chunk.open_round() - 1);
   while (asked.mask != 0 && !room.is_used_up()) {
     const auto fragment = static_cast<uint32_t>(__builtin_ctzll(asked.mask));
+    if ((zeros >> fragment & 1) != 0) {
+      const uint64_t named = maker.alike(fragment, asked.mask & zeros);
+      make_zeros(maker, named, flags, room);
+      asked.mask &= ~named;
+      continue;
+    }
     const uint32_t covered = make_reply(maker, chunk, asked.rank, fragment, flags, room.filled);
     asked.mask &= ~(wire::full_mask(covered) << fragment);
     room.take(outgoing_[room.filled].header.payload_bytes);
@@ -400,18 +410,27 @@ bool Egress::fill_copy(JobShard& shard, Session& session, const FanOut& at, Egre
   const TableRows* const table = at.chunk->table;
   const uint32_t packets = announces ? 1 : maker.fragment_count();
   PBOX_DCHECK(packets > 0 && packets <= limits::kFragmentCountMax);
+  const uint64_t zeros = announces ? 0 : named_zeros(*at.chunk, session, at.round);
   uint32_t& fragment = shard.egress.cursor.fragment;
   while (fragment < packets) {
     if (room.is_used_up()) return false;
     nic::TxPacket& packet = outgoing_[room.filled];
     uint32_t covered = 1;
+    if ((zeros >> fragment & 1) != 0) [[unlikely]] {
+      const uint64_t named = maker.alike(fragment, zeros);
+      const bool is_lowest = std::countr_zero(named) == static_cast<int>(fragment);
+      if (is_lowest) make_zeros(maker, named, 0, room);
+      ++fragment;  // if it is not the lowest, it has been named already
+      continue;
+    }
     if (announces) {
       make_announcement(shard, session, at, room.filled);
     } else if (table != nullptr) {
       covered = maker.make_rows(table->layout, table->rows(at.round), fragment, 0,
                                 rows_room_.at(room.filled), room_.at(room.filled), packet);
     } else if (const auto alike = maker.run_length(fragment); alike > 0) {
-      const size_t run = room.fits(alike, maker.fragment_bytes());
+      const auto others = static_cast<uint32_t>(std::countr_zero(zeros >> fragment));
+      const size_t run = room.fits(std::min(alike, others), maker.fragment_bytes());
       room.take_run(run, maker.make_run(fragment, {&packet, run}));
       fragment += static_cast<uint32_t>(run);
       continue;
@@ -422,6 +441,16 @@ bool Egress::fill_copy(JobShard& shard, Session& session, const FanOut& at, Egre
     fragment += covered;
   }
   return true;
+}
+
+// Makes the packet that names these fragments of a result, which are zero.
+void Egress::make_zeros(const ResultMaker& maker, uint64_t fragments, uint8_t flags,
+                        EgressRoom& room) {
+  PBOX_DCHECK(!room.is_used_up());
+  const size_t index = room.filled;
+  maker.make_zeros(fragments, flags, outgoing_zeros_[index], room_.at(index), outgoing_[index]);
+  room.take(sizeof(wire::ZerosPayload));
+  context_.counters.add(Counter::kZeroResults, static_cast<uint64_t>(std::popcount(fragments)));
 }
 
 // Delivery `pull`, and ranks that a slot's result is not for: tells the worker that the chunk is

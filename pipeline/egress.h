@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "nic/port.h"
+#include "nic/wire/zeros.h"
 #include "pipeline/egress_turns.h"
 #include "pipeline/engine_context.h"
 #include "pipeline/flight_recording.h"
@@ -90,6 +91,7 @@ class Egress {
   void fill_fan_out(JobShard& shard, EgressRoom& room);
   void fill_group(JobShard& shard, Session& session, EgressRoom& room);
   bool fill_copy(JobShard& shard, Session& session, const FanOut& at, EgressRoom& room);
+  void make_zeros(const ResultMaker& maker, uint64_t fragments, uint8_t flags, EgressRoom& room);
   void fill_answer(JobShard& shard, EgressRoom& room);
   void fill_due_replies(JobShard& shard, EgressRoom& room);
   uint32_t make_reply(const ResultMaker& maker, Chunk& chunk, uint32_t rank, uint32_t fragment,
@@ -117,6 +119,7 @@ class Egress {
 
   std::array<nic::TxPacket, limits::kBurstPackets> outgoing_;
   std::array<wire::StatusPayload, limits::kBurstPackets> outgoing_status_;
+  std::array<wire::ZerosPayload, limits::kBurstPackets> outgoing_zeros_;
   std::array<Path, limits::kBurstPackets> outgoing_paths_;
   seal::SealRoom room_;       // by index in outgoing_
   seal::SealRoom rows_room_;  // for payloads by rows, which the memory has in pieces

@@ -145,6 +145,7 @@ bool Engine::admit(JobShard& shard, Command& command) {
   session.spi = command.spi;
   session.credit_bytes = command.credit_bytes;
   session.forget_address(command.known_host);
+  session.takes_zeros = command.takes_zeros;
   // Numbers begin at 1 again, so the keys must be new.
   PBOX_CHECK(command.seal != nullptr || !session.seal.has_keys());
   count_key_updates(context_.counters, session);

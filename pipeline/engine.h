@@ -33,6 +33,7 @@
 #include "pipeline/reduce/reduce.h"
 #include "pipeline/shaped_pushes.h"
 #include "pipeline/table_pushes.h"
+#include "pipeline/zero_pushes.h"
 
 namespace pbox::pipeline {
 
@@ -114,6 +115,7 @@ class Engine {
   // PUSH, and STATE: the result that a rank consumed of a round that must not be summed again.
   [[gnu::always_inline]] inline void on_push(JobShard& shard, Session& session,
                                              const wire::Parsed& parsed, uint64_t now_ns);
+  void on_zeros(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
   bool on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
                          const wire::Parsed& parsed, uint64_t now_ns);
   [[gnu::always_inline]] inline bool claim(const JobShard& shard, Session& session, Chunk& chunk,
@@ -197,6 +199,7 @@ class Engine {
   PhaseClock clock_{context_.counters};
   ShapedPushes shaped_{context_, flight_, kernels_};
   TablePushes tables_{context_, kernels_};
+  ZeroPushes zeros_{context_, kernels_};
   FetchChoice fetch_choice_;
   seal::OpenRoom opened_;
   uint64_t aggregated_ = 0;  // fragments of this burst, added to the counters once per burst

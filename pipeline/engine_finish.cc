@@ -91,6 +91,7 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(!chunk.is_stepped);
   PBOX_DCHECK(wire::round_distance(chunk.fanned_out_rounds, round) <= 0);
   if (chunk.sync != nullptr) close_round(shard, chunk);
+  note_zero_results(shard, chunk);
   std::memset(chunk.claimed, 0, shard.worker_count() * sizeof(uint64_t));
   chunk.claimed_any = 0;
   chunk.complete_workers = 0;

@@ -98,7 +98,8 @@ bool Engine::request_resend(JobShard& shard, Session& session, Chunk& chunk, uin
     context_.counters.add(Counter::kResendsRefused);
     return false;
   }
-  session.charge_resend(mask, shard.fragment_bytes);
+  const uint64_t zeros = mask & named_zeros(chunk, session, chunk.open_round() - 1);
+  session.charge_resend((mask & ~zeros) | (zeros & -zeros), shard.fragment_bytes);
   return true;
 }
 

@@ -1,5 +1,6 @@
 // A burst's way in: parse, authenticate, check, claim the fragment's bit, add.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -127,6 +128,9 @@ void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
       }
       on_push(*entry->shard, *entry->session, parsed, now_ns);
       return;
+    case wire::PacketType::kZeros:
+      on_zeros(*entry->shard, *entry->session, wire::Parsed(parsed), now_ns);
+      return;
     case wire::PacketType::kPull:
       on_pull(*entry->shard, *entry->session, packet, wire::Parsed(parsed), now_ns);
       return;
@@ -222,6 +226,33 @@ bool Engine::on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
   clock_.mark(Phase::kAdd);
   finish_push(shard, session, chunk);
   return true;
+}
+
+// Fragments of a push that are zero. They are claimed as if each had come by itself.
+void Engine::on_zeros(JobShard& shard, Session& session, const wire::Parsed& parsed,
+                      uint64_t now_ns) {
+  const wire::Header& header = parsed.header;
+  if (shard.is_relaxed() || shard.is_collective) {
+    context_.counters.add(Counter::kRejectType);
+    return;
+  }
+  Chunk* chunk = check_round(shard, header);
+  if (chunk == nullptr) return;
+  const uint64_t named = zeros_.read(*chunk, parsed);
+  if (named == 0) return;
+  flight_.note_mask(named);
+  if (header.round != chunk->open_round()) {
+    return on_push_of_finished(shard, session, *chunk, named, now_ns);
+  }
+  const uint64_t missing = named & ~chunk->claimed[session.rank];
+  if (!claim(shard, session, *chunk, header, missing != 0 ? missing : named)) return;
+  zeros_.add(shard, session, *chunk, missing);
+  ++aggregated_;
+  aggregated_bytes_ += header.payload_bytes;
+  session.bytes_received.add(header.payload_bytes);
+  session.fragments_received.add(static_cast<uint64_t>(std::popcount(missing)));
+  clock_.mark(Phase::kAdd);
+  finish_push(shard, session, *chunk);
 }
 
 void Engine::on_push_of_finished(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,

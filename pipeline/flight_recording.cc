@@ -84,6 +84,12 @@ void FlightRecording::note_verdict(FlightRecord& record, const nic::RxPacket& pa
               sizeof(uint64_t));
 }
 
+void FlightRecording::note_mask(uint64_t mask) {
+  FlightRecord& record = ring_.newest();
+  PBOX_DCHECK(record.kind == FlightKind::kPacket);
+  std::memcpy(record.body + offsetof(PacketRecord, held_mask), &mask, sizeof(mask));
+}
+
 void FlightRecording::record_command(const Command& command) {
   const bool changes_nothing =
       command.kind == CommandKind::kTrace || command.kind == CommandKind::kCut ||

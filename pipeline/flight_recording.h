@@ -32,6 +32,8 @@ class FlightRecording {
   // Sets the verdict of a packet that was not added: the counter that has moved since the last such
   // packet. `record` is the newest. It may have to make way for the next.
   void note_verdict(FlightRecord& record, const nic::RxPacket& packet);
+  // The newest record is of a packet with this payload.
+  void note_mask(uint64_t mask);
   void record_command(const Command& command);
   // `opens`: the chunk's open round gets its first fragment now.
   void record_chunk(const JobShard& shard, const Chunk& chunk, bool opens);

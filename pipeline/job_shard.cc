@@ -228,6 +228,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   for (uint32_t rank = 0; rank < sessions_.size(); ++rank) {
     sessions_[rank].spi = spec.sessions[rank].spi;
     sessions_[rank].forget_address(spec.sessions[rank].known_host);
+    sessions_[rank].takes_zeros = spec.sessions[rank].takes_zeros;
     sessions_[rank].rank = rank;
     sessions_[rank].credit_bytes = spec.sessions[rank].credit_bytes;
     sessions_[rank].present = spec.sessions[rank].present;

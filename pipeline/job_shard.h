@@ -83,6 +83,7 @@ struct SessionSpec {
   // differs after the first PUSH, counts only once the worker has echoed a challenge from there.
   // Nothing: every address counts.
   std::optional<nic::Endpoint> known_host = {};
+  bool takes_zeros = false;  // the worker knows ZEROS, so results may be sent to it so
 };
 
 struct ShardSpec {
@@ -196,6 +197,12 @@ struct alignas(kCacheLineBytes) Chunk {
   bool is_restored = false;
   sync::ChunkSync* sync = nullptr;  // null unless the shard is relaxed
   ShapedRound* shaped = nullptr;    // the slot's rounds, by round & 1; null in other jobs
+  // Fragments of the open round that some rank has named zero (nic/wire/zeros.h). No element of
+  // their sums is -0 from then on, as if the zeros had been added.
+  uint64_t zeroed = 0;
+  // Mode aggregate: fragments of a result that are zero, by round & 1. Not all of them: only among
+  // those that some rank has named.
+  uint64_t zero_results[limits::kSlotRing] = {};
 
   // True if pushes after the initial weights are applied on arrival.
   bool applies_on_arrival() const { return sync != nullptr && sync->next != nullptr; }
@@ -250,6 +257,7 @@ struct Session {
   uint64_t newest_packet_number = 0;  // the highest in a packet from `endpoint`
   bool reachable = false;
   std::optional<nic::Endpoint> known_host;  // as in SessionSpec
+  bool takes_zeros = false;                 // as in SessionSpec
   bool is_settled = false;                  // only an echoed challenge changes `endpoint`
   nic::Endpoint challenged;                 // where `challenge` was sent
   uint64_t challenge = 0;                   // 0: none is under way
@@ -291,6 +299,11 @@ struct Session {
   bool has_resend_budget(uint64_t now_ns);
   void charge_resend(uint64_t mask, uint32_t fragment_bytes);
 };
+
+// Returns the fragments of a result that are named to the rank, not sent. `round`: the result's.
+inline uint64_t named_zeros(const Chunk& chunk, const Session& session, uint32_t round) {
+  return session.takes_zeros ? chunk.zero_results[round & 1] : 0;
+}
 
 class JobShard {
  public:

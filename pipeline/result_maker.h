@@ -11,6 +11,7 @@
 #include "nic/port.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/tag.h"
+#include "nic/wire/zeros.h"
 #include "pipeline/job_shard.h"
 #include "pipeline/sync/rules.h"
 
@@ -117,6 +118,30 @@ class ResultMaker {
          room, packet);
   }
 
+  // Returns those of the fragments that as many workers are in as in `fragment`.
+  uint64_t alike(uint32_t fragment, uint64_t fragments) const {
+    if (contributors_ == nullptr) return fragments;
+    uint64_t alike = 0;
+    for (uint64_t left = fragments; left != 0; left &= left - 1) {
+      const auto each = static_cast<uint32_t>(std::countr_zero(left));
+      if (contributors_[each] == contributors_[fragment]) alike |= uint64_t{1} << each;
+    }
+    return alike;
+  }
+
+  // Makes a packet that names these fragments, which are alike: they are zero. `zeros`: for its
+  // payload.
+  void make_zeros(uint64_t fragments, uint8_t flags, wire::ZerosPayload& zeros, std::byte* room,
+                  nic::TxPacket& packet) const {
+    PBOX_DCHECK(fragments != 0 && applied_mask_ == 0);
+    const auto fragment = static_cast<uint32_t>(std::countr_zero(fragments));
+    zeros.mask = fragments;
+    const uint16_t contributors = contributors_ != nullptr ? contributors_[fragment] : workers_;
+    make<wire::PacketType::kZeros>(fragment, 1, flags,
+                                   {reinterpret_cast<const std::byte*>(&zeros), sizeof(zeros)},
+                                   contributors, room, packet);
+  }
+
   // Makes a packet of these rows of a table, of as many fragments as fit, or of the whole fragment.
   // Returns the number of fragments. `rows_room`: for its payload.
   uint32_t make_rows(const wire::RowLayout& layout, wire::RowBits rows, uint32_t fragment,
@@ -143,12 +168,15 @@ class ResultMaker {
  private:
   // The fields that differ are set in whole words. If narrow stores wrote them, the tag's wider
   // loads would stall on those stores, once per word and packet.
+  template <wire::PacketType kType = wire::PacketType::kResult>
   [[gnu::always_inline]] void make(uint32_t fragment, uint32_t count, uint8_t flags,
                                    std::span<const std::byte> payload, uint16_t contributors,
                                    std::byte* room, nic::TxPacket& packet) const {
     const auto bytes = static_cast<uint32_t>(payload.size());
     if (fragment + count > last_fragment_) flags |= wire::flag::kLast;
     wire::HeaderWords words = words_;
+    static_assert(offsetof(wire::Header, version_type) == 0);
+    words[0] ^= static_cast<uint64_t>(kType) ^ static_cast<uint64_t>(wire::PacketType::kResult);
     words[0] |= flags_field(flags) | length_field(bytes);
     words[4] += applied_mask_ >> fragment & 1;
     words[3] |= fragment_field(fragment);

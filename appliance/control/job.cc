@@ -94,7 +94,7 @@ Status Job::admit(PipelineHost& host, SpiAllocator& spis, const SessionMaker& se
   const auto seal = [&](uint32_t pipeline, uint32_t spi) {
     return sessions.make(spec_, epoch_, rank, members_[rank], pipeline, spi);
   };
-  Status admitted = shards_.admit(host, spis, rank, generation, members_[rank].known_host, seal);
+  Status admitted = shards_.admit(host, spis, rank, generation, members_[rank], seal);
   if (admitted) generation_ = generation;
   return admitted;
 }

@@ -123,6 +123,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
     for (uint32_t rank = 0; rank < members_.size(); ++rank) {
       spec.sessions[rank].present = members_[rank].state != Member::State::kExcluded;
       spec.sessions[rank].known_host = members_[rank].known_host;
+      spec.sessions[rank].takes_zeros = members_[rank].takes_zeros();
     }
   }
   const std::vector<int32_t> priorities = chunk_priorities();

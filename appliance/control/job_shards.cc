@@ -121,8 +121,7 @@ void JobShards::close(PipelineHost& host, SpiAllocator& spis) {
 }
 
 Status JobShards::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank, uint32_t generation,
-                        const std::optional<nic::Endpoint>& known_host,
-                        const SealMaker& make_seal) {
+                        const Member& member, const SealMaker& make_seal) {
   PBOX_CHECK(running());  // the session numbers would belong to no shard
   std::vector<uint32_t> fresh;
   std::vector<seal::SessionSeal> seals;
@@ -148,7 +147,8 @@ Status JobShards::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank, u
                                      .rank = rank,
                                      .spi = fresh[index],
                                      .generation = static_cast<uint16_t>(generation),
-                                     .known_host = known_host,
+                                     .known_host = member.known_host,
+                                     .takes_zeros = member.takes_zeros(),
                                      .seal = &seals[index]});
     if (was_present) spis.release(former);
   }

@@ -12,6 +12,7 @@
 #include "appliance/control/job_spec.h"
 #include "appliance/control/part_models.h"
 #include "appliance/control/pipeline_host.h"
+#include "appliance/control/roster.h"
 #include "appliance/control/spi_allocator.h"
 #include "appliance/control/upstream.h"
 #include "pipeline/state/state_cut.h"
@@ -70,7 +71,7 @@ class JobShards {
   // Gives the rank new sessions in `generation`. Its former sessions are void on every pipeline on
   // return. All or none.
   Status admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank, uint32_t generation,
-               const std::optional<nic::Endpoint>& known_host, const SealMaker& make_seal);
+               const Member& member, const SealMaker& make_seal);
   // From `generation` on no round waits for the rank.
   void exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank, uint32_t generation);
   void set_learning_rate(PipelineHost& host, float learning_rate);

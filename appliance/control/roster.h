@@ -11,6 +11,7 @@
 #include "appliance/control/recovery_plan.h"
 #include "appliance/control/step_verdict.h"
 #include "nic/tls/identity.h"
+#include "nic/wire/zeros.h"
 
 namespace pbox::control {
 
@@ -41,6 +42,7 @@ struct Member {
   std::optional<tls::Identity> identity = {};
   std::string software;           // name and version, as the worker states them
   uint32_t protocol_version = 0;  // the session's; valid once the rank has joined
+  bool takes_zeros() const { return protocol_version >= wire::kZerosVersion; }
   uint32_t path_mtu = 0;
   uint32_t workers = 1;  // summed by the rank; more than 1 if it is a box
   bool ipv6 = false;

@@ -29,8 +29,9 @@ enum class PacketType : uint8_t {
   kState = 7,    // worker -> box: a fragment of a result it consumed and others still need
   kBarrier = 8,  // reserved
   kClose = 9,    // reserved
+  kZeros = 10,   // both ways: which fragments of a push, or of a result, are zero (zeros.h)
 };
-inline constexpr uint8_t kPacketTypeCount = 10;
+inline constexpr uint8_t kPacketTypeCount = 11;
 
 namespace flag {
 inline constexpr uint8_t kRetransmission = 1 << 0;  // the fragment was sent before

@@ -17,6 +17,10 @@ namespace pbox::pipeline {
   X(kStale, "pbox_fragments_total", "reason", "stale", "")                                        \
   X(kDropped, "pbox_fragments_total", "reason", "dropped", "")                                    \
   X(kAggregatedBytes, "pbox_aggregated_bytes_total", "", "", "Gradient bytes added")              \
+  X(kZeroFragments, "pbox_zero_fragments_total", "", "",                                          \
+    "Gradient fragments that were named and not sent, as they are zero")                          \
+  X(kZeroResults, "pbox_zero_result_fragments_total", "", "",                                     \
+    "Result fragments that were named and not sent, as they are zero")                            \
   X(kRoundsFinished, "pbox_chunk_rounds_total", "", "", "Chunk rounds finished")                  \
   X(kPullsReceived, "pbox_pulls_total", "", "", "PULL packets received")                          \
   X(kStatusSent, "pbox_status_sent_total", "", "", "STATUS packets sent in answer to a PULL")     \

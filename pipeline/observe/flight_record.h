@@ -61,7 +61,7 @@ inline constexpr size_t kFlightBodyBytes = 48;
 
 struct PacketRecord {
   wire::Header header;     // zero beyond the bytes received
-  uint64_t held_mask = 0;  // the payload, if the packet is a PULL
+  uint64_t held_mask = 0;  // the payload, if the packet is a PULL or ZEROS
 };
 
 // A job's shard on the pipeline. Says how many name and session records follow.

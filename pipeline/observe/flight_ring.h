@@ -44,6 +44,12 @@ class FlightRing {
     return record;
   }
 
+  // The newest record; there must be one.
+  FlightRecord& newest() {
+    PBOX_DCHECK(written_ > 0 && !replaces_newest_);
+    return records_[(written_ - 1) & mask_];
+  }
+
   // The next record takes the place of the newest one.
   void replace_newest() {
     PBOX_DCHECK(written_ > 0);

@@ -400,6 +400,7 @@ pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statisti
     full.packets_direct = report->payloads.direct;
     full.packets_staged = report->payloads.staged;
     full.packets_staged_refused = report->payloads.staged_refused;
+    full.zero_fragments = report->exchange.zero_fragments;
     std::memcpy(statistics, &full, full.struct_size);
     return pbox::ok_status();
   });

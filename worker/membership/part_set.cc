@@ -274,6 +274,7 @@ Statistics PartSet::statistics() const {
     const Statistics part_statistics = part->membership.exchange()->statistics();
     sum.bytes_pushed += part_statistics.bytes_pushed;
     sum.bytes_pulled += part_statistics.bytes_pulled;
+    sum.zero_fragments += part_statistics.zero_fragments;
     sum.packets_sent += part_statistics.packets_sent;
     sum.packets_received += part_statistics.packets_received;
     sum.retransmitted_fragments += part_statistics.retransmitted_fragments;

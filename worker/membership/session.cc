@@ -4,6 +4,7 @@
 
 #include "base/version.h"
 #include "nic/wire/chunk_layout.h"
+#include "nic/wire/zeros.h"
 
 namespace pbox::worker {
 namespace {
@@ -89,6 +90,7 @@ Result<SessionSpec> parse_session(const proto::Session& session,
   spec.fragment_bytes = session.fragment_bytes();
   spec.chunk_bytes = session.chunk_bytes();
   spec.tag.payload_crc = session.payload_crc();
+  spec.takes_zeros = session.protocol_version() >= wire::kZerosVersion;
   spec.chunk_pipeline.assign(session.chunk_pipeline().begin(), session.chunk_pipeline().end());
   const bool sane = sizes_are_sane(spec) && rss_is_sane(session) &&
                     chunk_count(spec, tensors) == spec.chunk_pipeline.size() &&

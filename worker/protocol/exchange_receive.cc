@@ -1,11 +1,13 @@
 // Handles the box's packets: validate, count, drop or store.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/path_probe.h"
+#include "nic/wire/zeros.h"
 #include "worker/protocol/exchange.h"
 #include "worker/protocol/result_copy.h"
 
@@ -19,6 +21,11 @@ uint16_t dtype_scale(wire::Dtype dtype, uint16_t scale) {
 bool is_by_rows(const ExchangeState& state, const ExchangeChunk& chunk,
                 const wire::Header& header) {
   return (header.flags & wire::flag::kRows) != 0 && state.tensors[chunk.tensor].is_table();
+}
+
+// Whether a result names its fragments that are zero, instead of having their bytes.
+bool names_zeros(const wire::Header& header) {
+  return header.type() == wire::PacketType::kZeros;
 }
 
 // Whether the header of a result is right for the chunk that it names.
@@ -39,6 +46,7 @@ bool fits_layout(const ExchangeState& state, const ExchangeChunk& chunk,
       header.dtype_scale != dtype_scale(dtype, contributors)) {
     return false;
   }
+  if (names_zeros(header)) return state.may_name_zeros(chunk);
   return is_by_rows(state, chunk, header) ||
          header.payload_bytes ==
              wire::fragment_length(chunk.wire_bytes, fragment_bytes, header.fragment);
@@ -47,6 +55,7 @@ bool fits_layout(const ExchangeState& state, const ExchangeChunk& chunk,
 // Returns the fragments that a result covers, as bits; 0 if this worker has no use for it.
 uint64_t covered_fragments(const ExchangeState& state, const ExchangeChunk& chunk,
                            const wire::Parsed& parsed) {
+  if (names_zeros(parsed.header)) return wire::read_zeros(parsed, chunk.full_mask);
   if (!is_by_rows(state, chunk, parsed.header)) return uint64_t{1} << parsed.header.fragment;
   wire::RowsView rows;
   // A worker that fetches the table has not got the rows that are left out.
@@ -141,7 +150,8 @@ void Exchange::on_packet(Lane& lane, const nic::RxPacket& packet, uint64_t now_n
   if (chunk == nullptr) return;
   PBOX_DCHECK(&this->lane(chunk->pipeline) == &lane);
   switch (parsed.header.type()) {
-    case wire::PacketType::kResult: on_result(lane, *chunk, parsed, now_ns); return;
+    case wire::PacketType::kResult:
+    case wire::PacketType::kZeros: on_result(lane, *chunk, parsed, now_ns); return;
     case wire::PacketType::kStatus: on_status(lane, *chunk, parsed, now_ns); return;
     default: ++state_.statistics.rejected_packets;
   }
@@ -188,7 +198,11 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   // dropped, because the result may overwrite their payload.
   if (chunk.result_mask == 0) lane.drop_unsent(header.chunk);
   if (!chunk.restoring) {  // a result that was restored is here already
-    store_fragment(tensor, chunk, parsed, fragments & ~chunk.result_mask);
+    if (names_zeros(header)) {
+      store_zeros(tensor, chunk, parsed, fragments & ~chunk.result_mask);
+    } else {
+      store_fragment(tensor, chunk, parsed, fragments & ~chunk.result_mask);
+    }
     const bool overwrites = tensor.shadow[0] == tensor.shadow[1] && !state_.stages_result(chunk);
     if (overwrites) chunk.in_shadow = false;
     note_version(chunk, header);
@@ -245,6 +259,23 @@ void Exchange::store_fragment(const Tensor& tensor, const Chunk& chunk, const wi
     copy_bytes(state_, shadow + offset, parsed.payload, bytes);
     copy_bytes(state_, tensor.output + offset, parsed.payload, bytes);
   }
+}
+
+// Stores the fragments of a result that are zero, as if they had come with their bytes.
+void Exchange::store_zeros(const Tensor& tensor, Chunk& chunk, const wire::Parsed& parsed,
+                           uint64_t fragments) {
+  static constexpr std::array<std::byte, limits::kFragmentBytesMax> kZeros{};
+  wire::Parsed fragment = parsed;
+  fragment.payload = kZeros.data();
+  for (uint64_t left = fragments; left != 0; left &= left - 1) {
+    const auto index = static_cast<uint32_t>(__builtin_ctzll(left));
+    const uint32_t bytes = wire::fragment_length(chunk.wire_bytes, chunk.fragment_bytes, index);
+    PBOX_DCHECK(bytes <= kZeros.size());
+    fragment.header.fragment = static_cast<uint16_t>(index);
+    fragment.header.payload_bytes = static_cast<uint16_t>(bytes);
+    store_fragment(tensor, chunk, fragment, uint64_t{1} << index);
+  }
+  chunk.zero_result_mask |= fragments;
 }
 
 void Exchange::finish_flight(Lane& lane, Chunk& chunk, uint64_t now_ns) {
@@ -401,6 +432,7 @@ void Exchange::push_again(Lane& lane, Chunk& chunk, uint64_t fragments) {
   PBOX_DCHECK(fragments != 0 && (fragments & ~chunk.full_mask) == 0);
   chunk.probes = 1;  // the box has said what was lost, so there is no reason to back off
   chunk.is_measurable = false;
+  if (state_.names_zeros(chunk)) state_.find_zeros(chunk, fragments);
   lane.send(chunk, fragments);
   chunk.retransmitting = true;
 }

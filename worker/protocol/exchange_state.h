@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "nic/wire/chunk_layout.h"
+#include "nic/wire/zeros.h"
 #include "worker/protocol/chunk_trace.h"
 #include "worker/protocol/encoded_tensor.h"
 #include "worker/protocol/read_cache.h"
@@ -36,6 +37,8 @@ struct ExchangeChunk {
   uint64_t push_mask = 0;          // fragments that a push consists of
   uint64_t to_send = 0;            // fragments still to be pushed
   uint64_t unsent = 0;             // fragments of the push that have not been sent yet
+  uint64_t zero_mask = 0;          // fragments of the push that are zero: named, not sent
+  uint64_t zero_result_mask = 0;   // fragments of the current or last result that were named zero
   uint64_t result_mask = 0;        // fragments of the current result that have arrived
   uint64_t acknowledged_mask = 0;  // cached reads: own fragments that the box is known to have
   uint64_t pushed_ns = 0;
@@ -46,6 +49,9 @@ struct ExchangeChunk {
   uint64_t asked_ns = 0;  // when the PULL was sent whose answer named the missing ranks
   uint32_t tensor = 0;
   uint32_t wire_bytes = 0;
+  // Of the push or its result, whichever is expected to be more: what is in the window and on the
+  // path. Fragments that are zero in both are left out.
+  uint32_t flight_bytes = 0;
   uint32_t fragment_bytes = 0;  // size of all fragments but the last, in this session
   uint32_t elements = 0;        // used by compressed tensors
   uint32_t round = 0;           // the next round whose result is needed
@@ -60,6 +66,7 @@ struct ExchangeChunk {
   uint32_t waited_ms = 0;              // for first_missing_rank, as in StatusPayload
   uint16_t contributors = UINT16_MAX;  // minimum over the fragments that have arrived
   uint8_t pipeline = 0;
+  uint8_t flight_packets = 0;  // as flight_bytes
   bool in_flight = false;
   bool in_window = false;      // counts against the box's credit
   bool on_path = false;        // in the window, and may still be on its way
@@ -158,6 +165,7 @@ struct ExchangeState {
         wire::fragment_bytes_of(tensors[chunk.tensor].dtype, session.fragment_bytes);
     const uint32_t fragments = bytes == 0 ? 1 : wire::fragment_count(bytes, chunk.fragment_bytes);
     chunk.push_mask = chunk.full_mask = wire::full_mask(fragments);
+    chunk.zero_mask = chunk.zero_result_mask = 0;
   }
   // Gives a slot's chunk, which is not in flight, the size of its next round.
   void take_slot(ExchangeChunk& chunk) const {
@@ -190,6 +198,24 @@ struct ExchangeState {
   // Whether the chunk's push in flight, or the next one, is by rows.
   bool pushes_rows(const ExchangeChunk& chunk) const {
     return !chunk.restoring && tensors[chunk.tensor].rows != nullptr;
+  }
+  // Whether ZEROS may name fragments of the chunk. Relaxed jobs, tables and slots have none: their
+  // pushes and results have rules of their own.
+  bool may_name_zeros(const ExchangeChunk& chunk) const {
+    const ExchangeTensor& tensor = tensors[chunk.tensor];
+    return session.takes_zeros && !session.is_relaxed() && !tensor.is_table() &&
+           tensor.slot == nullptr;
+  }
+  // Whether fragments of the chunk's push that are zero are named, not sent. STATE is sent whole.
+  bool names_zeros(const ExchangeChunk& chunk) const {
+    return may_name_zeros(chunk) && !chunk.restoring;
+  }
+  // Finds out which of these fragments of the push are zero. Encodes the push if need be.
+  void find_zeros(ExchangeChunk& chunk, uint64_t fragments) {
+    PBOX_DCHECK(names_zeros(chunk) && (fragments & ~chunk.full_mask) == 0);
+    const uint64_t unknown = fragments & ~chunk.zero_mask;
+    chunk.zero_mask |=
+        wire::zero_fragments(push(chunk), chunk.wire_bytes, chunk.fragment_bytes, unknown);
   }
   // Whether the chunk's result is kept in `stages` until it is complete. A fetch writes where it
   // goes: there is no earlier result to keep.

@@ -166,8 +166,9 @@ bool Lane::poll(uint64_t now_ns) {
 
 void Lane::leave_window(ExchangeChunk& chunk) {
   path_->leave(chunk);
-  PBOX_DCHECK(!chunk.in_window || outstanding_bytes_ >= window_cost(chunk));
-  if (chunk.in_window) outstanding_bytes_ -= window_cost(chunk);
+  const uint64_t cost = window_cost(chunk.flight_bytes, chunk.flight_packets);
+  PBOX_DCHECK(!chunk.in_window || outstanding_bytes_ >= cost);
+  if (chunk.in_window) outstanding_bytes_ -= cost;
   chunk.in_window = false;
 }
 

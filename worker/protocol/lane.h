@@ -112,14 +112,17 @@ class Lane {
 
  private:
   // lane_send.cc
-  uint64_t window_cost(const ExchangeChunk& chunk) const;
+  uint64_t window_cost(uint64_t bytes, uint64_t packets) const;
+  void measure_flight(ExchangeChunk& chunk) const;
   uint64_t portion(uint64_t fragments) const;
   bool has_room(const ExchangeChunk& chunk, uint64_t now_ns) const;
   bool open_window(uint64_t now_ns);
+  void find_zeros(ExchangeChunk& chunk);
   void start_flight(ExchangeChunk& chunk, uint64_t now_ns);
   void fill_probes(uint64_t now_ns);
   void fill_pushes(uint64_t now_ns);
   void make_push(ExchangeChunk& chunk, uint64_t now_ns);
+  void make_zeros(ExchangeChunk& chunk, uint64_t now_ns);
   void make_rows_push(const ExchangeChunk& chunk, uint32_t fragment, bool is_first_copy,
                       nic::TxPacket& packet);
   void address(const ExchangeChunk& chunk, wire::PacketType type, uint64_t now_ns,
@@ -169,6 +172,7 @@ class Lane {
   RttEstimator rtt_;
   std::array<nic::TxPacket, limits::kBurstPackets> outgoing_;
   std::array<wire::ProvingPullPayload, limits::kBurstPackets> outgoing_pull_;
+  std::array<wire::ZerosPayload, limits::kBurstPackets> outgoing_zeros_;
   std::array<const std::byte*, limits::kBurstPackets> outgoing_payload_;  // before it is encrypted
   seal::SealRoom room_;                                                   // by index in outgoing_
   seal::SealRoom rows_room_;   // for payloads by rows, which the caller's memory has in pieces

@@ -1,9 +1,11 @@
 // The lane's way out: from the queue, through the window, into packets.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/numa_arena.h"
 #include "nic/wire/chunk_layout.h"
+#include "nic/wire/zeros.h"
 #include "worker/protocol/lane.h"
 
 namespace pbox::worker {
@@ -79,13 +81,24 @@ void Lane::send(ExchangeChunk& chunk, uint64_t fragments) {
 // A NIC's receive ring has a slot for each packet, however small, and the box grants a slot as the
 // bytes of a whole fragment. Larger fragments than a NIC takes are those of sockets on loopback,
 // whose receive buffer counts bytes, and of RDMA, which loses nothing.
-uint64_t Lane::window_cost(const ExchangeChunk& chunk) const {
+uint64_t Lane::window_cost(uint64_t bytes, uint64_t packets) const {
   constexpr uint64_t kNicFragmentBytesMax = 8192;
   constexpr uint64_t kSmallPacketBytes = 2304;  // the kernel's memory for the smallest packet
-  const auto fragments = static_cast<uint64_t>(__builtin_popcountll(chunk.full_mask));
   const uint64_t fragment_bytes = state_.session.fragment_bytes;
-  if (fragment_bytes <= kNicFragmentBytesMax) return fragment_bytes * fragments;
-  return std::max<uint64_t>(chunk.wire_bytes, kSmallPacketBytes * fragments);
+  if (fragment_bytes <= kNicFragmentBytesMax) return fragment_bytes * packets;
+  return std::max<uint64_t>(bytes, kSmallPacketBytes * packets);
+}
+
+// Of a fragment that is zero in the push and in the result nothing is sent but its bit. Whether it
+// will be zero in the result is not known yet: what it was in the last one is the best guess.
+void Lane::measure_flight(ExchangeChunk& chunk) const {
+  const uint64_t absent = chunk.zero_mask & chunk.zero_result_mask;
+  chunk.flight_bytes = chunk.wire_bytes;
+  chunk.flight_packets = static_cast<uint8_t>(__builtin_popcountll(chunk.full_mask & ~absent));
+  if (absent == 0) return;
+  chunk.flight_bytes -= wire::bytes_of_fragments(chunk.wire_bytes, chunk.fragment_bytes, absent);
+  chunk.flight_bytes += sizeof(wire::ZerosPayload);
+  ++chunk.flight_packets;
 }
 
 // Returns the first of these fragments, as many as the credit has slots for. One slot is left for
@@ -122,9 +135,10 @@ void Lane::drop_unsent(uint32_t chunk_id) {
   outgoing_end_ = kept;
 }
 
-// An idle lane has room for a chunk of any size.
+// An idle lane has room for a chunk of any size. How much of the chunk is zero is not known yet.
 bool Lane::has_room(const ExchangeChunk& chunk, uint64_t now_ns) const {
-  const uint64_t bytes = outstanding_bytes_ + window_cost(chunk);
+  const auto fragments = static_cast<uint64_t>(__builtin_popcountll(chunk.full_mask));
+  const uint64_t bytes = outstanding_bytes_ + window_cost(chunk.wire_bytes, fragments);
   if (outstanding_bytes_ > 0 && bytes > window_bytes_) return false;
   return path_->has_room(chunk.wire_bytes, state_.priority(chunk), now_ns);
 }
@@ -137,11 +151,13 @@ bool Lane::open_window(uint64_t now_ns) {
   queue_.pop();
   path_->note_unqueued(1);
   PBOX_DCHECK(!chunk.in_flight && !chunk.in_window && !chunk.on_path);
-  start_flight(chunk, now_ns);
   const bool fetching = state_.tensors[chunk.tensor].fetching && !chunk.restoring;
   const bool pulls = fetching || chunk.announced || (chunk.pulls_first && !chunk.restoring);
   PBOX_DCHECK(!chunk.restoring || chunk.in_shadow);
   chunk.flight_round = chunk.restoring ? chunk.round - 1 : chunk.round;
+  chunk.zero_mask = 0;
+  if (!pulls && state_.names_zeros(chunk)) find_zeros(chunk);
+  start_flight(chunk, now_ns);
   if (fetching) chunk.flight_round = state_.session.open_rounds[id] - 1;
   if (state_.pushes_rows(chunk)) {
     chunk.push_mask = state_.row_chunk(chunk).packet_starts();
@@ -158,8 +174,6 @@ bool Lane::open_window(uint64_t now_ns) {
   } else {
     chunk.unsent = chunk.push_mask;
     send(chunk, chunk.push_mask);
-    const bool counts_later = state_.pushes_rows(chunk) || state_.pushes_nothing(chunk);
-    if (!counts_later) state_.statistics.bytes_pushed += chunk.wire_bytes;
   }
   if (fetching || chunk.restoring) return true;
   if (!chunk.announced) {
@@ -174,10 +188,25 @@ bool Lane::open_window(uint64_t now_ns) {
   return true;
 }
 
+// Reads the first bytes of each fragment, and the others only of those that may be zero. The chunk
+// is about to be sent, so that it is read anyway. The next one's first bytes are fetched.
+void Lane::find_zeros(ExchangeChunk& chunk) {
+  state_.find_zeros(chunk, chunk.full_mask);
+  if (!state_.out_of_cache || queue_.empty()) return;
+  const ExchangeChunk& next = this->chunk(queue_.top());
+  const ExchangeTensor& tensor = state_.tensors[next.tensor];
+  if (tensor.input == nullptr || tensor.encoded || !state_.names_zeros(next)) return;
+  const std::byte* const end = tensor.input + next.offset + next.wire_bytes;
+  for (const std::byte* at = tensor.input + next.offset; at < end; at += next.fragment_bytes) {
+    __builtin_prefetch(at);
+  }
+}
+
 void Lane::start_flight(ExchangeChunk& chunk, uint64_t now_ns) {
   const uint32_t id = state_.chunk_id(chunk);
+  measure_flight(chunk);
   path_->enter(state_, chunk, state_.priority(chunk), chunk.announced, now_ns);
-  outstanding_bytes_ += window_cost(chunk);
+  outstanding_bytes_ += window_cost(chunk.flight_bytes, chunk.flight_packets);
   add(in_flight_, chunk);
   chunk.in_flight = chunk.in_window = true;
   chunk.acknowledged_mask = 0;
@@ -186,7 +215,7 @@ void Lane::start_flight(ExchangeChunk& chunk, uint64_t now_ns) {
   chunk.pushed_ns = now_ns;
   chunk.overtaken = false;
   if (chunk.announced) return;  // a pull, which pushes do not overtake
-  chunk.result_mask = 0;
+  chunk.result_mask = chunk.zero_result_mask = 0;
   chunk.push_sequence = ++newest_sequence_;
   pushed_.push_back({id, chunk.push_sequence});
 }
@@ -219,9 +248,11 @@ void Lane::fill_pushes(uint64_t now_ns) {
 // Builds the next fragment of a gradient, or of a result that is restored on the box.
 void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
   const ExchangeTensor& tensor = state_.tensors[chunk.tensor];
-  const auto fragment = static_cast<uint32_t>(__builtin_ctzll(chunk.to_send));
-  chunk.to_send &= chunk.to_send - 1;
+  const uint64_t others = chunk.to_send & ~chunk.zero_mask;
+  if (others == 0) return make_zeros(chunk, now_ns);
+  const auto fragment = static_cast<uint32_t>(__builtin_ctzll(others));
   const uint64_t bit = uint64_t{1} << fragment;
+  chunk.to_send &= ~bit;
   const bool is_first_copy = (chunk.unsent & bit) != 0;
   chunk.unsent &= ~bit;
   chunk.sent_us = static_cast<uint32_t>(now_ns / 1000);
@@ -252,10 +283,36 @@ void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
   }
   if (is_empty) return seal(outgoing_end_ - 1, kNoPayload.data());
   if (state_.pushes_rows(chunk)) return make_rows_push(chunk, fragment, is_first_copy, packet);
+  if (is_first_copy) state_.statistics.bytes_pushed += packet.header.payload_bytes;
   const std::byte* source = chunk.restoring ? state_.given_back(chunk) : state_.push(chunk);
   packet.payload = source + size_t{fragment} * chunk.fragment_bytes;
   if (state_.out_of_cache) fetch_payload(packet);
   seal(outgoing_end_ - 1, packet.payload);
+}
+
+// Builds the packet that names the fragments which are zero, after all others have been sent.
+void Lane::make_zeros(ExchangeChunk& chunk, uint64_t now_ns) {
+  const uint64_t mask = std::exchange(chunk.to_send, 0);
+  PBOX_DCHECK(mask != 0 && (mask & ~chunk.zero_mask) == 0 && state_.names_zeros(chunk));
+  const uint64_t first_copies = mask & chunk.unsent;
+  chunk.unsent &= ~mask;
+  chunk.sent_us = static_cast<uint32_t>(now_ns / 1000);
+  const size_t index = outgoing_end_++;
+  nic::TxPacket& packet = outgoing_[index];
+  address(chunk, wire::PacketType::kZeros, now_ns, packet);
+  packet.header.fragment = static_cast<uint16_t>(__builtin_ctzll(mask));
+  packet.header.payload_bytes = sizeof(wire::ZerosPayload);
+  packet.header.dtype_scale = static_cast<uint16_t>(state_.tensors[chunk.tensor].dtype);
+  packet.header.flags = wire::flag::kLast;
+  if (first_copies != 0) {
+    state_.statistics.bytes_pushed += sizeof(wire::ZerosPayload);
+    state_.statistics.zero_fragments += static_cast<uint64_t>(__builtin_popcountll(first_copies));
+  } else if (chunk.retransmitting) {
+    packet.header.flags |= wire::flag::kRetransmission;
+    ++state_.statistics.retransmitted_fragments;
+  }
+  outgoing_zeros_[index] = {mask};
+  seal(index, reinterpret_cast<const std::byte*>(&outgoing_zeros_[index]));
 }
 
 // Gives the packet the rows that are pushed, of as many fragments as it covers.

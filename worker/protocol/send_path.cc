@@ -21,13 +21,13 @@ void SendPath::enter(const ExchangeState& owner, ExchangeChunk& chunk, int32_t p
   chunk.mark = window_.leave(bytes_, now_ns);
   chunk.on_path = true;
   chunk.path_sequence = ++newest_sequence_;
-  bytes_ += chunk.wire_bytes;
+  bytes_ += chunk.flight_bytes;
   entries_.push_back({&owner, &chunk, priority, is_pull});
 }
 
 void SendPath::take_off(ExchangeChunk& chunk) {
-  PBOX_DCHECK(chunk.on_path && bytes_ >= chunk.wire_bytes);
-  bytes_ -= chunk.wire_bytes;
+  PBOX_DCHECK(chunk.on_path && bytes_ >= chunk.flight_bytes);
+  bytes_ -= chunk.flight_bytes;
   chunk.on_path = false;
 }
 

@@ -50,7 +50,7 @@ class SendPath {
   // All chunks of this exchange leave.
   void forget(const ExchangeState& owner);
   void arrive(const ExchangeChunk& chunk, uint64_t now_ns) {
-    window_.arrive(chunk.mark, chunk.wire_bytes, chunk.is_measurable, now_ns);
+    window_.arrive(chunk.mark, chunk.flight_bytes, chunk.is_measurable, now_ns);
   }
 
  private:

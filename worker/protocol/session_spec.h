@@ -77,6 +77,8 @@ struct SessionSpec {
   bool holds_rounds = false;
   // This side's bound on bytes in flight per pipeline. The box's credit is another bound.
   uint32_t window_bytes = limits::kCreditBytesMax;
+  // The box knows ZEROS: fragments of gradients that are zero are named, not sent (zeros.h).
+  bool takes_zeros = false;
   bool probes_path = true;  // the transport tries the largest packets before anything is pushed
   uint64_t rto_floor_ns = 2'000'000;  // for sockets; poll-mode ports use less
   uint64_t jitter_seed = 1;

@@ -1,6 +1,7 @@
 #include "tests/unit/pipeline/box.h"
 
 #include <algorithm>
+#include <bit>
 #include <catch2/catch.hpp>
 
 #include "nic/wire/chunk_layout.h"
@@ -45,6 +46,7 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   }
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
     spec.sessions.push_back({spi_of(options.job, rank), options.credit_bytes});
+    spec.sessions.back().takes_zeros = options.takes_zeros;
   }
   return spec;
 }
@@ -105,6 +107,15 @@ Packet Box::pull(const JobOptions& options, uint32_t rank, uint32_t round, uint6
   packet.payload.resize(sizeof(held_mask));
   std::memcpy(packet.payload.data(), &held_mask, sizeof(held_mask));
   packet.from = address_of(options.job, rank);
+  return packet;
+}
+
+Packet Box::zeros(const JobOptions& options, uint32_t rank, uint64_t mask, uint32_t round,
+                  uint32_t chunk) {
+  Packet packet = pull(options, rank, round, mask, chunk);
+  packet.header.set_type(wire::PacketType::kZeros);
+  packet.header.fragment = static_cast<uint16_t>(std::countr_zero(mask));
+  packet.header.dtype_scale = static_cast<uint16_t>(options.dtype);
   return packet;
 }
 

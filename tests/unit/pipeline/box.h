@@ -43,6 +43,7 @@ struct JobOptions {
   bool gated = false;
   bool partial = false;
   bool is_collective = false;
+  bool takes_zeros = false;  // the workers know ZEROS
   wire::GuardSpec guard = {};
   uint32_t row_bytes = 0;  // tables; 0: none
   uint32_t row_skipped_bytes = 0;
@@ -101,6 +102,9 @@ class Box {
               uint32_t round = 0, uint32_t chunk = 0);
   Packet pull(const JobOptions& options, uint32_t rank, uint32_t round, uint64_t held_mask = 0,
               uint32_t chunk = 0);
+  // Names these fragments of a push as zero.
+  Packet zeros(const JobOptions& options, uint32_t rank, uint64_t mask, uint32_t round = 0,
+               uint32_t chunk = 0);
   void push_chunk(const JobOptions& options, uint32_t rank, float value, uint32_t round = 0,
                   uint32_t chunk = 0);
   // Every worker pushes the whole chunk. Returns the packets that leave.

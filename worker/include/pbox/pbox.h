@@ -383,6 +383,7 @@ typedef struct pbox_statistics {
    * the device read the payload in place. Staged: it was copied, as its memory was not registered.
    * Staged refused: it was copied, as the device had refused to register its memory. */
   uint64_t packets_direct, packets_staged, packets_staged_refused;
+  uint64_t zero_fragments; /* fragments of gradients that were not sent, as they are zero */
 } pbox_statistics;
 
 /* Fills *statistics. Set statistics->struct_size to sizeof(pbox_statistics) first. Allowed once the

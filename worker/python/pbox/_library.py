@@ -75,7 +75,8 @@ class Statistics(Structure):
                 ("ports_given_up", c_uint64), ("restored_snapshot", c_uint64),
                 ("restored_steps", c_uint64), ("optimizer_snapshot", c_uint64),
                 ("optimizer_snapshot_steps", c_uint64), ("packets_direct", c_uint64),
-                ("packets_staged", c_uint64), ("packets_staged_refused", c_uint64)]
+                ("packets_staged", c_uint64), ("packets_staged_refused", c_uint64),
+                ("zero_fragments", c_uint64)]
 
 
 _CONTEXT = c_void_p

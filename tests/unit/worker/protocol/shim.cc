@@ -1,5 +1,6 @@
 #include "tests/unit/worker/protocol/shim.h"
 
+#include <bit>
 #include <catch2/catch.hpp>
 
 #include "nic/wire/chunk_layout.h"
@@ -20,6 +21,7 @@ worker::SessionSpec session_of(const ShimOptions& options) {
   session.caller_keeps_results = options.caller_keeps_results;
   session.alternates_outputs = options.alternates_outputs;
   session.holds_rounds = options.holds_rounds;
+  session.takes_zeros = options.takes_zeros;
   session.pipelines.push_back({kSpi, options.credit_bytes, *nic::parse_endpoint("10.0.0.1", 9542)});
   if (options.seal) session.pipelines.back().seal = options.seal;
   session.pipelines.back().path = options.path;
@@ -137,6 +139,15 @@ Answer Shim::result(uint32_t chunk, uint32_t round, uint32_t fragment, float val
   const std::vector<float> values(kFragmentBytes / sizeof(float), value);
   answer.payload.resize(kFragmentBytes);
   std::memcpy(answer.payload.data(), values.data(), kFragmentBytes);
+  return answer;
+}
+
+Answer Shim::zeros(uint32_t chunk, uint32_t round, uint64_t mask) {
+  Answer answer = result(chunk, round, static_cast<uint32_t>(std::countr_zero(mask)), 0);
+  answer.header.set_type(wire::PacketType::kZeros);
+  answer.header.payload_bytes = sizeof(mask);
+  answer.payload.resize(sizeof(mask));
+  std::memcpy(answer.payload.data(), &mask, sizeof(mask));
   return answer;
 }
 

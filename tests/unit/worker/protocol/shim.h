@@ -28,6 +28,7 @@ struct ShimOptions {
   bool caller_keeps_results = false;
   bool alternates_outputs = false;  // with caller_keeps_results
   bool holds_rounds = false;
+  bool takes_zeros = false;
   std::vector<uint32_t> open_rounds = {};
   wire::SyncSpec sync = {};
   float learning_rate = 1;  // used if reads are cached
@@ -71,6 +72,8 @@ class Shim {
   std::vector<Pushed> take_all(wire::PacketType type);
 
   Answer result(uint32_t chunk, uint32_t round, uint32_t fragment, float value);
+  // Names these fragments of a result as zero.
+  Answer zeros(uint32_t chunk, uint32_t round, uint64_t mask);
   // The result of a job that applies pushes as they arrive. The data has this clock and includes
   // the worker's own rounds below `applied`.
   Answer relaxed_result(uint32_t chunk, uint32_t clock, uint32_t applied, uint32_t fragment,
