@@ -1,6 +1,7 @@
 #include "tests/fuzz/box_jobs.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "nic/wire/chunk_layout.h"
@@ -89,6 +90,7 @@ JobShape read_shape(Input& input, uint32_t job) {
   shape.elements = 1u + size * 3u % 500;
   shape.chunks = 1u + size % 3;
   shape.partial = (size & 64) != 0;
+  shape.takes_zeros = (size & 32) != 0;
   if ((size & 128) != 0 && shape.mode == pipeline::Mode::kAggregate) {
     shape.first_round = 5;
     if (size % 5 > 0) shape.copy_rank = size % shape.workers;
@@ -127,6 +129,7 @@ pipeline::ShardSpec spec_of(const JobShape& shape, uint32_t credit_bytes) {
   }
   for (uint32_t rank = 0; rank < shape.workers; ++rank) {
     spec.sessions.push_back({shape.spi(rank), credit_bytes});
+    spec.sessions.back().takes_zeros = shape.takes_zeros;
   }
   return spec;
 }
@@ -161,6 +164,18 @@ std::vector<std::byte> pull_packet(const JobShape& shape, const Place& place, ui
   header.payload_bytes = sizeof(held_mask);
   std::vector<std::byte> payload(sizeof(held_mask));
   std::memcpy(payload.data(), &held_mask, sizeof(held_mask));
+  return join(header, payload);
+}
+
+std::vector<std::byte> zeros_packet(const JobShape& shape, const Place& place, uint64_t number,
+                                    uint64_t mask) {
+  wire::Header header = header_of(shape, place, number);
+  header.set_type(wire::PacketType::kZeros);
+  header.fragment = static_cast<uint16_t>(std::countr_zero(mask));
+  header.dtype_scale = static_cast<uint16_t>(shape.dtype);
+  header.payload_bytes = sizeof(mask);
+  std::vector<std::byte> payload(sizeof(mask));
+  std::memcpy(payload.data(), &mask, sizeof(mask));
   return join(header, payload);
 }
 

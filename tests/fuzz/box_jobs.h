@@ -27,6 +27,7 @@ struct JobShape {
   optimizer::OptimizerKind optimizer = {};
   wire::SyncSpec sync = {};
   bool partial = false;
+  bool takes_zeros = false;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t first_round = 0;                // first round of every chunk
   uint32_t copy_rank = pipeline::kNoRank;  // rank that gives back chunk 0
@@ -64,6 +65,9 @@ std::vector<std::byte> push_packet(const JobShape& shape, const Place& place, ui
                                    uint8_t value);
 std::vector<std::byte> pull_packet(const JobShape& shape, const Place& place, uint64_t number,
                                    uint64_t held_mask);
+// Names fragments of a push as zero.
+std::vector<std::byte> zeros_packet(const JobShape& shape, const Place& place, uint64_t number,
+                                    uint64_t mask);
 // Ends the packet with the tag that its first bytes, taken as a header, ask for.
 void append_tag(std::vector<std::byte>& packet);
 

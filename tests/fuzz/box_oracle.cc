@@ -1,9 +1,12 @@
 #include "tests/fuzz/box_oracle.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
+#include "nic/wire/zeros.h"
 #include "pipeline/optimizer/optimizer.h"
 #include "pipeline/optimizer/reference.h"
 #include "pipeline/reduce/reference.h"
@@ -61,10 +64,13 @@ void BoxOracle::aggregated(const wire::Parsed& push) {
   }
   PBOX_CHECK(header.round == chunk.open_round);
   const bool copied = chunk.copy_rank != pipeline::kNoRank;
-  PBOX_CHECK(header.type() == (copied ? wire::PacketType::kState : wire::PacketType::kPush));
+  const bool names_zeros = header.type() == wire::PacketType::kZeros && !chunk.slot;
+  PBOX_CHECK(header.type() == (copied ? wire::PacketType::kState : wire::PacketType::kPush) ||
+             (names_zeros && !copied));
   PBOX_CHECK(!copied || rank == chunk.copy_rank);
-  const uint64_t claims =
-      chunk.slot ? chunk.slot->aggregated(push, copied) : sum(chunk, rank, push);
+  const uint64_t claims = chunk.slot    ? chunk.slot->aggregated(push, copied)
+                          : names_zeros ? add_zeros(chunk, rank, push)
+                                        : sum(chunk, rank, push);
   const uint64_t unused = chunk.slot ? claims & ~slot_mask(header) : 0;
   PBOX_CHECK((chunk.claimed[rank] & claims & ~unused) == 0);
   chunk.claimed[rank] |= claims;
@@ -94,6 +100,27 @@ uint64_t BoxOracle::sum(Chunk& chunk, uint32_t rank, const wire::Parsed& push) {
         header.contributors() != 0 ? header.contributors() : shape_.workers;
   }
   return bit;
+}
+
+// Adds the zeros that the rank has not pushed yet. Returns their bits.
+uint64_t BoxOracle::add_zeros(Chunk& chunk, uint32_t rank, const wire::Parsed& push) {
+  PBOX_CHECK(push.header.payload_bytes == sizeof(wire::ZerosPayload));
+  uint64_t named = 0;
+  std::memcpy(&named, push.payload, sizeof(named));
+  PBOX_CHECK((named & ~wire::full_mask(shape_.fragments())) == 0);
+  const uint64_t fragments = named & ~chunk.claimed[rank];
+  PBOX_CHECK(fragments != 0);
+  const std::vector<std::byte> zeros(kFragmentBytes);
+  wire::Parsed fragment = push;
+  fragment.payload = zeros.data();
+  for (uint64_t left = fragments; left != 0; left &= left - 1) {
+    const auto index = static_cast<uint32_t>(std::countr_zero(left));
+    fragment.header.fragment = static_cast<uint16_t>(index);
+    fragment.header.payload_bytes = static_cast<uint16_t>(
+        wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, index));
+    sum(chunk, rank, fragment);
+  }
+  return fragments;
 }
 
 void BoxOracle::refused(const wire::Parsed& push, const pipeline::ShapeMismatch& mismatch) {
@@ -242,6 +269,26 @@ void BoxOracle::check_result(const wire::Header& header, const std::byte* payloa
   PBOX_CHECK(header.payload_bytes ==
              wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, header.fragment));
   PBOX_CHECK(same_elements(shape_.dtype, payload, expected, header.payload_bytes));
+}
+
+void BoxOracle::check_zeros(const wire::Header& header, const std::byte* payload) {
+  PBOX_CHECK(shape_.takes_zeros && header.payload_bytes == sizeof(wire::ZerosPayload));
+  PBOX_CHECK(!chunks_[header.chunk].sync && !chunks_[header.chunk].slot);
+  uint64_t named = 0;
+  std::memcpy(&named, payload, sizeof(named));
+  PBOX_CHECK(named != 0 && std::countr_zero(named) == header.fragment);
+  const std::vector<std::byte> zeros(kFragmentBytes);
+  for (uint64_t left = named; left != 0; left &= left - 1) {
+    wire::Header fragment = header;
+    const auto index = static_cast<uint32_t>(std::countr_zero(left));
+    PBOX_CHECK(index < shape_.fragments());
+    fragment.fragment = static_cast<uint16_t>(index);
+    fragment.payload_bytes = static_cast<uint16_t>(
+        wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, index));
+    fragment.flags &= static_cast<uint8_t>(~wire::flag::kLast);
+    if (index + 1 == shape_.fragments()) fragment.flags |= wire::flag::kLast;
+    check_result(fragment, zeros.data());
+  }
 }
 
 void BoxOracle::check_status(const wire::Header& header, const wire::StatusPayload& status) const {

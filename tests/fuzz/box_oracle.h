@@ -43,6 +43,8 @@ class BoxOracle {
   bool has_mismatch() const { return has_mismatch_; }
   // Ends the process unless the result is that of the newest finished round, bit for bit.
   void check_result(const wire::Header& header, const std::byte* payload);
+  // The same for a packet that names fragments of it as zero.
+  void check_zeros(const wire::Header& header, const std::byte* payload);
   // Ends the process unless what the box says of a rank's fragments is so.
   void check_status(const wire::Header& header, const wire::StatusPayload& status) const;
 
@@ -60,6 +62,7 @@ class BoxOracle {
 
   uint32_t rank_of(uint32_t spi) const;
   uint64_t sum(Chunk& chunk, uint32_t rank, const wire::Parsed& push);
+  uint64_t add_zeros(Chunk& chunk, uint32_t rank, const wire::Parsed& push);
   bool is_complete(const Chunk& chunk) const;
   void average(Chunk& chunk) const;
   void finish(Chunk& chunk);

@@ -49,7 +49,7 @@ class BoxDriver {
         case 2: deliver(sealed(push(job, (operation & 32) != 0))); break;
         case 3:
         case 4: push_round(job); break;
-        case 5: deliver(sealed(pull(job))); break;
+        case 5: deliver(sealed((operation & 64) != 0 ? zeros(job) : pull(job))); break;
         case 6: deliver(damaged(job)); break;
         case 7: deliver(input_.bytes(input_.byte())); break;
         case 8:
@@ -132,6 +132,15 @@ class BoxDriver {
   std::vector<std::byte> pull(Job& job) {
     const Place place = choose_place(job);
     return pull_packet(job.shape, place, next_number_++, input_.byte());
+  }
+
+  // Most masks are those of fragments that the chunk has.
+  std::vector<std::byte> zeros(Job& job) {
+    const Place place = choose_place(job);
+    const uint8_t mask = input_.byte();
+    const bool fits = (mask & 128) == 0;
+    return zeros_packet(job.shape, place, next_number_++,
+                        fits ? mask & wire::full_mask(job.shape.fragments()) : mask);
   }
 
   static std::vector<std::byte> sealed(std::vector<std::byte> packet) {
@@ -220,7 +229,8 @@ class BoxDriver {
          .credit_bytes = kCreditBytes,
          .rank = rank,
          .spi = job.shape.spi(rank),
-         .generation = job.shape.generation()});
+         .generation = job.shape.generation(),
+         .takes_zeros = job.shape.takes_zeros});
     PBOX_CHECK(allocation_count() == allocations);
     job.oracle->somebody_excluded();
     for (uint32_t one = 0; one < job.shape.workers; ++one) {
@@ -306,13 +316,16 @@ class BoxDriver {
     const wire::Header& header = packet.header;
     PBOX_CHECK((header.spi & wire::kSpiToWorker) != 0 && *packet.to == from_);
     BoxOracle& oracle = *job_of(header.spi).oracle;
-    const bool is_result = header.type() == wire::PacketType::kResult;
+    const bool names_zeros = header.type() == wire::PacketType::kZeros;
+    const bool is_result = header.type() == wire::PacketType::kResult || names_zeros;
     // Results leave from where they lie. One that its port held back for a whole round may carry
     // what came after; nobody waits for it any more.
     const bool waits_for_all = oracle.shape().is_bsp();
     if (is_result && waits_for_all && header.round + 1 != oracle.open_round(header.chunk)) return;
     PBOX_CHECK(packet.tag == wire::make_tag(kTag, header, packet.payload));
-    if (is_result) {
+    if (names_zeros) {
+      oracle.check_zeros(header, packet.payload);
+    } else if (is_result) {
       oracle.check_result(header, packet.payload);
     } else if (header.type() == wire::PacketType::kStatus) {
       wire::StatusPayload status;

@@ -9,6 +9,7 @@
 #include "nic/wire/collective.h"
 #include "nic/wire/header.h"
 #include "nic/wire/tag.h"
+#include "nic/wire/zeros.h"
 #include "tests/fuzz/input.h"
 
 namespace pbox::fuzz {
@@ -38,6 +39,18 @@ void check_shape(const wire::Header& header) {
   PBOX_CHECK(std::memcmp(&again, &header, sizeof(header)) == 0);
 }
 
+// What a packet of zeros names lies in the chunk, whatever size that has.
+void check_zeros(const wire::Parsed& parsed) {
+  for (uint32_t fragments = 1; fragments <= limits::kFragmentCountMax; ++fragments) {
+    const uint64_t named = wire::read_zeros(parsed, wire::full_mask(fragments));
+    if (named == 0) continue;
+    PBOX_CHECK(parsed.header.payload_bytes == sizeof(wire::ZerosPayload));
+    PBOX_CHECK((named & ~wire::full_mask(fragments)) == 0);
+    PBOX_CHECK(std::countr_zero(named) == parsed.header.fragment);
+    PBOX_CHECK(std::memcmp(&named, parsed.payload, sizeof(named)) == 0);
+  }
+}
+
 void check_taken(const std::vector<std::byte>& packet, const wire::Parsed& parsed,
                  const wire::TagPolicy& policy) {
   const wire::Header& header = parsed.header;
@@ -59,6 +72,7 @@ void check_taken(const std::vector<std::byte>& packet, const wire::Parsed& parse
   PBOX_CHECK(wire::verify_tag(policy, again));
   PBOX_CHECK(std::memcmp(&again.header, &header, sizeof(header)) == 0);
   check_shape(header);
+  if (header.type() == wire::PacketType::kZeros) check_zeros(parsed);
 }
 
 // The layout that the header's fields are checked against covers a chunk exactly once.

@@ -5,10 +5,12 @@
 //
 // Input: the shapes of the tensors (worker_oracle.h), credit, then operations (WorkerDriver::run).
 #include <array>
+#include <bit>
 #include <vector>
 
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
+#include "nic/wire/zeros.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/worker_oracle.h"
 #include "worker/protocol/exchange.h"
@@ -35,7 +37,11 @@ class WorkerDriver {
         case 3:
         case 4: send(operation >> 7, UINT32_MAX); break;
         case 5:
-        case 6: deliver(sealed(result(choose_place()))); break;
+        case 6: {
+          const Place place = choose_place();
+          deliver(sealed((operation & 64) != 0 ? zeros(place) : result(place)));
+          break;
+        }
         case 7: answer_chunk(choose_place()); break;
         case 8:
         case 9: deliver(sealed(status(choose_place()))); break;
@@ -181,6 +187,18 @@ class WorkerDriver {
     return join(header, payload.data());
   }
 
+  // Names fragments of a result as zero.
+  std::vector<std::byte> zeros(const Place& place) {
+    const WorkerOracle::Chunk& chunk = oracle_.chunks()[place.chunk];
+    wire::Header header = header_of(place);
+    header.set_type(wire::PacketType::kZeros);
+    header.dtype_scale = static_cast<uint16_t>(oracle_.tensors()[chunk.tensor].spec.dtype);
+    header.payload_bytes = sizeof(wire::ZerosPayload);
+    const wire::ZerosPayload named{.mask = uint64_t{input_.byte()} | 1ull << place.fragment};
+    header.fragment = static_cast<uint16_t>(std::countr_zero(named.mask));
+    return join(header, &named);
+  }
+
   // As the box tells a rank that a slot's result is not for.
   std::vector<std::byte> announcement(const Place& place) {
     wire::Header header = header_of(place);
@@ -248,7 +266,8 @@ class WorkerDriver {
                              after.stale_packets - before.stale_packets;
     PBOX_CHECK(dropped == 0 || (dropped == 1 && after.bytes_pulled == before.bytes_pulled));
     if (after.bytes_pulled == before.bytes_pulled) {
-      const bool is_result = sound && parsed.header.type() == wire::PacketType::kResult;
+      const bool is_result = sound && (parsed.header.type() == wire::PacketType::kResult ||
+                                       parsed.header.type() == wire::PacketType::kZeros);
       if (dropped == 0 && is_result) oracle_.came_back(parsed);
       const bool is_status = sound && parsed.header.type() == wire::PacketType::kStatus;
       if (dropped == 0 && is_status) oracle_.acknowledged(parsed);

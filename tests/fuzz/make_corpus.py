@@ -34,6 +34,7 @@ def packet(kind: int, payload: bytes, flags: int = 0, with_payload: bool = False
 def packets() -> None:
     for kind in range(10):
         write("fuzz_packet", f"type-{kind}", b"\0" + packet(kind, bytes(range(16))))
+    write("fuzz_packet", "zeros", b"\0" + packet(10, struct.pack("<Q", 0x8000000000000014)))
     write("fuzz_packet", "payload-crc", b"\1" + packet(0, bytes(64), with_payload=True))
     write("fuzz_packet", "all-flags", b"\0" + packet(1, b"", flags=0x3F))
     write("fuzz_packet", "reserved-flag", b"\0" + packet(1, b"", flags=0x80))

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/half.h"
+#include "nic/wire/zeros.h"
 
 namespace pbox::fuzz {
 
@@ -76,6 +77,7 @@ WorkerOracle::WorkerOracle(Input& input) {
   const uint8_t count = input.byte();
   is_collective_ = (count & 0xc0) == 0x40 && sync_.model == wire::SyncModel::kBsp &&
                    delivery_ == wire::Delivery::kBroadcast;
+  takes_zeros_ = (count & 0x20) != 0;
   tensors_.resize(1 + count % 3);
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
     Tensor& tensor = tensors_[index];
@@ -110,6 +112,7 @@ worker::SessionSpec WorkerOracle::session(uint32_t credit_bytes) {
   session.chunk_bytes = kChunkBytes;
   session.tag = kTag;
   session.sync = sync_;
+  session.takes_zeros = takes_zeros_;
   session.learning_rate = kLearningRate;
   session.gradient_scale = kGradientScale;
   session.delivery = delivery_;
@@ -169,6 +172,11 @@ void WorkerOracle::start(uint32_t index, uint8_t value, const StartedSlot& start
   tensor.slot = started;
   for (size_t at = 0; at < tensor.input.size(); ++at) {
     tensor.input[at] = std::byte(value + at % 251);
+    // Some fragments are zero, or all but the last byte.
+    const size_t fragment = at / kFragmentBytes;
+    const bool is_whole = (value & 64) == 0 || at % kFragmentBytes + 1 < kFragmentBytes;
+    const bool is_zero = (value & 1) != 0 && (value >> (1 + fragment % 5) & 1) != 0;
+    if (takes_zeros_ && is_zero && is_whole) tensor.input[at] = std::byte{0};
   }
   if (tensor.in_place) tensor.output = tensor.expected = tensor.input;
   for (Chunk& chunk : chunks_) {
@@ -220,6 +228,7 @@ void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
     }
     return;
   }
+  if (header.type() == wire::PacketType::kZeros) return check_zeros(packet, chunk);
   const auto type = chunk.giving ? wire::PacketType::kState : wire::PacketType::kPush;
   PBOX_CHECK(header.type() == type);
   PBOX_CHECK(header.fragment < chunk.fragments());
@@ -232,6 +241,19 @@ void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
   const std::byte* whole = chunk.giving ? chunk.copy.data() : tensor.input.data() + chunk.offset;
   PBOX_CHECK(std::memcmp(packet.payload, whole + header.fragment * kFragmentBytes,
                          header.payload_bytes) == 0);
+}
+
+// Only fragments that are zero are named so.
+void WorkerOracle::check_zeros(const nic::TxPacket& packet, const Chunk& chunk) const {
+  PBOX_CHECK(takes_zeros_ && !chunk.giving && !is_collective_);
+  PBOX_CHECK(sync_.model == SyncModel::kBsp);
+  const Tensor& tensor = tensors_[chunk.tensor];
+  PBOX_CHECK(packet.header.dtype_scale == static_cast<uint16_t>(tensor.spec.dtype));
+  const wire::Parsed parsed{packet.header, packet.payload};
+  const uint64_t named = wire::read_zeros(parsed, wire::full_mask(chunk.fragments()));
+  PBOX_CHECK(named != 0);
+  PBOX_CHECK(named == wire::zero_fragments(tensor.input.data() + chunk.offset, chunk.bytes,
+                                           kFragmentBytes, named));
 }
 
 void WorkerOracle::check_slot_push(const nic::TxPacket& packet, const Chunk& chunk) const {
@@ -261,8 +283,32 @@ bool WorkerOracle::awaits(uint32_t id, uint32_t round, uint32_t fragment) const 
          (chunk.held >> fragment & 1) == 0;
 }
 
+// Returns the fragments of a packet that names zeros, one by one, as if they had come with bytes.
+std::vector<wire::Parsed> WorkerOracle::fragments_of(const wire::Parsed& zeros) const {
+  static const std::vector<std::byte> kZeros(kFragmentBytes);
+  PBOX_CHECK(zeros.header.chunk < chunks_.size() && takes_zeros_);
+  const Chunk& chunk = chunks_[zeros.header.chunk];
+  const uint64_t named = wire::read_zeros(zeros, wire::full_mask(chunk.fragments()));
+  std::vector<wire::Parsed> fragments;
+  for (uint64_t left = named & ~chunk.held; left != 0; left &= left - 1) {
+    const auto index = static_cast<uint32_t>(std::countr_zero(left));
+    wire::Parsed& fragment = fragments.emplace_back(zeros);
+    fragment.header.set_type(wire::PacketType::kResult);
+    fragment.header.fragment = static_cast<uint16_t>(index);
+    fragment.header.payload_bytes =
+        static_cast<uint16_t>(wire::fragment_length(chunk.bytes, kFragmentBytes, index));
+    fragment.payload = kZeros.data();
+  }
+  PBOX_CHECK(!fragments.empty());
+  return fragments;
+}
+
 void WorkerOracle::accepted(const wire::Parsed& result) {
   const wire::Header& header = result.header;
+  if (header.type() == wire::PacketType::kZeros) {
+    for (const wire::Parsed& fragment : fragments_of(result)) accepted(fragment);
+    return;
+  }
   PBOX_CHECK(header.type() == wire::PacketType::kResult && header.chunk < chunks_.size());
   PBOX_CHECK(header.spi == (spi(pipeline_of(header.chunk)) | wire::kSpiToWorker));
   PBOX_CHECK(header.epoch == epoch_ && header.generation == generation_);
@@ -409,6 +455,10 @@ void WorkerOracle::told(const wire::Parsed& parsed) {
 
 // A fragment of what was given back: delivered nowhere.
 void WorkerOracle::came_back(const wire::Parsed& result) {
+  if (result.header.type() == wire::PacketType::kZeros) {
+    for (const wire::Parsed& fragment : fragments_of(result)) came_back(fragment);
+    return;
+  }
   Chunk& chunk = chunks_[result.header.chunk];
   PBOX_CHECK(chunk.giving && chunk.made && result.header.round == chunk.round - 1);
   PBOX_CHECK((chunk.held >> result.header.fragment & 1) == 0);

@@ -121,6 +121,8 @@ class WorkerOracle {
 
  private:
   void check_version(const Chunk& chunk, const wire::Header& result) const;
+  void check_zeros(const nic::TxPacket& packet, const Chunk& chunk) const;
+  std::vector<wire::Parsed> fragments_of(const wire::Parsed& zeros) const;
   void check_slot_push(const nic::TxPacket& packet, const Chunk& chunk) const;
   void end_giving(Chunk& chunk);
   void finish(Chunk& chunk);
@@ -133,6 +135,7 @@ class WorkerOracle {
   std::vector<Chunk> chunks_;
   bool has_shadow_ = false;
   bool is_collective_ = false;
+  bool takes_zeros_ = false;
   wire::SyncSpec sync_;
   wire::Delivery delivery_ = wire::Delivery::kBroadcast;
   uint32_t epoch_ = 5;

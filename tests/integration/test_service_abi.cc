@@ -99,7 +99,7 @@ TEST_CASE("statistics count what was done, and respect the caller's size of the 
   Daemon daemon;
   const auto failure = run_alone(daemon, [&](Line&) {
     AbiWorker worker({.box = daemon.control()});
-    std::vector<float> values(10'000);
+    std::vector<float> values(10'000, 1.0f);
     worker.tensor("t", values.size());
     worker.join();
     for (int round = 0; round < 5; ++round) {

@@ -177,7 +177,7 @@ TEST_CASE("tensors that are small or not f32 stay as they are, unless a small on
   const std::vector<uint64_t> bytes = {4095 * 4, 4096 / 32 * 17, 8192 * 2, 66, 4096 * 4};
   uint64_t sum = 0;
   for (const uint32_t tensor : {small, large, half, named, plain}) {
-    std::vector<float> buffer(8192);
+    std::vector<float> buffer(8192, 1.0f);
     worker.push_pull(tensor, buffer.data(), buffer.data());
     worker.wait(tensor);
     sum += bytes[tensor];

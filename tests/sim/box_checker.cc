@@ -340,7 +340,13 @@ void BoxChecker::check_touched(Shard& entry, const wire::Header& header) {
     return;
   }
   check_chunk(entry, *chunk);
-  if (header.fragment < chunk->fragment_count) check_sum(entry, *chunk, header.fragment);
+  if (header.type() == wire::PacketType::kZeros) {  // it may be of any of them
+    for (uint32_t fragment = 0; fragment < chunk->fragment_count; ++fragment) {
+      check_sum(entry, *chunk, fragment);
+    }
+  } else if (header.fragment < chunk->fragment_count) {
+    check_sum(entry, *chunk, header.fragment);
+  }
 }
 
 void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {

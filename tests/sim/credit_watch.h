@@ -5,12 +5,14 @@
 // counts as a full one, because it takes a slot of the receive ring. The total must never exceed
 // the widest window granted so far, except for a single chunk. Such a chunk is sent in portions:
 // its fragments that the box is not known to have never exceed the window, except for a single one.
+// Where a job pushes zeros, a chunk counts as the packets that it takes, once they are sent.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <span>
+#include <utility>
 
 #include "nic/port.h"
 #include "nic/wire/chunk_layout.h"
@@ -51,9 +53,11 @@ class CreditWatch {
         found->second.asked = true;
         enter(found->second);
       }
-      if (header.type() != wire::PacketType::kPush) continue;
+      const bool is_push = header.type() == wire::PacketType::kPush ||
+                           header.type() == wire::PacketType::kZeros;
+      if (!is_push) continue;
       if (found != under_way_.end() && found->second.round == header.round) {
-        send_fragment(found->second, header);
+        send_fragment(found->second, packet);
         continue;
       }
       const auto done = done_.find(header.chunk);
@@ -69,7 +73,7 @@ class CreditWatch {
       const Said& said = said_[header.chunk];
       if (reads_cached(chunk) && said.round == header.round) chunk.result_mask = said.received_mask;
       enter(chunk);
-      send_fragment(chunk, header);
+      send_fragment(chunk, packet);
     }
     // A poll is for two chunks, and for twice as many after one that has crossed a result.
     constexpr uint32_t kPollsMax = 4;
@@ -85,6 +89,8 @@ class CreditWatch {
     uint32_t bytes = 0;
     uint32_t fragment_bytes = 1;
     uint64_t sent_mask = 0, received_mask = 0;  // fragments of the push, and those the box has
+    uint64_t named_mask = 0;                    // those that were named zero
+    uint64_t charged_bytes = 0;                 // in outstanding_bytes_
     uint64_t result_mask = 0;
     uint32_t result_round = 0;
     bool in_window = false;
@@ -101,14 +107,27 @@ class CreditWatch {
   };
 
   uint64_t cost(const Chunk& chunk) const {
-    return uint64_t{wire::fragment_count(chunk.bytes, chunk.fragment_bytes)} *
-           session_.fragment_bytes;
+    const uint64_t packets = job_.options.pushes_zeros
+                                 ? packets_of(chunk, chunk.sent_mask)
+                                 : wire::fragment_count(chunk.bytes, chunk.fragment_bytes);
+    return packets * session_.fragment_bytes;
   }
 
-  void send_fragment(Chunk& chunk, const wire::Header& header) {
-    chunk.sent_mask |= uint64_t{1} << header.fragment;
-    const auto unheard =
-        static_cast<uint64_t>(__builtin_popcountll(chunk.sent_mask & ~chunk.received_mask));
+  static uint64_t packets_of(const Chunk& chunk, uint64_t fragments) {
+    return static_cast<uint64_t>(__builtin_popcountll(fragments & ~chunk.named_mask)) +
+           ((fragments & chunk.named_mask) != 0 ? 1 : 0);
+  }
+
+  void send_fragment(Chunk& chunk, const nic::TxPacket& packet) {
+    const wire::Header& header = packet.header;
+    uint64_t fragments = uint64_t{1} << header.fragment;
+    if (header.type() == wire::PacketType::kZeros) {
+      std::memcpy(&fragments, packet.payload, sizeof(fragments));
+      chunk.named_mask |= fragments;
+    }
+    chunk.sent_mask |= fragments;
+    if (chunk.in_window) charge(chunk);
+    const uint64_t unheard = packets_of(chunk, chunk.sent_mask & ~chunk.received_mask);
     require(unheard <= std::max<uint64_t>(1, window_bytes_ / session_.fragment_bytes), [&] {
       return "credit: rank has " + std::to_string(unheard) + " fragments of chunk " +
              std::to_string(header.chunk) + " in flight on a lane whose window is " +
@@ -140,7 +159,9 @@ class CreditWatch {
     }
     Chunk& chunk = found->second;
     const uint64_t all = wire::full_mask(wire::fragment_count(chunk.bytes, chunk.fragment_bytes));
-    if (header.type() == wire::PacketType::kResult && answers(chunk, header)) {
+    const bool is_result = header.type() == wire::PacketType::kResult ||
+                           header.type() == wire::PacketType::kZeros;
+    if (is_result && answers(chunk, header)) {
       chunk.result_mask |= covered(parsed);
       // Its label says that the box has applied this fragment of the push.
       if (reads_cached(chunk)) chunk.received_mask |= uint64_t{1} << header.fragment;
@@ -166,6 +187,11 @@ class CreditWatch {
   // The fragments that a RESULT covers, as bits.
   static uint64_t covered(const wire::Parsed& parsed) {
     const wire::Header& header = parsed.header;
+    if (header.type() == wire::PacketType::kZeros) {
+      uint64_t fragments = 0;
+      std::memcpy(&fragments, parsed.payload, sizeof(fragments));
+      return fragments;
+    }
     wire::RowsHead head{.fragments = 1};
     if ((header.flags & wire::flag::kRows) != 0) std::memcpy(&head, parsed.payload, sizeof(head));
     return wire::full_mask(head.fragments) << header.fragment;
@@ -208,8 +234,13 @@ class CreditWatch {
   void enter(Chunk& chunk) {
     if (chunk.in_window) return;
     chunk.in_window = true;
-    outstanding_bytes_ += cost(chunk);
     ++chunks_;
+    charge(chunk);
+  }
+
+  void charge(Chunk& chunk) {
+    outstanding_bytes_ += cost(chunk) - chunk.charged_bytes;
+    chunk.charged_bytes = cost(chunk);
     require(outstanding_bytes_ <= window_bytes_ || chunks_ == 1, [&] {
       std::string text = "credit: rank has " + std::to_string(outstanding_bytes_) +
                          " bytes in flight on a lane whose window is " +
@@ -224,7 +255,7 @@ class CreditWatch {
   void leave(Chunk& chunk) {
     if (!chunk.in_window) return;
     chunk.in_window = false;
-    outstanding_bytes_ -= cost(chunk);
+    outstanding_bytes_ -= std::exchange(chunk.charged_bytes, 0);
     --chunks_;
   }
 

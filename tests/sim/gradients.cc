@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/rng.h"
+#include "nic/wire/chunk_layout.h"
 #include "pipeline/reduce/reference.h"
 #include "tests/sim/block_oracle.h"
 
@@ -61,7 +62,32 @@ std::vector<uint8_t> Gradients::draw_digits(uint64_t stream, uint32_t tensor,
   }
   digits.resize(elements);
   leave_rows_out(stream, tensor, round, digits);
+  if (options_.pushes_zeros) make_zeros(tensor, round, stream, digits);
   return digits;
+}
+
+// In most rounds of a tensor some, most or all fragments are zero: on all ranks the same, so that
+// the results are too, or on each rank others. Some are but for their last element.
+void Gradients::make_zeros(uint32_t tensor, uint32_t round, uint64_t stream,
+                           std::vector<uint8_t>& digits) const {
+  if (options_.tensors[tensor].row_elements > 0) return;
+  Rng of_all((stream_ * 64 + tensor) * 4096 + round);
+  constexpr uint64_t kZeros[] = {0, 4, 14, 16};  // number of zero fragments in 16
+  const uint64_t zeros = kZeros[of_all.below(std::size(kZeros))];
+  Rng rng(of_all.below(2) == 0 ? stream ^ 0x632be59bd9b4e019ull : of_all.next());
+  const uint32_t element_bytes = wire::dtype_bytes(options_.dtype);
+  const size_t chunk = options_.chunk_bytes / element_bytes;
+  const size_t fragment =
+      wire::fragment_bytes_for_mtu(options_.path_mtu, false) / element_bytes;
+  for (size_t first = 0; first < digits.size(); first += chunk) {
+    const size_t end = std::min(digits.size(), first + chunk);
+    for (size_t at = first; at < end; at += fragment) {
+      const uint64_t draw = rng.next();
+      if (draw % 16 >= zeros) continue;
+      const size_t count = std::min(fragment, end - at) - ((draw >> 8) % 8 == 0 ? 1 : 0);
+      std::fill_n(digits.begin() + static_cast<ptrdiff_t>(at), count, uint8_t{0});
+    }
+  }
 }
 
 // A rank pushes all rows of a table in some rounds, none or few in others.
@@ -105,7 +131,8 @@ void Gradients::fill(uint32_t rank, uint32_t process, uint32_t tensor, uint32_t 
     values[element] = static_cast<float>(uint32_t{own[element]} << shift);
   }
   for (uint32_t element = 0; element < elements; ++element) {
-    const bool is_unsound = own[element] == 0 && options_.tensors[tensor].row_elements == 0;
+    const bool is_unsound = own[element] == 0 && options_.tensors[tensor].row_elements == 0 &&
+                            !options_.pushes_zeros;
     if (is_unsound) values[element] = unsound_value(options_.guard, element);
   }
   if (rejected_ && rejected_->rank == rank && rejected_->tensor == tensor &&

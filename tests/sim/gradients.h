@@ -3,7 +3,7 @@
 // to its rank alone. A rank that counts twice shows as a digit that nobody pushed. A new process of
 // a rank computes other gradients, as it may in training.
 // Where a job's ranks push unsound values too, such an element counts as the digit 0. So do the
-// elements of a table's row that a rank does not push.
+// elements of a table's row that a rank does not push, and those of a fragment that is zero.
 // Sums of whole numbers below 2^24 are exact in f32 in any order. The same holds for types of two
 // bytes below 2^11 (f16) and 2^8 (bf16).
 #pragma once
@@ -62,6 +62,8 @@ class Gradients {
 
  private:
   std::vector<uint8_t> draw_digits(uint64_t stream, uint32_t tensor, uint32_t round) const;
+  void make_zeros(uint32_t tensor, uint32_t round, uint64_t stream,
+                  std::vector<uint8_t>& digits) const;
   void leave_rows_out(uint64_t stream, uint32_t tensor, uint32_t round,
                       std::vector<uint8_t>& digits) const;
 

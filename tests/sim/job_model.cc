@@ -168,6 +168,17 @@ std::optional<uint32_t> JobModel::contributors(const Chunk& chunk, uint32_t roun
   return found;
 }
 
+// The ranks whose part of all these sums is 0.
+uint32_t JobModel::silent_ranks(std::span<const double> sums) const {
+  uint32_t loud = 0;
+  for (const double sum : sums) {
+    for (uint32_t rank = 0; rank < options.workers; ++rank) {
+      if ((static_cast<uint64_t>(sum) >> (3 * rank) & 7) != 0) loud |= 1u << rank;
+    }
+  }
+  return all_ranks() & ~loud;
+}
+
 // A fragment contains whole contributions only: there must be one set of ranks, with one process
 // per rank, that explains the sums of all its elements. Returns that set. For a mean, only sets
 // that include `ranks` are looked for.
@@ -200,7 +211,10 @@ std::optional<std::string> JobModel::wrong_sums(uint32_t id, uint32_t round, uin
   if (is_compressed(id)) return wrong_decoded(id, round, ranks, first, sums);
   if (has_replacements()) {
     const std::vector<double> exact(sums.begin(), sums.end());
-    if (contributors(chunk, round, first, exact) == ranks) return std::nullopt;
+    // Who pushes zeros is in it whether the rank has pushed them or not.
+    const auto found = contributors(chunk, round, first, exact);
+    const uint32_t silent = options.pushes_zeros ? silent_ranks(exact) : 0;
+    if (found && (*found | silent) == (ranks | silent)) return std::nullopt;
     return "elements from " + std::to_string(first) + " on are not a sum of ranks of mask " +
            std::to_string(ranks);
   }

@@ -135,6 +135,7 @@ struct JobModel {
                                    const std::byte* bytes, uint32_t first, uint32_t count) const;
   // Returns the ranks that sums from element `first` on contain; nothing if they are not sums of
   // whole contributions.
+  uint32_t silent_ranks(std::span<const double> sums) const;
   std::optional<uint32_t> contributors(const Chunk& chunk, uint32_t round, uint32_t first,
                                        std::span<const double> sums) const;
   bool has_replacements() const;

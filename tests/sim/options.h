@@ -80,6 +80,7 @@ struct JobOptions {
   wire::Numerics numerics = wire::Numerics::kFast;
   wire::GuardSpec guard;
   bool pushes_unsound = false;  // guard zero or reject: ranks push unsound values too
+  bool pushes_zeros = false;    // many fragments of gradients are zero
   bool barrier_at_end = true;   // no rank leaves before all are done
   uint64_t think_max_ns = 0;    // upper bound of the pause between two operations
   Straggling straggling = Straggling::kNone;

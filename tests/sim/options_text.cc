@@ -67,6 +67,7 @@ void add_job(Line& line, const JobOptions& job) {
     line.add(" guard=%s/%g", wire::kGuardNames[static_cast<size_t>(job.guard.policy)],
              static_cast<double>(job.guard.max_abs));
   }
+  if (job.pushes_zeros) line.add(" zeros");
   add_model(line, job);
   line.add(" tensors=");
   for (const TensorOptions& tensor : job.tensors) {

@@ -1,5 +1,6 @@
 #include "tests/sim/rogue.h"
 
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -102,7 +103,8 @@ wire::Header Rogue::header(const Place& place, wire::PacketType type) {
   header.round = place.round;
   header.fragment = static_cast<uint16_t>(place.fragment);
   header.dtype_scale = static_cast<uint16_t>(job_.options.dtype);
-  header.payload_bytes = type == wire::PacketType::kPull
+  const bool has_mask = type == wire::PacketType::kPull || type == wire::PacketType::kZeros;
+  header.payload_bytes = has_mask
                              ? uint16_t{sizeof(wire::PullPayload)}
                              : static_cast<uint16_t>(fragment_bytes(place.chunk, place.fragment));
   if (job_.collectives && type == wire::PacketType::kPush) {
@@ -126,6 +128,9 @@ void Rogue::send(const Place& place, wire::Header header, bool no_numbers) {
   rack_.counts.add(Fault::kRogue);
   std::vector<std::byte> payload(header.payload_bytes,
                                  no_numbers ? std::byte{0xff} : std::byte{0x3c});
+  if (header.type_value() == static_cast<uint8_t>(wire::PacketType::kZeros)) {
+    name_fragments(place, header, payload);
+  }
   // With keys of its own, it seals most of what it sends.
   seal::SessionSeal& seal = *session_->pipelines[place.lane].seal;
   const bool forges = seal.has_keys() && rng_.below(4) == 0;
@@ -139,6 +144,16 @@ void Rogue::send(const Place& place, wire::Header header, bool no_numbers) {
   }
   rack_.network.inject(endpoint_of(job_.first_host, kPort), session_->pipelines[place.lane].box,
                        test::packet_bytes(packet));
+}
+
+// Most masks are those of some fragments of the chunk.
+void Rogue::name_fragments(const Place& place, wire::Header& header,
+                           std::vector<std::byte>& payload) {
+  uint64_t mask = rng_.next();
+  if (rng_.below(4) != 0) mask &= wire::full_mask(fragments(place.chunk));
+  if (payload.size() >= sizeof(mask)) std::memcpy(payload.data(), &mask, sizeof(mask));
+  const bool is_right = rng_.below(8) != 0 && mask != 0;
+  if (is_right) header.fragment = static_cast<uint16_t>(std::countr_zero(mask));
 }
 
 // Sets one field to a wrong value.
@@ -177,9 +192,10 @@ void Rogue::flood() {
 void Rogue::attack() {
   if (stopped_) return;
   const Place place = choose_place();
-  switch (rng_.below(8)) {
+  switch (rng_.below(9)) {
     case 0: push_round(); break;
     case 1: flood(); break;
+    case 5: send(place, header(place, wire::PacketType::kZeros), false); break;
     case 2: send(place, header(place, wire::PacketType::kPush), true); break;
     case 3: {
       wire::Header spoilt = header(place, wire::PacketType::kPush);

@@ -44,6 +44,7 @@ class Rogue final : public ControlEnd {
   wire::Header header(const Place& place, wire::PacketType type);
   // Sends a packet with the header's payload_bytes of payload; `no_numbers`: the payload is NaNs.
   void send(const Place& place, wire::Header header, bool no_numbers);
+  void name_fragments(const Place& place, wire::Header& header, std::vector<std::byte>& payload);
   void spoil(wire::Header& header);
   uint32_t fragments(uint32_t chunk) const;
   uint32_t fragment_bytes(uint32_t chunk, uint32_t fragment) const;

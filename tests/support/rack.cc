@@ -71,6 +71,7 @@ void Rack::build_box(const RackOptions& options) {
     spec.job_chunk_count = chunk_id;
     for (uint32_t rank = 0; rank < options.workers; ++rank) {
       spec.sessions.push_back({spi_of(rank, index), options.window_bytes});
+      spec.sessions.back().takes_zeros = options.takes_zeros;
     }
     auto shard = pipeline::JobShard::create(spec);
     PBOX_CHECK(shard.ok());
@@ -93,6 +94,7 @@ void Rack::build_workers(const RackOptions& options) {
     session.chunk_pipeline = chunk_pipeline_;
     session.jitter_seed = options.faults.seed * 1000 + rank;
     session.sync = options.sync;
+    session.takes_zeros = options.takes_zeros;
     session.learning_rate = options.optimizer.learning_rate;
     if (options.reduction == pipeline::Reduction::kMean) {
       session.gradient_scale = 1.0f / static_cast<float>(options.workers);

@@ -25,7 +25,8 @@ struct RackOptions {
   wire::SyncSpec sync;
   std::vector<worker::TensorSpec> tensors;
   nic::FaultPlan faults;
-  bool payload_crc = true;  // on, so that bit flips in payloads are detected
+  bool takes_zeros = false;  // box and workers know ZEROS
+  bool payload_crc = true;   // on, so that bit flips in payloads are detected
 };
 
 class Rack {
