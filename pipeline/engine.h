@@ -115,7 +115,6 @@ class Engine {
   // PUSH, and STATE: the result that a rank consumed of a round that must not be summed again.
   [[gnu::always_inline]] inline void on_push(JobShard& shard, Session& session,
                                              const wire::Parsed& parsed, uint64_t now_ns);
-  void on_zeros(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
   bool on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
                          const wire::Parsed& parsed, uint64_t now_ns);
   [[gnu::always_inline]] inline bool claim(const JobShard& shard, Session& session, Chunk& chunk,

@@ -1,6 +1,5 @@
 // A burst's way in: parse, authenticate, check, claim the fragment's bit, add.
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -129,7 +128,9 @@ void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
       on_push(*entry->shard, *entry->session, parsed, now_ns);
       return;
     case wire::PacketType::kZeros:
-      on_zeros(*entry->shard, *entry->session, wire::Parsed(parsed), now_ns);
+      if (Chunk* chunk = check_round(*entry->shard, parsed.header)) {
+        on_formatted_push(*entry->shard, *entry->session, *chunk, wire::Parsed(parsed), now_ns);
+      }
       return;
     case wire::PacketType::kPull:
       on_pull(*entry->shard, *entry->session, packet, wire::Parsed(parsed), now_ns);
@@ -193,14 +194,19 @@ void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& pars
   finish_push(shard, session, *chunk);
 }
 
-// Pushes of slots and of tables. Returns false if the push consists of plain fragments.
+// Pushes of slots and of tables, and zeros. Returns false if the push consists of plain fragments.
 bool Engine::on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
                                const wire::Parsed& parsed, uint64_t now_ns) {
   const wire::Header& header = parsed.header;
   const bool is_finished = header.round != chunk.open_round();
   wire::RowsView rows;
   uint64_t fragments = 0;
-  if (shard.is_collective) {
+  const bool names_zeros = header.type() == wire::PacketType::kZeros;
+  if (names_zeros) {
+    fragments = zeros_.read(shard, chunk, parsed);
+    if (fragments == 0) return true;
+    flight_.note_mask(fragments);
+  } else if (shard.is_collective) {
     if (is_finished) fragments = ShapedPushes::asked_mask(chunk, header);
   } else {
     const bool is_by_rows = chunk.table != nullptr && header.type() == wire::PacketType::kPush;
@@ -212,7 +218,11 @@ bool Engine::on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
     on_push_of_finished(shard, session, chunk, fragments, now_ns);
     return true;
   }
-  if (shard.is_collective) {
+  if (names_zeros) {  // claimed as if each had come by itself
+    const uint64_t missing = fragments & ~chunk.claimed[session.rank];
+    if (!claim(shard, session, chunk, header, missing != 0 ? missing : fragments)) return true;
+    zeros_.add(shard, session, chunk, missing);
+  } else if (shard.is_collective) {
     if (!shaped_.take(shard, session, chunk, parsed)) return true;
   } else {
     if (!claim(shard, session, chunk, header, fragments)) return true;
@@ -226,33 +236,6 @@ bool Engine::on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
   clock_.mark(Phase::kAdd);
   finish_push(shard, session, chunk);
   return true;
-}
-
-// Fragments of a push that are zero. They are claimed as if each had come by itself.
-void Engine::on_zeros(JobShard& shard, Session& session, const wire::Parsed& parsed,
-                      uint64_t now_ns) {
-  const wire::Header& header = parsed.header;
-  if (shard.is_relaxed() || shard.is_collective) {
-    context_.counters.add(Counter::kRejectType);
-    return;
-  }
-  Chunk* chunk = check_round(shard, header);
-  if (chunk == nullptr) return;
-  const uint64_t named = zeros_.read(*chunk, parsed);
-  if (named == 0) return;
-  flight_.note_mask(named);
-  if (header.round != chunk->open_round()) {
-    return on_push_of_finished(shard, session, *chunk, named, now_ns);
-  }
-  const uint64_t missing = named & ~chunk->claimed[session.rank];
-  if (!claim(shard, session, *chunk, header, missing != 0 ? missing : named)) return;
-  zeros_.add(shard, session, *chunk, missing);
-  ++aggregated_;
-  aggregated_bytes_ += header.payload_bytes;
-  session.bytes_received.add(header.payload_bytes);
-  session.fragments_received.add(static_cast<uint64_t>(std::popcount(missing)));
-  clock_.mark(Phase::kAdd);
-  finish_push(shard, session, *chunk);
 }
 
 void Engine::on_push_of_finished(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,

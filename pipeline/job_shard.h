@@ -37,6 +37,7 @@
 #include "nic/wire/header.h"
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
+#include "pipeline/chunk_zeros.h"
 #include "pipeline/egress_queue.h"
 #include "pipeline/observe/gradient_squares.h"
 #include "pipeline/observe/round_trace.h"
@@ -162,8 +163,7 @@ struct alignas(kCacheLineBytes) Chunk {
   uint32_t fragment_bytes = 0;  // payload bytes of all fragments but the last
 
   std::byte* result[limits::kSlotRing] = {};
-  uint32_t id = 0;
-  uint32_t elements = 0;
+  uint32_t id = 0, elements = 0;
   int32_t priority = 0;
   uint32_t fanned_out_rounds = 0;  // rounds whose result has left for every worker, modulo 2^32
   // In recovery only `copy_rank`'s part of the open round counts, which comes as STATE: the result
@@ -197,12 +197,7 @@ struct alignas(kCacheLineBytes) Chunk {
   bool is_restored = false;
   sync::ChunkSync* sync = nullptr;  // null unless the shard is relaxed
   ShapedRound* shaped = nullptr;    // the slot's rounds, by round & 1; null in other jobs
-  // Fragments of the open round that some rank has named zero (nic/wire/zeros.h). No element of
-  // their sums is -0 from then on, as if the zeros had been added.
-  uint64_t zeroed = 0;
-  // Mode aggregate: fragments of a result that are zero, by round & 1. Not all of them: only among
-  // those that some rank has named.
-  uint64_t zero_results[limits::kSlotRing] = {};
+  ChunkZeros zeros;
 
   // True if pushes after the initial weights are applied on arrival.
   bool applies_on_arrival() const { return sync != nullptr && sync->next != nullptr; }
@@ -302,7 +297,7 @@ struct Session {
 
 // Returns the fragments of a result that are named to the rank, not sent. `round`: the result's.
 inline uint64_t named_zeros(const Chunk& chunk, const Session& session, uint32_t round) {
-  return session.takes_zeros ? chunk.zero_results[round & 1] : 0;
+  return session.takes_zeros ? chunk.zeros.results[round & 1] : 0;
 }
 
 class JobShard {

@@ -121,6 +121,7 @@ class ResultMaker {
   // Returns those of the fragments that as many workers are in as in `fragment`.
   uint64_t alike(uint32_t fragment, uint64_t fragments) const {
     if (contributors_ == nullptr) return fragments;
+    PBOX_DCHECK(fragment <= last_fragment_);
     uint64_t alike = 0;
     for (uint64_t left = fragments; left != 0; left &= left - 1) {
       const auto each = static_cast<uint32_t>(std::countr_zero(left));

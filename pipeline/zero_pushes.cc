@@ -13,6 +13,7 @@ namespace {
 
 // x + 0 is x, unless x is -0 or a signalling NaN.
 void add_zeros(const reduce::Kernels& kernels, float* sum, size_t elements) {
+  PBOX_DCHECK(sum != nullptr && elements > 0);
   static constexpr std::array<float, 512> kZeros{};
   const auto add = kernels.add[static_cast<size_t>(wire::Dtype::kF32)];
   for (size_t at = 0; at < elements; at += kZeros.size()) {
@@ -24,9 +25,11 @@ void add_zeros(const reduce::Kernels& kernels, float* sum, size_t elements) {
 
 }  // namespace
 
-uint64_t ZeroPushes::read(const Chunk& chunk, const wire::Parsed& parsed) const {
+uint64_t ZeroPushes::read(const JobShard& shard, const Chunk& chunk,
+                          const wire::Parsed& parsed) const {
   const wire::Header& header = parsed.header;
-  if (chunk.table != nullptr) {
+  PBOX_DCHECK(header.type() == wire::PacketType::kZeros);
+  if (shard.is_relaxed() || shard.is_collective || chunk.table != nullptr) {
     context_.counters.add(Counter::kRejectType);
     return 0;
   }
@@ -45,7 +48,8 @@ uint64_t ZeroPushes::read(const Chunk& chunk, const wire::Parsed& parsed) const 
 
 void ZeroPushes::add(JobShard& shard, Session& session, Chunk& chunk, uint64_t fragments) const {
   const uint32_t round = chunk.open_round();
-  PBOX_DCHECK((fragments & ~chunk.claimed[session.rank]) == 0 && chunk.copy_rank == kNoRank);
+  PBOX_DCHECK(fragments != 0 && (fragments & ~chunk.claimed[session.rank]) == 0);
+  PBOX_DCHECK(chunk.copy_rank == kNoRank && !shard.is_relaxed());
   size_t elements = 0;
   for (uint64_t left = fragments; left != 0; left &= left - 1) {
     const auto fragment = static_cast<uint32_t>(std::countr_zero(left));
@@ -53,10 +57,12 @@ void ZeroPushes::add(JobShard& shard, Session& session, Chunk& chunk, uint64_t f
     elements += shard.fragment_elements(chunk, fragment);
   }
   chunk.claimed_any |= fragments;
-  chunk.zeroed |= fragments;
-  context_.counters.add(Counter::kZeroFragments,
-                        static_cast<uint64_t>(std::popcount(fragments)));
+  chunk.zeros.named |= fragments;
+  session.bytes_received.add(sizeof(wire::ZerosPayload));
+  session.fragments_received.add(static_cast<uint64_t>(std::popcount(fragments)));
+  context_.counters.add(Counter::kZeroFragments, static_cast<uint64_t>(std::popcount(fragments)));
   if (!GradientSquares::measures(round) || shard.receives_weights(chunk)) return;
+  PBOX_DCHECK(elements <= chunk.elements);
   session.squares.add(round, 0, elements, shard.element_count);
 }
 
@@ -64,6 +70,7 @@ void ZeroPushes::add_fragment(const JobShard& shard, const Session& session, Chu
                               uint32_t fragment) const {
   const size_t offset = shard.fragment_offset_elements(chunk, fragment);
   const size_t elements = shard.fragment_elements(chunk, fragment);
+  PBOX_DCHECK(offset + elements <= chunk.elements);
   const uint64_t bit = uint64_t{1} << fragment;
   if (shard.receives_weights(chunk)) {  // as Engine::accumulate()
     if (session.rank == 0 && !chunk.is_restored) {
@@ -72,27 +79,27 @@ void ZeroPushes::add_fragment(const JobShard& shard, const Session& session, Chu
     return;
   }
   if (shard.keeps_pushes(chunk)) {
-    const uint32_t bytes =
-        wire::fragment_length(chunk.wire_bytes, chunk.fragment_bytes, fragment);
+    const uint32_t bytes = wire::fragment_length(chunk.wire_bytes, chunk.fragment_bytes, fragment);
     std::memset(shard.pushed(chunk, session.rank, fragment), 0, bytes);
     return;
   }
+  PBOX_DCHECK(chunk.accumulator[chunk.open_round() & 1] != nullptr);
   float* const sum = chunk.accumulator[chunk.open_round() & 1] + offset;
   if ((chunk.claimed_any & bit) == 0) {
     std::fill_n(sum, elements, 0.0f);
-  } else if ((chunk.zeroed & bit) == 0) {
+  } else if ((chunk.zeros.named & bit) == 0) {
     add_zeros(kernels_, sum, elements);
   }
 }
 
 void note_zero_results(const JobShard& shard, Chunk& chunk) {
   const uint32_t slot = chunk.open_round() & 1;
-  const uint64_t zeroed = std::exchange(chunk.zeroed, 0);
-  chunk.zero_results[slot] =
-      zeroed == 0 || shard.mode == Mode::kOptimize
+  PBOX_DCHECK((chunk.zeros.named & ~chunk.full_mask) == 0);
+  const uint64_t named = std::exchange(chunk.zeros.named, 0);
+  chunk.zeros.results[slot] =
+      named == 0 || shard.mode == Mode::kOptimize
           ? 0
-          : wire::zero_fragments(chunk.result[slot], chunk.wire_bytes, chunk.fragment_bytes,
-                                 zeroed);
+          : wire::zero_fragments(chunk.result[slot], chunk.wire_bytes, chunk.fragment_bytes, named);
 }
 
 }  // namespace pbox::pipeline

@@ -17,7 +17,7 @@ class ZeroPushes {
 
   // Returns the fragments that the packet names. Returns 0, and counts the packet, if it does not
   // fit the chunk.
-  uint64_t read(const Chunk& chunk, const wire::Parsed& parsed) const;
+  uint64_t read(const JobShard& shard, const Chunk& chunk, const wire::Parsed& parsed) const;
   // Takes these fragments, which were claimed just now, into the open round.
   void add(JobShard& shard, Session& session, Chunk& chunk, uint64_t fragments) const;
 

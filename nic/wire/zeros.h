@@ -57,8 +57,8 @@ inline uint64_t zero_fragments(const std::byte* bytes, uint32_t chunk_bytes,
 inline uint32_t bytes_of_fragments(uint32_t chunk_bytes, uint32_t fragment_bytes, uint64_t mask) {
   uint32_t bytes = 0;
   for (uint64_t left = mask; left != 0; left &= left - 1) {
-    bytes += fragment_length(chunk_bytes, fragment_bytes,
-                             static_cast<uint32_t>(std::countr_zero(left)));
+    bytes +=
+        fragment_length(chunk_bytes, fragment_bytes, static_cast<uint32_t>(std::countr_zero(left)));
   }
   return bytes;
 }

@@ -116,8 +116,8 @@ uint64_t BoxOracle::add_zeros(Chunk& chunk, uint32_t rank, const wire::Parsed& p
   for (uint64_t left = fragments; left != 0; left &= left - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(left));
     fragment.header.fragment = static_cast<uint16_t>(index);
-    fragment.header.payload_bytes = static_cast<uint16_t>(
-        wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, index));
+    fragment.header.payload_bytes =
+        static_cast<uint16_t>(wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, index));
     sum(chunk, rank, fragment);
   }
   return fragments;
@@ -283,8 +283,8 @@ void BoxOracle::check_zeros(const wire::Header& header, const std::byte* payload
     const auto index = static_cast<uint32_t>(std::countr_zero(left));
     PBOX_CHECK(index < shape_.fragments());
     fragment.fragment = static_cast<uint16_t>(index);
-    fragment.payload_bytes = static_cast<uint16_t>(
-        wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, index));
+    fragment.payload_bytes =
+        static_cast<uint16_t>(wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, index));
     fragment.flags &= static_cast<uint8_t>(~wire::flag::kLast);
     if (index + 1 == shape_.fragments()) fragment.flags |= wire::flag::kLast;
     check_result(fragment, zeros.data());

@@ -39,7 +39,7 @@ void check_shape(const wire::Header& header) {
   PBOX_CHECK(std::memcmp(&again, &header, sizeof(header)) == 0);
 }
 
-// What a packet of zeros names lies in the chunk, whatever size that has.
+// A packet of zeros names fragments of the chunk, whatever size that has.
 void check_zeros(const wire::Parsed& parsed) {
   for (uint32_t fragments = 1; fragments <= limits::kFragmentCountMax; ++fragments) {
     const uint64_t named = wire::read_zeros(parsed, wire::full_mask(fragments));

@@ -58,9 +58,8 @@ void run_rank(const std::string& box, uint32_t rank, uint32_t rounds, Line& line
     progress.advance(rank);
   }
   const pbox_statistics statistics = worker.statistics();
-  line.say(std::to_string(statistics.bytes_pushed) + " " +
-           std::to_string(statistics.bytes_pulled) + " " +
-           std::to_string(statistics.zero_fragments) + " " +
+  line.say(std::to_string(statistics.bytes_pushed) + " " + std::to_string(statistics.bytes_pulled) +
+           " " + std::to_string(statistics.zero_fragments) + " " +
            std::to_string(statistics.fragment_bytes));
   worker.leave();
 }
@@ -79,7 +78,7 @@ std::vector<WorkerProcess> start(const std::string& box, uint32_t rounds,
 
 }  // namespace
 
-TEST_CASE("of tensors that are half zero, half of the bytes are sent, both ways") {
+TEST_CASE("half of the bytes of tensors that are half zero are sent, both ways") {
   constexpr uint32_t kRounds = 10;
   const Daemon daemon;
   const std::string box = daemon.control();

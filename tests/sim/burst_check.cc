@@ -56,8 +56,8 @@ const wire::Header* BurstCheck::note_started(std::span<const nic::TxPacket> pack
     const auto [known, is_first] = rounds_.try_emplace(header.chunk, header.round);
     const bool is_new = is_first || known->second != header.round;
     known->second = header.round;
-    const bool is_push = header.type() == wire::PacketType::kPush ||
-                         header.type() == wire::PacketType::kZeros;
+    const bool is_push =
+        header.type() == wire::PacketType::kPush || header.type() == wire::PacketType::kZeros;
     if (is_new && is_push && started == nullptr) started = &header;
   }
   const bool is_known = !std::exchange(was_full_, packets.size() == limits::kBurstPackets);

@@ -53,8 +53,8 @@ class CreditWatch {
         found->second.asked = true;
         enter(found->second);
       }
-      const bool is_push = header.type() == wire::PacketType::kPush ||
-                           header.type() == wire::PacketType::kZeros;
+      const bool is_push =
+          header.type() == wire::PacketType::kPush || header.type() == wire::PacketType::kZeros;
       if (!is_push) continue;
       if (found != under_way_.end() && found->second.round == header.round) {
         send_fragment(found->second, packet);
@@ -159,8 +159,8 @@ class CreditWatch {
     }
     Chunk& chunk = found->second;
     const uint64_t all = wire::full_mask(wire::fragment_count(chunk.bytes, chunk.fragment_bytes));
-    const bool is_result = header.type() == wire::PacketType::kResult ||
-                           header.type() == wire::PacketType::kZeros;
+    const bool is_result =
+        header.type() == wire::PacketType::kResult || header.type() == wire::PacketType::kZeros;
     if (is_result && answers(chunk, header)) {
       chunk.result_mask |= covered(parsed);
       // Its label says that the box has applied this fragment of the push.

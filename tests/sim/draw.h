@@ -51,6 +51,10 @@ void draw_collectives(uint64_t seed, Options& options);
 // options_elastic.cc, with a generator of its own: in some seeds makes some jobs elastic.
 void draw_elastic(uint64_t seed, Options& options);
 
+// options_zeros.cc, with a generator of its own: makes some jobs push zeros, of those whose sums
+// are checked. A fragment that is zero does not show who is in it, so no rank may be left out.
+void draw_zeros(uint64_t seed, Options& options);
+
 // options_cluster.cc. Each uses a generator of its own, so that the other draws of the rack do not
 // depend on it.
 // Draws more boxes, and jobs that move between them while the boxes' views of the map differ.

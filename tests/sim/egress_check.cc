@@ -78,8 +78,8 @@ std::vector<EgressCheck::Sent> EgressCheck::results_of(Job& job,
   std::vector<Sent> results;
   for (const nic::TxPacket& packet : packets) {
     const wire::Header& header = packet.header;
-    const bool is_result = header.type() == wire::PacketType::kResult ||
-                           header.type() == wire::PacketType::kZeros;
+    const bool is_result =
+        header.type() == wire::PacketType::kResult || header.type() == wire::PacketType::kZeros;
     if (!is_result) continue;
     for (size_t index = 0; index < job.parts.size(); ++index) {
       Part& part = job.parts[index];

@@ -77,8 +77,7 @@ void Gradients::make_zeros(uint32_t tensor, uint32_t round, uint64_t stream,
   Rng rng(of_all.below(2) == 0 ? stream ^ 0x632be59bd9b4e019ull : of_all.next());
   const uint32_t element_bytes = wire::dtype_bytes(options_.dtype);
   const size_t chunk = options_.chunk_bytes / element_bytes;
-  const size_t fragment =
-      wire::fragment_bytes_for_mtu(options_.path_mtu, false) / element_bytes;
+  const size_t fragment = wire::fragment_bytes_for_mtu(options_.path_mtu, false) / element_bytes;
   for (size_t first = 0; first < digits.size(); first += chunk) {
     const size_t end = std::min(digits.size(), first + chunk);
     for (size_t at = first; at < end; at += fragment) {
@@ -131,8 +130,8 @@ void Gradients::fill(uint32_t rank, uint32_t process, uint32_t tensor, uint32_t 
     values[element] = static_cast<float>(uint32_t{own[element]} << shift);
   }
   for (uint32_t element = 0; element < elements; ++element) {
-    const bool is_unsound = own[element] == 0 && options_.tensors[tensor].row_elements == 0 &&
-                            !options_.pushes_zeros;
+    const bool is_unsound =
+        own[element] == 0 && options_.tensors[tensor].row_elements == 0 && !options_.pushes_zeros;
     if (is_unsound) values[element] = unsound_value(options_.guard, element);
   }
   if (rejected_ && rejected_->rank == rank && rejected_->tensor == tensor &&

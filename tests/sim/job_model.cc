@@ -211,7 +211,7 @@ std::optional<std::string> JobModel::wrong_sums(uint32_t id, uint32_t round, uin
   if (is_compressed(id)) return wrong_decoded(id, round, ranks, first, sums);
   if (has_replacements()) {
     const std::vector<double> exact(sums.begin(), sums.end());
-    // Who pushes zeros is in it whether the rank has pushed them or not.
+    // A rank whose part is zero may be in it or not.
     const auto found = contributors(chunk, round, first, exact);
     const uint32_t silent = options.pushes_zeros ? silent_ranks(exact) : 0;
     if (found && (*found | silent) == (ranks | silent)) return std::nullopt;

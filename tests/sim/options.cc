@@ -295,19 +295,6 @@ void draw_guards(uint64_t seed, Options& options) {
   }
 }
 
-// Draws zero fragments in the same way, for jobs whose sums are checked. A fragment that is zero
-// does not show who is in it, so no rank may be left out.
-void draw_zeros(uint64_t seed, Options& options) {
-  Draw draw(seed ^ 0x7a65726f5f66726bull);
-  for (JobOptions& job : options.jobs) {
-    const bool may = !job.is_relaxed() && !job.is_collective && !job.rogue &&
-                     !job.pushes_unsound && !job.is_elastic() &&
-                     job.on_worker_lost != control::LostPolicy::kPartial &&
-                     job.workers <= kRanksToldApart;
-    if (draw.chance(0.5) && may) job.pushes_zeros = true;
-  }
-}
-
 // The fault that takes a box down often takes a worker down with it. Then nobody has some result.
 void draw_outages(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0xd1b54a32d192ed03ull);

@@ -178,8 +178,6 @@ class Exchange {
   void on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void store_fragment(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed,
                       uint64_t fragments);
-  void store_zeros(const Tensor& tensor, Chunk& chunk, const wire::Parsed& parsed,
-                   uint64_t fragments);
   void on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void push_again(Lane& lane, Chunk& chunk, uint64_t fragments);
   void on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns);

@@ -106,6 +106,24 @@ void store_blocks(const ExchangeTensor& tensor, const ExchangeChunk& chunk,
   tensor.encoded->decode(parsed.payload, count, output + first);
 }
 
+// Calls store(fragment, bit) for each of these fragments of a result, with zeros as payload.
+template <typename Store>
+void for_each_zero(const ExchangeChunk& chunk, const wire::Parsed& parsed, uint64_t fragments,
+                   Store&& store) {
+  static constexpr std::array<std::byte, limits::kFragmentBytesMax> kZeros{};
+  wire::Parsed fragment = parsed;
+  fragment.header.set_type(wire::PacketType::kResult);
+  fragment.payload = kZeros.data();
+  for (uint64_t left = fragments; left != 0; left &= left - 1) {
+    const auto index = static_cast<uint32_t>(__builtin_ctzll(left));
+    const uint32_t bytes = wire::fragment_length(chunk.wire_bytes, chunk.fragment_bytes, index);
+    PBOX_DCHECK(bytes <= kZeros.size());
+    fragment.header.fragment = static_cast<uint16_t>(index);
+    fragment.header.payload_bytes = static_cast<uint16_t>(bytes);
+    store(fragment, uint64_t{1} << index);
+  }
+}
+
 // Remembers who is late, and how long the question and its answer took.
 void note_status(Lane& lane, ExchangeChunk& chunk, const wire::StatusPayload& status,
                  const wire::Header& header, uint64_t now_ns) {
@@ -198,11 +216,8 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   // dropped, because the result may overwrite their payload.
   if (chunk.result_mask == 0) lane.drop_unsent(header.chunk);
   if (!chunk.restoring) {  // a result that was restored is here already
-    if (names_zeros(header)) {
-      store_zeros(tensor, chunk, parsed, fragments & ~chunk.result_mask);
-    } else {
-      store_fragment(tensor, chunk, parsed, fragments & ~chunk.result_mask);
-    }
+    store_fragment(tensor, chunk, parsed, fragments & ~chunk.result_mask);
+    if (names_zeros(header)) chunk.zero_result_mask |= fragments & ~chunk.result_mask;
     const bool overwrites = tensor.shadow[0] == tensor.shadow[1] && !state_.stages_result(chunk);
     if (overwrites) chunk.in_shadow = false;
     note_version(chunk, header);
@@ -222,10 +237,10 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   if (chunk.result_mask == chunk.full_mask) finish_chunk(lane, chunk, now_ns);
 }
 
-// Stores a fragment of a result, or of a packet by rows the fragments in the mask. Without a shadow
-// it may overwrite the input. That is safe: the box has every fragment of every worker, or, if it
-// does not wait for all workers, it answers this worker's push. In both cases the push will never
-// be needed again.
+// Stores a fragment of a result, or, of a packet for several, the fragments in the mask. Without a
+// shadow it may overwrite the input. That is safe: the box has every fragment of every worker, or,
+// if it does not wait for all workers, it answers this worker's push. In both cases the push will
+// never be needed again.
 //
 // A device that reads inputs in place may still be reading one now. Either the push was received
 // but its acknowledgement is late, and the box's device ignores these bytes. Or the push was sent
@@ -235,6 +250,12 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
 // session ended with its transport.
 void Exchange::store_fragment(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed,
                               uint64_t fragments) {
+  if (names_zeros(parsed.header)) {  // as if they had come with their bytes
+    for_each_zero(chunk, parsed, fragments, [&](const wire::Parsed& fragment, uint64_t bit) {
+      store_fragment(tensor, chunk, fragment, bit);
+    });
+    return;
+  }
   if (state_.cache) {  // initial weights; later results are stored by on_cached_result()
     state_.cache->begin(state_.chunk_id(chunk), parsed.header.fragment, parsed.payload);
   }
@@ -259,23 +280,6 @@ void Exchange::store_fragment(const Tensor& tensor, const Chunk& chunk, const wi
     copy_bytes(state_, shadow + offset, parsed.payload, bytes);
     copy_bytes(state_, tensor.output + offset, parsed.payload, bytes);
   }
-}
-
-// Stores the fragments of a result that are zero, as if they had come with their bytes.
-void Exchange::store_zeros(const Tensor& tensor, Chunk& chunk, const wire::Parsed& parsed,
-                           uint64_t fragments) {
-  static constexpr std::array<std::byte, limits::kFragmentBytesMax> kZeros{};
-  wire::Parsed fragment = parsed;
-  fragment.payload = kZeros.data();
-  for (uint64_t left = fragments; left != 0; left &= left - 1) {
-    const auto index = static_cast<uint32_t>(__builtin_ctzll(left));
-    const uint32_t bytes = wire::fragment_length(chunk.wire_bytes, chunk.fragment_bytes, index);
-    PBOX_DCHECK(bytes <= kZeros.size());
-    fragment.header.fragment = static_cast<uint16_t>(index);
-    fragment.header.payload_bytes = static_cast<uint16_t>(bytes);
-    store_fragment(tensor, chunk, fragment, uint64_t{1} << index);
-  }
-  chunk.zero_result_mask |= fragments;
 }
 
 void Exchange::finish_flight(Lane& lane, Chunk& chunk, uint64_t now_ns) {

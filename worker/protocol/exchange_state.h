@@ -49,8 +49,8 @@ struct ExchangeChunk {
   uint64_t asked_ns = 0;  // when the PULL was sent whose answer named the missing ranks
   uint32_t tensor = 0;
   uint32_t wire_bytes = 0;
-  // Of the push or its result, whichever is expected to be more: what is in the window and on the
-  // path. Fragments that are zero in both are left out.
+  // Payload bytes that count in the window and on the path: those of the push or of its result,
+  // whichever is expected to be more. Fragments that are zero in both are left out.
   uint32_t flight_bytes = 0;
   uint32_t fragment_bytes = 0;  // size of all fragments but the last, in this session
   uint32_t elements = 0;        // used by compressed tensors

@@ -89,8 +89,8 @@ uint64_t Lane::window_cost(uint64_t bytes, uint64_t packets) const {
   return std::max<uint64_t>(bytes, kSmallPacketBytes * packets);
 }
 
-// Of a fragment that is zero in the push and in the result nothing is sent but its bit. Whether it
-// will be zero in the result is not known yet: what it was in the last one is the best guess.
+// A fragment that is zero in the push and in the result takes no packet of its own. Whether it will
+// be zero in the result is not known yet, but for what it was in the last one.
 void Lane::measure_flight(ExchangeChunk& chunk) const {
   const uint64_t absent = chunk.zero_mask & chunk.zero_result_mask;
   chunk.flight_bytes = chunk.wire_bytes;

@@ -10,7 +10,7 @@ namespace pbox::worker {
 
 struct Statistics {
   uint64_t bytes_pushed = 0, bytes_pulled = 0;  // payload, without retransmissions
-  uint64_t zero_fragments = 0;                  // of pushes: not sent, as they are zero
+  uint64_t zero_fragments = 0;                  // not sent, as they are zero
   uint64_t packets_sent = 0, packets_received = 0;
   uint64_t retransmitted_fragments = 0, probes_sent = 0, stale_packets = 0, rejected_packets = 0;
   uint32_t smoothed_rtt_us = 0;

@@ -1,7 +1,7 @@
-#include "nic/wire/zeros.h"
-
 #include <catch2/catch.hpp>
 #include <vector>
+
+#include "nic/wire/zeros.h"
 
 namespace pbox::wire {
 

@@ -210,9 +210,7 @@ TEST_CASE("chunks that are zero both ways make room for more in the window") {
 }
 
 TEST_CASE("compressed fragments that are zero are named too") {
-  Shim shim({.has_shadow = true,
-             .takes_zeros = true,
-             .compression = wire::Compression::kQ8});
+  Shim shim({.has_shadow = true, .takes_zeros = true, .compression = wire::Compression::kQ8});
   start(shim, 0b1111);
   const auto pushed = shim.take_all();
   REQUIRE(pushed.size() == 1);
