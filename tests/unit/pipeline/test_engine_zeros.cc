@@ -330,7 +330,7 @@ TEST_CASE("initial weights that are zero may be named") {
   Box box;
   const JobOptions job{.workers = 2,
                        .mode = pipeline::Mode::kOptimize,
-                       .optimizer = {.kind = optimizer::Kind::kSgd, .learning_rate = 1},
+                       .optimizer = {.kind = optimizer::OptimizerKind::kSgd, .learning_rate = 1},
                        .takes_zeros = true};
   auto& shard = box.admit(job);
   std::fill_n(shard.chunks()[0].weights, job.chunk_elements, 3.0f);
