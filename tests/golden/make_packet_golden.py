@@ -9,7 +9,7 @@ HEADER = "<BBHIQIIIHHIHH"
 FIELDS = ("version_type", "flags", "payload_bytes", "spi", "packet_number", "epoch", "chunk",
           "round", "fragment", "credit", "timestamp_us", "dtype_scale", "generation")
 TYPES = ("PUSH", "RESULT", "STATUS", "PULL", "GRANT", "MOVED", "RECOVER", "STATE", "BARRIER",
-         "CLOSE")
+         "CLOSE", "ZEROS")
 PLAIN = {"version_type": 0x10, "flags": 0, "payload_bytes": 0, "spi": 0x5a000001,
          "packet_number": 1, "epoch": 1, "chunk": 0, "round": 0, "fragment": 0, "credit": 0,
          "timestamp_us": 0, "dtype_scale": 0, "generation": 1}
@@ -68,7 +68,7 @@ def rows():
     for version in (0, 2, 15):
         fields = dict(PLAIN, version_type=version << 4)
         yield f"version {version}", "kVersion", True, fields, packet(fields, b"", True)
-    for value in (10, 15):
+    for value in (11, 15):
         fields = dict(PLAIN, version_type=0x10 | value)
         yield f"type {value}", "kType", True, fields, packet(fields, b"", True)
     for bit in (0x80,):

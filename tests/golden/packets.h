@@ -105,6 +105,15 @@ inline constexpr GoldenPacket kPackets[] = {
       .chunk = 0x0, .round = 0x0, .fragment = 0x0,
       .credit = 0x0, .timestamp_us = 0x0, .dtype_scale = 0x0,
       .generation = 0x1}},
+    {"ZEROS",
+     "1a0008000100005a0100000000000000010000000000000000000000000000000000000000000100"
+     "f0f1f2f3f4f5f6f7bfb4f82e000000000000000000000000",
+     true, wire::Reject::kNone,
+     {.version_type = 0x1a, .flags = 0x0, .payload_bytes = 0x8,
+      .spi = 0x5a000001, .packet_number = 0x1, .epoch = 0x1,
+      .chunk = 0x0, .round = 0x0, .fragment = 0x0,
+      .credit = 0x0, .timestamp_us = 0x0, .dtype_scale = 0x0,
+      .generation = 0x1}},
     {"every byte of the header distinct",
      "123f08000405060708090a0b0c0d0e0f808182838485868788898a8b8c8d8e8f9091929394959697"
      "f0f1f2f3f4f5f6f7d3f9c5a0000000000000000000000000",
@@ -231,11 +240,11 @@ inline constexpr GoldenPacket kPackets[] = {
       .chunk = 0x0, .round = 0x0, .fragment = 0x0,
       .credit = 0x0, .timestamp_us = 0x0, .dtype_scale = 0x0,
       .generation = 0x1}},
-    {"type 10",
-     "1a0000000100005a0100000000000000010000000000000000000000000000000000000000000100"
-     "7062aa40000000000000000000000000",
+    {"type 11",
+     "1b0000000100005a0100000000000000010000000000000000000000000000000000000000000100"
+     "5b776a9d000000000000000000000000",
      true, wire::Reject::kType,
-     {.version_type = 0x1a, .flags = 0x0, .payload_bytes = 0x0,
+     {.version_type = 0x1b, .flags = 0x0, .payload_bytes = 0x0,
       .spi = 0x5a000001, .packet_number = 0x1, .epoch = 0x1,
       .chunk = 0x0, .round = 0x0, .fragment = 0x0,
       .credit = 0x0, .timestamp_us = 0x0, .dtype_scale = 0x0,

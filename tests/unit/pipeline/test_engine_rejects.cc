@@ -62,7 +62,7 @@ const Row kPushRows[] = {
     {"two rounds ago", [](Packet& p) { p.header.round -= 2; }, Counter::kStale},
     {"long ago", [](Packet& p) { p.header.round -= 0x7fffffff; }, Counter::kStale},
     {"wrong version", [](Packet& p) { p.header.version_type = 0x20; }, Counter::kRejectVersion},
-    {"unknown type", [](Packet& p) { p.header.version_type = 0x1a; }, Counter::kRejectType},
+    {"unknown type", [](Packet& p) { p.header.version_type = 0x1b; }, Counter::kRejectType},
     {"a type for workers", [](Packet& p) { p.header.set_type(wire::PacketType::kResult); },
      Counter::kRejectType},
     {"a type of a later version", [](Packet& p) { p.header.set_type(wire::PacketType::kBarrier); },

@@ -226,10 +226,10 @@ TEST_CASE("compressed fragments that are zero are named too") {
 }
 
 TEST_CASE("relaxed jobs and tables are sent zeros as they are") {
-  Shim relaxed({.sync = {.model = wire::SyncModel::kAsp}, .takes_zeros = true});
+  Shim relaxed({.takes_zeros = true, .sync = {.model = wire::SyncModel::kAsp}});
   start(relaxed, 0b1111);
   CHECK(relaxed.take_all(PacketType::kPush).size() == 4);
-  Shim table({.row_elements = 64, .takes_zeros = true});
+  Shim table({.takes_zeros = true, .row_elements = 64});
   start(table, 0b1111);
   CHECK(table.take_all(PacketType::kPush).size() == 4);
 }
