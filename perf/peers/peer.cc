@@ -67,9 +67,9 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     return ok_status();
   }
   if (option == "--values") {
-    constexpr std::string_view kValues[] = {"f32", "bf16", "q8", "q4"};
+    constexpr std::string_view kValues[] = {"f32", "bf16", "q8", "q4", "zeros"};
     if (std::find(std::begin(kValues), std::end(kValues), value) == std::end(kValues)) {
-      return bad_option(option, value, "must be f32, bf16, q8 or q4");
+      return bad_option(option, value, "must be f32, bf16, q8, q4 or zeros");
     }
     options.values = value;
     return ok_status();
@@ -233,6 +233,29 @@ void Gradient::fill(uint32_t iteration, uint32_t rank) {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     fill_gradient(tensors_[i], seed_, iteration, rank, first_indices_[i]);
   }
+}
+
+void Gradient::leave_out(uint32_t iteration) {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    for (size_t at = 0; at < tensors_[i].size(); ++at) {
+      const uint32_t index = first_indices_[i] + static_cast<uint32_t>(at);
+      if (is_left_out(seed_, iteration, index)) tensors_[i][at] = 0;
+    }
+  }
+}
+
+uint64_t Gradient::count_wrong_sparse(uint32_t iteration, uint32_t rank_count) const {
+  const uint32_t weight = pattern_weight_sum(rank_count);
+  uint64_t wrong = 0;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    for (size_t at = 0; at < tensors_[i].size(); ++at) {
+      const uint32_t index = first_indices_[i] + static_cast<uint32_t>(at);
+      const uint32_t whole = weight * pattern_base(seed_, iteration, index);
+      const uint32_t expected = is_left_out(seed_, iteration, index) ? 0 : whole;
+      wrong += tensors_[i][at] != static_cast<float>(expected);
+    }
+  }
+  return wrong;
 }
 
 uint64_t Gradient::count_wrong(uint32_t iteration, uint32_t rank_count) const {

@@ -50,7 +50,7 @@ struct PeerOptions {
   std::string keys{};         // PBox only: the ranks' folder of keys; empty: without keys
   uint32_t window_bytes = 0;  // PBox only: as in pbox_options
   // PBox only: how values travel. "f32"; "bf16", from and into buffers of bf16; "q8" or "q4",
-  // compressed. Sums are then near and not exact.
+  // compressed. Sums are then near and not exact. "zeros": as "f32", of sparse gradients.
   std::string values = "f32";
   std::vector<PeerHost> hosts{};  // one per rank; empty: all ranks on loopback
 };
@@ -87,6 +87,10 @@ class Gradient {
   static Result<Gradient> create(const PeerOptions& options);
 
   void fill(uint32_t iteration, uint32_t rank);
+  // Makes the gradient sparse.
+  void leave_out(uint32_t iteration);
+  // As count_wrong(), for sparse gradients.
+  uint64_t count_wrong_sparse(uint32_t iteration, uint32_t rank_count) const;
   // Returns how many elements are further from the sum over the ranks than `share` of the largest
   // sum.
   uint64_t count_far(uint32_t iteration, uint32_t rank_count, double share) const;

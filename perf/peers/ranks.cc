@@ -33,6 +33,7 @@ struct Self {
 
   Sample run(uint32_t iteration) {
     gradient.fill(iteration, rank);
+    if (options.values == "zeros") gradient.leave_out(iteration);
     system->prepare();
     system->barrier();
     Sample before, own;
@@ -55,6 +56,7 @@ struct Self {
     // Two roundings of each value, and of the sum: 8 bits of bf16, a step of a block.
     if (options.values == "bf16") return gradient.count_far(iteration, count, 0.01);
     if (options.values == "q8") return gradient.count_far(iteration, count, 0.04);
+    if (options.values == "zeros") return gradient.count_wrong_sparse(iteration, count);
     if (options.values == "q4") return gradient.count_far(iteration, count, 0.9);
     if (options.call == "all_gather") return gradient.count_wrong_gathered(iteration, count);
     if (options.call == "reduce_scatter") {

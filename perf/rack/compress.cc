@@ -1,6 +1,7 @@
-// W workers exchange the gradients of a model through a box on a shaped rack, as f32, as bf16 and
-// compressed. The box's cable has W times a worker's rate. The forms take turns. The scenario
-// compares the rates of exchanged values with that of bf16, for each rate of the cables.
+// W workers exchange the gradients of a model through a box on a shaped rack, as f32, as bf16,
+// compressed, and as f32 of which nine of ten blocks are zero. The box's cable has W times a
+// worker's rate. The forms take turns. The scenario compares the rates of exchanged values with
+// that of bf16, for each rate of the cables.
 #include <algorithm>
 #include <iomanip>
 #include <sstream>
@@ -14,7 +15,7 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kWorkersMax = 64;
-constexpr const char* kForms[] = {"f32", "bf16", "q8", "q4"};
+constexpr const char* kForms[] = {"f32", "bf16", "q8", "q4", "zeros"};
 constexpr size_t kBf16 = 1;
 
 void add_options(po::options_description& options) {
@@ -116,7 +117,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
 
 const ScenarioRegistration kRegistration(
     {.name = "compress",
-     .summary = "an exchange on a shaped rack as f32, as bf16 and compressed",
+     .summary = "an exchange on a shaped rack as f32, as bf16, compressed and sparse",
      .add_options = add_options,
      .run = run});
 
