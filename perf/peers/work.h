@@ -43,7 +43,7 @@ inline void fill_gradient(std::span<float> gradient, uint32_t seed, uint32_t ite
   }
 }
 
-// Of sparse gradients nine of ten blocks are zero, the same ones on all ranks.
+// Nine of ten blocks of a sparse gradient are zero, the same ones on all ranks.
 inline constexpr uint32_t kSparseBlockElements = 4096;
 constexpr bool is_left_out(uint32_t seed, uint32_t iteration, uint32_t index) {
   const uint32_t block = index / kSparseBlockElements;

@@ -199,6 +199,35 @@ TEST_CASE("a worker of the release before trains beside one of this release") {
   run({older.control(), daemon.control()});
 }
 
+TEST_CASE("zeros are named to and by this release only") {
+  Daemon daemon;
+  const OlderPeer older(daemon.control());
+  std::vector<WorkerProcess> ranks;
+  for (const uint32_t rank : {0u, 1u}) {
+    ranks.emplace_back([&, rank](Line&) {
+      const bool is_older = rank == 1;
+      const AbiWorker worker({.box = is_older ? older.control() : daemon.control(),
+                              .job = "zeros",
+                              .rank = rank,
+                              .world_size = 2});
+      const uint32_t tensor = worker.tensor("gradient", kElements);
+      worker.join();
+      for (uint32_t round = 0; round < 3; ++round) {
+        std::vector<float> gradient(kElements);
+        worker.push_pull(tensor, gradient.data(), gradient.data());
+        worker.wait(tensor);
+        require(gradient == std::vector<float>(kElements), "a sum is wrong");
+      }
+      const pbox_statistics statistics = worker.statistics();
+      const uint64_t bytes = 3 * kElements * sizeof(float);
+      require((statistics.zero_fragments == 0) == is_older, "zeros are named to an older box");
+      require((statistics.bytes_pulled == bytes) == is_older, "zeros are named to an older rank");
+      worker.leave();
+    });
+  }
+  for (WorkerProcess& rank : ranks) CHECK(rank.finish() == "");
+}
+
 TEST_CASE("a connection that talks the protocol of the release before is made anew after a loss") {
   Daemon daemon;
   std::optional<OlderPeer> older(std::in_place, daemon.control());

@@ -122,7 +122,9 @@ class CreditWatch {
     const wire::Header& header = packet.header;
     uint64_t fragments = uint64_t{1} << header.fragment;
     if (header.type() == wire::PacketType::kZeros) {
-      std::memcpy(&fragments, packet.payload, sizeof(fragments));
+      // One that is encrypted counts as naming its first fragment only: it is one packet anyway.
+      const bool is_plain = (header.flags & wire::flag::kEncrypted) == 0;
+      if (is_plain) std::memcpy(&fragments, packet.payload, sizeof(fragments));
       chunk.named_mask |= fragments;
     }
     chunk.sent_mask |= fragments;
