@@ -47,7 +47,8 @@ inline void fill_gradient(std::span<float> gradient, uint32_t seed, uint32_t ite
 inline constexpr uint32_t kSparseBlockElements = 4096;
 constexpr bool is_left_out(uint32_t seed, uint32_t iteration, uint32_t index) {
   const uint32_t block = index / kSparseBlockElements;
-  return (block * 0x9e3779b1u + iteration * 0x85ebca6bu + seed * 0xc2b2ae35u >> 16) % 10 != 0;
+  const uint32_t draw = block * 0x9e3779b1u + iteration * 0x85ebca6bu + seed * 0xc2b2ae35u;
+  return (draw >> 16) % 10 != 0;
 }
 
 // Returns how many elements differ from the pattern times `weight`.
