@@ -1,7 +1,7 @@
 """The accuracy that a model reaches with gradients exchanged as f32, bf16, q8, q4 and by PowerSGD,
-over several seeds. Two more systems are computed here in Python,
-q4 with error feedback and without, to show what it is worth. `pbox-perf accuracy` runs this script.
-Progress goes to standard error, one JSON object to standard output."""
+over several seeds. Four more systems are computed here in Python: q4 with error feedback and
+without, rounded at random and to the nearest, to show what each is worth. `pbox-perf accuracy` runs
+this script. Progress goes to standard error, one JSON object to standard output."""
 
 import argparse
 import json
@@ -11,6 +11,7 @@ import statistics
 import sys
 import tempfile
 
+import numpy
 import torch
 import torch.distributed as dist
 from ranks import Ranks, use_tree
@@ -18,9 +19,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 use_tree()
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tools" / "demo_training"))
+sys.path[:0] = [str(pathlib.Path(__file__).parents[2] / "tools" / "demo_training"),
+                str(pathlib.Path(__file__).parents[1] / "consistency")]
 import digits
 import pbox.torch
+import problems
 
 TEXT = pathlib.Path("/usr/share/common-licenses/GPL-3")  # every Debian system has it
 COMPRESSED_ELEMENTS_MIN = 4096  # smaller tensors stay whole, as in libpbox
@@ -31,7 +34,7 @@ class Digits:
 
     steps, batch, rate = 240, digits.GLOBAL_BATCH, 0.05
 
-    def __init__(self, seed):
+    def __init__(self, seed, _):
         self._train, self._test = digits.load()
         self._seed = seed
 
@@ -84,7 +87,7 @@ class Text:
 
     steps, batch, rate = 400, 32, 0.1
 
-    def __init__(self, seed):
+    def __init__(self, seed, _):
         text = TEXT.read_text(encoding="utf-8")
         alphabet = {character: index for index, character in enumerate(sorted(set(text)))}
         encoded = torch.tensor([alphabet[character] for character in text])
@@ -118,7 +121,51 @@ class Text:
             return (model(inputs).argmax(2) == expected).float().mean().item()
 
 
-PROBLEMS = {"digits": Digits, "text": Text}
+class Words:
+    """The language of a word, by the hashed pieces of it: the data of perf/consistency. A gradient
+    is sparse: a batch has a fraction of all pieces."""
+
+    steps, batch, rate = 400, 512, 8.0
+
+    def __init__(self, seed, folder):
+        with numpy.load(pathlib.Path(folder, "words.npz")) as stored:
+            columns, starts, labels = (torch.from_numpy(stored[name]).long()
+                                       for name in ("columns", "starts", "labels"))
+        self._pieces = columns.split((starts[1:] - starts[:-1]).tolist())
+        self._labels, self._seed = labels, seed
+        is_tested = torch.arange(len(labels)) % problems.Words.TEST_SHARE == 0
+        self._train, self._test = (~is_tested).nonzero().flatten(), is_tested.nonzero().flatten()
+
+    def make_model(self):
+        torch.manual_seed(self._seed)
+        shape = problems.Words.FEATURES, len(problems.DICTIONARIES)
+        model = torch.nn.EmbeddingBag(*shape, mode="sum")
+        torch.nn.init.zeros_(model.weight)
+        return model
+
+    def _of(self, numbers):
+        pieces = [self._pieces[number] for number in numbers.tolist()]
+        lengths = torch.tensor([len(one) for one in pieces])
+        scale = torch.repeat_interleave(lengths.float().rsqrt(), lengths)
+        return torch.cat(pieces), lengths.cumsum(0) - lengths, scale, self._labels[numbers]
+
+    def share(self, step, rank, world_size):
+        generator = torch.Generator().manual_seed(1000 * self._seed + step)
+        chosen = torch.randint(len(self._train), (self.batch,), generator=generator)
+        return self._of(self._train[chosen[rank::world_size]])
+
+    @staticmethod
+    def loss(model, share):
+        pieces, starts, scale, labels = share
+        return torch.nn.functional.cross_entropy(model(pieces, starts, scale), labels)
+
+    def test(self, model):
+        pieces, starts, scale, labels = self._of(self._test)
+        with torch.no_grad():
+            return (model(pieces, starts, scale).argmax(1) == labels).float().mean().item()
+
+
+PROBLEMS = {"digits": Digits, "text": Text, "words": Words}
 
 
 class PythonQ4:
@@ -128,10 +175,12 @@ class PythonQ4:
 
     block, steps = 32, 7
 
-    def __init__(self, rank, seed, has_feedback):
+    def __init__(self, rank, seed, has_feedback, is_random):
         self._own = torch.Generator().manual_seed(2 * seed + 1000 * (rank + 1))
         self._boxes = torch.Generator().manual_seed(seed)
         self._residues = {} if has_feedback else None
+        self._is_random = is_random
+        self._squares = []  # for each bucket, of the error and of the mean
 
     def _rounded(self, values, key, generator):
         residue = None if self._residues is None else self._residues.setdefault(
@@ -142,7 +191,7 @@ class PythonQ4:
         blocks = padded.view(-1, self.block)
         largest = blocks.abs().amax(1, keepdim=True).clamp_min(2.0**-100)
         scale = torch.exp2(torch.ceil(torch.log2(largest / self.steps)))
-        draws = torch.rand(blocks.shape, generator=generator)
+        draws = torch.rand(blocks.shape, generator=generator) if self._is_random else 0.5
         rounded = torch.floor(blocks / scale + draws).clamp(-self.steps, self.steps) * scale
         rounded = rounded.flatten()[:values.numel()].view_as(values)
         if residue is not None:
@@ -153,16 +202,24 @@ class PythonQ4:
         pairs = list(zip(bucket.parameters(), bucket.gradients()))
         large = [(id(parameter), gradient) for parameter, gradient in pairs
                  if gradient.numel() >= COMPRESSED_ELEMENTS_MIN]
+        buffer = bucket.buffer()
+        exact = buffer.clone()
+        dist.all_reduce(exact)
+        exact.div_(dist.get_world_size())
         for key, gradient in large:
             gradient.copy_(self._rounded(gradient, (key, "rank"), self._own))
-        buffer = bucket.buffer()
         dist.all_reduce(buffer)
         buffer.div_(dist.get_world_size())
         for key, gradient in large:
             gradient.copy_(self._rounded(gradient, (key, "box"), self._boxes))
+        self._squares.append([values.square().sum().item() for values in (buffer - exact, exact)])
         future = torch.futures.Future()
         future.set_result(buffer)
         return future
+
+    def report(self):
+        """Returns the mean over the steps of |result - mean|^2 / |mean|^2."""
+        return {"error": statistics.mean(error / whole for error, whole in self._squares if whole)}
 
 
 def attach(compression):
@@ -197,10 +254,11 @@ def use_powersgd(model, _rank, seed, arguments):
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
-def compute(has_feedback):
+def compute(has_feedback, is_random):
     def prepare(model, rank, seed, _arguments):
-        model.register_comm_hook(None, PythonQ4(rank, seed, has_feedback).exchange)
-        return None, lambda: None
+        q4 = PythonQ4(rank, seed, has_feedback, is_random)
+        model.register_comm_hook(None, q4.exchange)
+        return q4.report, lambda: None
     return prepare
 
 
@@ -211,8 +269,10 @@ SYSTEMS = {
     "q8": ("gloo", attach("q8")),
     "q4": ("gloo", attach("q4")),
     "powersgd": ("pbox", over_group(use_powersgd)),
-    "q4-python": ("gloo", compute(True)),
-    "q4-no-feedback": ("gloo", compute(False)),
+    "q4-python": ("gloo", compute(has_feedback=True, is_random=True)),
+    "q4-no-feedback": ("gloo", compute(has_feedback=False, is_random=True)),
+    "q4-nearest": ("gloo", compute(has_feedback=True, is_random=False)),
+    "q4-nearest-no-feedback": ("gloo", compute(has_feedback=False, is_random=False)),
 }
 
 
@@ -225,9 +285,9 @@ def prepare_training(system, problem_name, seed, arguments, store):
         os.environ["PBOX_JOB"] = f"{problem_name}-{system}-{seed}"
         dist.init_process_group(backend, init_method=f"file://{store}", rank=rank,
                                 world_size=arguments.workers)
-        problem = PROBLEMS[problem_name](seed)
+        problem = PROBLEMS[problem_name](seed, pathlib.Path(store).parent)
         model = DistributedDataParallel(problem.make_model())
-        statistics_of, close = exchange(model, rank, seed, arguments)
+        report, close = exchange(model, rank, seed, arguments)
         optimizer = torch.optim.SGD(model.parameters(), lr=problem.rate, momentum=0.9)
 
         def train():
@@ -238,10 +298,12 @@ def prepare_training(system, problem_name, seed, arguments, store):
                 loss.backward()
                 optimizer.step()
             result = {"accuracy": problem.test(model.module), "loss": loss.item()}
-            if statistics_of is not None:
-                counters = statistics_of()
-                result["bytes"] = (counters["bytes_pushed"] +
-                                   counters["bytes_pulled"]) / problem.steps
+            reported = report()
+            if "error" in reported:
+                result["error"] = reported["error"]
+            else:
+                result["bytes"] = (reported["bytes_pushed"] +
+                                   reported["bytes_pulled"]) / problem.steps
             dist.barrier()
             close()
             return result
@@ -257,8 +319,9 @@ def summary(problem, system, results):
                "accuracy": statistics.mean(accuracies),
                "least": min(accuracies), "most": max(accuracies),
                "loss": statistics.mean(result["loss"] for result in results)}
-    if "bytes" in results[0]:
-        figures["bytes_per_step"] = statistics.mean(result["bytes"] for result in results)
+    for given, name in (("bytes", "bytes_per_step"), ("error", "normalised_error")):
+        if given in results[0]:
+            figures[name] = statistics.mean(result[given] for result in results)
     return figures
 
 
@@ -274,6 +337,8 @@ def main():
     runs = []
     with pbox.LocalBox() as box, tempfile.TemporaryDirectory(prefix="pbox-accuracy-") as folder:
         os.environ["PBOX_BOX"] = box.control
+        if "words" in arguments.problems.split(","):
+            problems.Words.prepare(folder)
         for problem in arguments.problems.split(","):
             for system in arguments.systems.split(","):
                 results = []

@@ -73,8 +73,9 @@ void add_accuracy_options(po::options_description& options) {
                         "the Python to use; default: the first that has torch")(
       "workers", po::value<uint32_t>()->default_value(4), "number of ranks")(
       "seeds", po::value<uint32_t>()->default_value(5), "trainings of each system")(
-      "problems", po::value<std::string>()->default_value("digits,text"),
-      "digits (the demo's CNN) and text (a small transformer), comma-separated");
+      "problems", po::value<std::string>()->default_value("digits,text,words"),
+      "digits (the demo's CNN), text (a small transformer) and words (sparse gradients), "
+      "comma-separated");
 }
 
 nlohmann::json run_accuracy(const po::variables_map& options, std::ostream& report) {
@@ -83,17 +84,21 @@ nlohmann::json run_accuracy(const po::variables_map& options, std::ostream& repo
                              "--seeds", std::to_string(options["seeds"].as<uint32_t>()),
                              "--problems", options["problems"].as<std::string>()});
   report << "torch " << figures["torch"].get<std::string>() << "\n"
-         << "  problem  system          accuracy %   least    most    loss   KB a step\n"
+         << "  problem  system                  accuracy %   least    most    loss   KB a step"
+            "   error\n"
          << std::fixed;
   for (const auto& run : figures["runs"]) {
     report << "  " << std::left << std::setw(9) << run["problem"].get<std::string>()
-           << std::setw(15) << run["system"].get<std::string>() << std::right
+           << std::setw(23) << run["system"].get<std::string>() << std::right
            << std::setprecision(2) << std::setw(11) << 100 * run["accuracy"].get<double>()
            << std::setw(8) << 100 * run["least"].get<double>() << std::setw(8)
            << 100 * run["most"].get<double>() << std::setprecision(4) << std::setw(9)
            << run["loss"].get<double>() << std::setprecision(0) << std::setw(11);
     run.contains("bytes_per_step") ? report << run["bytes_per_step"].get<double>() / 1e3
                                    : report << "-";
+    report << std::setprecision(4) << std::setw(9);
+    run.contains("normalised_error") ? report << run["normalised_error"].get<double>()
+                                     : report << "-";
     report << "\n";
   }
   return figures;
