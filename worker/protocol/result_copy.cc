@@ -1,20 +1,25 @@
 #include "worker/protocol/result_copy.h"
 
-#include <hwy/cache_control.h>
-#include <hwy/highway.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
 #include "base/numa_arena.h"
 
-namespace pbox::worker {
+// This file is compiled once per target: foreach_target.h includes it again with HWY_TARGET set.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "worker/protocol/result_copy.cc"
+// After HWY_TARGET_INCLUDE. foreach_target.h comes first.
+#include <hwy/foreach_target.h>
+// After foreach_target.h
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
 
+HWY_BEFORE_NAMESPACE();
+namespace pbox::worker::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// HWY_ATTR enables the target features that the compiler's flags do not enable.
-HWY_ATTR void copy_past_cache(std::byte* destination, const std::byte* source, size_t bytes) {
+void copy(std::byte* destination, const std::byte* source, size_t bytes) {
   // write-combining buffers fill a line from stores of any width
   const hn::CappedTag<uint8_t, 16> d;
   const size_t misaligned = reinterpret_cast<uintptr_t>(destination) % kCacheLineBytes;
@@ -32,4 +37,21 @@ HWY_ATTR void copy_past_cache(std::byte* destination, const std::byte* source, s
   hwy::FlushStream();
 }
 
+}  // namespace pbox::worker::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace pbox::worker {
+
+// The target without vector instructions, which the compiler's flags alone may lead to, has no
+// non-temporal stores.
+static_assert(HWY_ARCH_X86 == 0 || (HWY_TARGETS & HWY_AVX2) != 0);
+
+HWY_EXPORT(copy);
+
+void copy_past_cache(std::byte* destination, const std::byte* source, size_t bytes) {
+  HWY_DYNAMIC_DISPATCH(copy)(destination, source, bytes);
+}
+
 }  // namespace pbox::worker
+#endif  // HWY_ONCE
