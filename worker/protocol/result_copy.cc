@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/numa_arena.h"
 
 // This file is compiled once per target: foreach_target.h includes it again with HWY_TARGET set.
@@ -33,6 +34,7 @@ void copy(std::byte* destination, const std::byte* source, size_t bytes) {
       hn::Stream(hn::LoadU(d, from + offset), d, to + offset);
     }
   }
+  PBOX_DCHECK(at <= bytes && bytes - at < kCacheLineBytes);
   std::memcpy(destination + at, source + at, bytes - at);
   hwy::FlushStream();
 }
