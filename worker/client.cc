@@ -112,6 +112,13 @@ Result<uint32_t> Client::register_tensor(TensorSpec tensor) {
   }
   if (tensor.dtype == wire::Dtype::kF32 && tensor.elements >= wire::kCompressedElementsMin) {
     tensor.compression = options_.compression;
+    tensor.chooses = options_.chooses_compression && tensor.elements >= kChosenElementsMin;
+    if (options_.chooses_compression && !tensor.chooses) {
+      tensor.compression = wire::Compression::kNone;
+    }
+  }
+  if (tensor.chooses) {
+    if (const Status sound = check_chosen(tensor); !sound) return sound.error();
   }
   tensors_.push_back(std::move(tensor));
   return static_cast<uint32_t>(tensors_.size() - 1);
@@ -249,7 +256,7 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
   PBOX_CHECK(tensor < tensors_.size() && parts_.has_value());
   PartSet::Late laggard;
   const Status asked = call_on_io(
-      lock, [&] { laggard = parts_->laggard(tensor, monotonic_ns()); }, kLaggardMs);
+      lock, [&] { laggard = parts_->laggard(awaited(tensor), monotonic_ns()); }, kLaggardMs);
   if (!asked) return {ErrorCode::kTimeout, text + asked.error().message};
   switch (laggard.kind) {
     case Laggard::Kind::kRank: text += describe(laggard, monotonic_ns()); break;
@@ -323,7 +330,7 @@ Status Client::set_priorities(wire::PriorityPolicy policy, const int32_t* by_ten
   std::vector<int32_t> priorities;
   if (by_tensor != nullptr) priorities.assign(by_tensor, by_tensor + tensors_.size());
   requests_.push_back([this, policy, priorities = std::move(priorities)] {
-    parts_->ask_priorities(policy, priorities);
+    parts_->ask_priorities(policy, chosen_ ? chosen_->priorities(priorities) : priorities);
   });
   wake();
   return ok_status();
@@ -444,6 +451,7 @@ Result<Client::Report> Client::report() {
     }
     report.fragment_bytes = parts_->session().fragment_bytes();
     report.pipeline_count = parts_->pipeline_count();
+    report_choices(report);
   });
   if (!asked) return asked.error();
   report.operations_completed = completed_;
@@ -461,7 +469,11 @@ Result<size_t> Client::take_chunk_times(std::span<ChunkTimes> times) {
   std::unique_lock lock(mutex_);
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
   size_t count = 0;
-  const Status asked = call_on_io(lock, [&] { count = parts_->take_chunk_times(times); });
+  const Status asked = call_on_io(lock, [&] {
+    count = parts_->take_chunk_times(times);
+    if (!chosen_) return;
+    for (ChunkTimes& one : times.first(count)) one.tensor = chosen_->caller_of(one.tensor);
+  });
   if (!asked) return asked.error();
   return count;
 }

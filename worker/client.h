@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "worker/choice/chosen_tensors.h"
 #include "worker/collective/collectives.h"
 #include "worker/membership/part_set.h"
 #include "worker/part_driver.h"
@@ -34,7 +35,13 @@ struct ClientOptions : MembershipOptions {
   uint64_t collective_bytes = kSlotBytesDefault;  // memory of the slots of a job of collectives
   // Of tensors of f32 with at least wire::kCompressedElementsMin elements, unless one has its own.
   wire::Compression compression = wire::Compression::kNone;
+  bool chooses_compression = false;  // of those with at least kChosenElementsMin
 };
+
+// Smaller tensors are not worth three tensors of the job.
+inline constexpr uint64_t kChosenElementsMin = 65'536;
+// Returns an error if the tensor's compression cannot be chosen.
+Status check_chosen(const TensorSpec& tensor);
 
 using Callback = void (*)(void* user, uint32_t tensor, int status);
 
@@ -119,8 +126,16 @@ class Client {
     Membership::Restored restored, optimizer_state;
     uint64_t operations_completed = 0, operations_failed = 0;
     uint32_t fragment_bytes = 0, pipeline_count = 0;
+    uint32_t chosen_tensors = 0, chosen_compressed = 0;
+    uint64_t compression_changes = 0;
   };
   Result<Report> report();
+  // client_choice.cc: as pbox_tensor_compression.
+  struct TensorCompression {
+    wire::Compression now = wire::Compression::kNone;
+    double seconds_plain = 0, seconds_compressed = 0;
+  };
+  Result<TensorCompression> tensor_compression(uint32_t tensor);
   // As pbox_trace_chunks and pbox_take_chunk_times. The latter returns the number of entries.
   Status trace_chunks(uint32_t capacity);
   Result<size_t> take_chunk_times(std::span<ChunkTimes> times);
@@ -159,6 +174,15 @@ class Client {
   Status join_parts(const MembershipOptions& joining, const proto::PartMap& map);
   Status drive_join();
   void await_control(uint64_t limit_ns);
+
+  // client_choice.cc: on the I/O thread, or while there is none.
+  void open_choices();
+  void start_operation(const Operation& operation);
+  void start_chosen();
+  void take_completed();
+  uint32_t round_of(uint32_t tensor) const;
+  uint32_t awaited(uint32_t tensor) const;
+  void report_choices(Report& report) const;
 
   // client_io.cc: on the I/O thread.
   void run_io();
@@ -220,6 +244,7 @@ class Client {
   BoxAddresses addresses_;
   std::shared_ptr<const WorkerKeys> keys_;  // opened in join(); null: control connections are plain
   std::optional<PartSet> parts_;
+  std::unique_ptr<ChosenTensors> chosen_;             // null: no tensor's compression is chosen
   OperationSource* source_ = nullptr;                 // null: operations are started by calls
   std::vector<std::unique_ptr<PartDriver>> drivers_;  // indexed by part
   SendTurns turns_;

@@ -168,7 +168,7 @@ Result<std::shared_ptr<const WorkerKeys>> keys_in(const std::string& folder) {
 Result<proto::PartMap> Client::ask_part_map(MembershipOptions& joining, uint64_t end_ns) {
   const std::vector<std::string> boxes = split_list(options_.box, ',');
   uint64_t bytes = options_.collective ? options_.collective_bytes : 0;
-  for (const TensorSpec& tensor : tensors_) {
+  for (const TensorSpec& tensor : chosen_ ? chosen_->tensors() : tensors_) {
     bytes += tensor.elements * wire::dtype_bytes(tensor.dtype);
   }
   const proto::WorkerMessage request =
@@ -209,7 +209,7 @@ Status Client::join_parts(const MembershipOptions& joining, const proto::PartMap
   PBOX_CHECK(drivers_.empty());
   // So that all boxes are known when one is lost, even if no name server answers then.
   for (const std::string& box : map.boxes()) static_cast<void>(addresses_.find(box));
-  parts_.emplace(joining, map, tensors_, optimizer_);
+  parts_.emplace(joining, map, chosen_ ? chosen_->tensors() : tensors_, optimizer_);
   if (const Status possible = check_ports(joining, parts_->size(), split_list(options_.port, '|'));
       !possible) {
     parts_.reset();
@@ -284,6 +284,8 @@ Status Client::join() {
   joining.relaxed_model = relaxed_model(sync_, tensors_);
   // A rank cannot repeat the steps of other optimizers on its copy, so the box answers its reads.
   if (!repeats_steps(optimizer_, tensors_)) answer_cached_reads(joining.sync, tensors_);
+  chosen_.reset();  // that of a join that has failed
+  if (ChosenTensors::any(tensors_)) chosen_ = std::make_unique<ChosenTensors>(tensors_);
   const auto map =
       ask_part_map(joining, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
   if (!map) return map.error();
@@ -310,8 +312,9 @@ Status Client::join() {
   } else {
     tensor_states_.resize(tensors_.size());
   }
+  open_choices();
   for (uint32_t tensor = 0; tensor < tensor_states_.size(); ++tensor) {
-    tensor_states_[tensor].round = parts_->round(tensor);
+    tensor_states_[tensor].round = round_of(tensor);
   }
   absent_ranks_ = parts_->absent_ranks();
   verdict_ = parts_->verdict();

@@ -63,6 +63,7 @@ inline constexpr Feature kFeatures[] = {
     {"bf16", "dtype", [](Trial& t) { t.dtype = PBOX_BF16; }},
     {"compression q8", "compression", [](Trial& t) { t.compression = PBOX_COMPRESSION_Q8; }},
     {"compression q4", "compression", [](Trial& t) { t.compression = PBOX_COMPRESSION_Q4; }},
+    {"compression auto", "compression", [](Trial& t) { t.compression = PBOX_COMPRESSION_AUTO; }},
     {"on_worker_lost partial", "lost",
      [](Trial& t) { t.options.on_worker_lost = PBOX_LOST_PARTIAL; }},
     {"on_worker_lost abort", "lost", [](Trial& t) { t.options.on_worker_lost = PBOX_LOST_ABORT; }},

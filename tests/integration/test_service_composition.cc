@@ -129,7 +129,7 @@ void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
     const bool is_right =
         trial.compression == PBOX_COMPRESSION_NONE
             ? result == result_of(trial, value)
-            : is_near(result, values, trial.compression == PBOX_COMPRESSION_Q8 ? 2 : 20);
+            : is_near(result, values, trial.compression == PBOX_COMPRESSION_Q4 ? 20 : 2);
     require(is_right, "the result is wrong");
   };
   const bool is_restored = !plan.restore.empty();

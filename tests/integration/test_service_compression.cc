@@ -4,6 +4,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <memory>
+#include <set>
+#include <thread>
 
 #include "tests/support/box_cluster.h"
 #include "tests/support/mortal_box.h"
@@ -113,7 +116,7 @@ Outcome collect(std::vector<WorkerProcess>& ranks) {
 
 // The residues may hold of each rank a step, and of the box a step of the sum.
 double bound_of(const Plan& plan) {
-  return plan.workers * (plan.compression == PBOX_COMPRESSION_Q8 ? 4.0 / 127 : 4.0 / 3.5);
+  return plan.workers * (plan.compression == PBOX_COMPRESSION_Q4 ? 4.0 / 3.5 : 4.0 / 127);
 }
 
 }  // namespace
@@ -135,7 +138,7 @@ TEST_CASE("compressed sums are the same on all ranks, and over rounds nothing is
 }
 
 TEST_CASE("compressed sums stay the same on all ranks while their box is killed again and again") {
-  for (const auto compression : {PBOX_COMPRESSION_Q8, PBOX_COMPRESSION_Q4}) {
+  for (const auto compression : {PBOX_COMPRESSION_Q8, PBOX_COMPRESSION_Q4, PBOX_COMPRESSION_AUTO}) {
     MortalBox box;
     const Plan plan{.box = box.daemon().control(),
                     .rounds = 150,
@@ -156,6 +159,82 @@ TEST_CASE("compressed sums stay the same on all ranks while their box is killed 
   }
 }
 
+// Rank 0 checks what is said about the choice. Rank 1 ends without a word in round `stops_at`.
+void run_choosing(const std::string& box, uint32_t rank, uint32_t rounds, uint32_t stops_at,
+                  bool rejoins, Line& line) {
+  const AbiWorker worker({.box = box, .rank = rank, .world_size = 2, .adjust = [&](auto& options) {
+                            options.compression = PBOX_COMPRESSION_AUTO;
+                            options.rejoin = rejoins ? 1 : 0;
+                          }});
+  const uint32_t tensor = worker.tensor("dense", kElements);
+  const uint32_t small = worker.tensor("small", 65'535);
+  worker.join();
+  uint32_t round = 0;
+  worker.must(pbox_tensor_round(worker.context(), tensor, &round));
+  line.say("round " + std::to_string(round));
+  std::vector<float> values(kElements);
+  std::set<pbox_compression> seen;
+  for (; round < rounds; ++round) {
+    if (round == stops_at) {
+      line.say("stopped");
+      std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+    std::fill(values.begin(), values.end(), static_cast<float>(rank + 1));
+    worker.push_pull(tensor, values.data(), values.data());
+    worker.wait(tensor);
+    for (const float value : values) require(std::fabs(value - 3) < 0.2f, "the sum is wrong");
+    pbox_compression now = -1;
+    worker.must(pbox_tensor_compression(worker.context(), tensor, &now, nullptr, nullptr));
+    seen.insert(now);
+    if (round < 16) require(now == PBOX_COMPRESSION_NONE, "the first window is compressed");
+    if (round >= 16 && round < 32) require(now == PBOX_COMPRESSION_Q8, "the second one is not");
+  }
+  double plain = 0, compressed = 0;
+  worker.must(pbox_tensor_compression(worker.context(), tensor, nullptr, &plain, &compressed));
+  require(plain > 0 && compressed > 0, "the times of an exchange are not known");
+  const pbox_statistics statistics = worker.statistics();
+  require(statistics.chosen_tensors == 1, "another tensor is chosen, too");
+  require(rejoins || statistics.compression_changes >= 1, "nothing has changed");
+  pbox_compression now = -1;
+  worker.must(pbox_tensor_compression(worker.context(), small, &now, nullptr, nullptr));
+  require(now == PBOX_COMPRESSION_NONE, "a small tensor is compressed");
+  line.say("done");
+  worker.leave();
+}
+
+TEST_CASE("ranks choose compression alike, a new process in a lost rank's place, too") {
+  // Within a window, in a window's last round, and at the beginning of one.
+  const uint32_t stops_at = GENERATE(20, 31, 32, 47, 48);
+  constexpr uint32_t kRounds = 60;
+  const Daemon daemon;
+  const std::string box = daemon.control();
+  WorkerProcess first([&](Line& line) { run_choosing(box, 0, kRounds, kRounds, false, line); });
+  auto second = std::make_unique<WorkerProcess>(
+      [&](Line& line) { run_choosing(box, 1, kRounds, stops_at, false, line); });
+  REQUIRE(first.heard() == "round 0");
+  REQUIRE(second->heard() == "round 0");
+  REQUIRE(second->heard() == "stopped");
+  second.reset();
+  WorkerProcess third([&](Line& line) { run_choosing(box, 1, kRounds, kRounds, true, line); });
+  INFO("stopped before round " << stops_at);
+  REQUIRE(third.heard() == "round " + std::to_string(stops_at));
+  CHECK(first.heard() == "done");
+  CHECK(third.heard() == "done");
+  CHECK(first.finish() == "");
+  CHECK(third.finish() == "");
+}
+
+TEST_CASE("a tensor whose compression is chosen needs a name with room for those of its forms") {
+  const AbiWorker worker(
+      {.adjust = [](pbox_options& options) { options.compression = PBOX_COMPRESSION_AUTO; }});
+  const std::string longest(249, 'n');
+  uint32_t tensor = 0;
+  CHECK_THAT(
+      worker.must_be(PBOX_INVALID_ARGUMENT, pbox_register_tensor(worker.context(), longest.c_str(),
+                                                                 kElements, PBOX_F32, 0, &tensor)),
+      Catch::Contains("must have at most 248 bytes"));
+}
+
 TEST_CASE("tensors that are small or not f32 stay as they are, unless a small one is named") {
   const Daemon daemon;
   const AbiWorker worker({.box = daemon.control(), .adjust = [](pbox_options& options) {
@@ -171,8 +250,8 @@ TEST_CASE("tensors that are small or not f32 stay as they are, unless a small on
                      pbox_set_tensor_compression(worker.context(), half, PBOX_COMPRESSION_Q8)),
       Catch::Contains("tensor 'half' is bf16, and compression needs f32"));
   CHECK_THAT(worker.must_be(PBOX_INVALID_ARGUMENT,
-                            pbox_set_tensor_compression(worker.context(), named, 3)),
-             Catch::Contains("compression 3 is unknown"));
+                            pbox_set_tensor_compression(worker.context(), named, 4)),
+             Catch::Contains("compression 4 is unknown"));
   worker.join();
   const std::vector<uint64_t> bytes = {4095 * 4, 4096 / 32 * 17, 8192 * 2, 66, 4096 * 4};
   uint64_t sum = 0;

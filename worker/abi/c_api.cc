@@ -155,7 +155,8 @@ Result<ClientOptions> pbox::worker::read_options(const pbox_options* caller_opti
   chosen.delivery = static_cast<pbox::wire::Delivery>(options->delivery);
   chosen.numerics = static_cast<pbox::wire::Numerics>(options->numerics);
   chosen.guard = {static_cast<pbox::wire::Guard>(options->guard), options->guard_max_abs};
-  chosen.compression = static_cast<pbox::wire::Compression>(options->compression);
+  chosen.chooses_compression = options->compression == PBOX_COMPRESSION_AUTO;
+  chosen.compression = pbox::worker::compression_of(options->compression);
   chosen.sync = sync_of(*options);
   chosen.replicas = options->replicas;
   chosen.is_backup = options->backup == 1;
@@ -401,6 +402,9 @@ pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statisti
     full.packets_staged = report->payloads.staged;
     full.packets_staged_refused = report->payloads.staged_refused;
     full.zero_fragments = report->exchange.zero_fragments;
+    full.chosen_tensors = report->chosen_tensors;
+    full.chosen_compressed = report->chosen_compressed;
+    full.compression_changes = report->compression_changes;
     std::memcpy(statistics, &full, full.struct_size);
     return pbox::ok_status();
   });

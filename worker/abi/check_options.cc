@@ -22,12 +22,12 @@ Status check_policy(pbox_priority_policy policy) {
 }
 
 Status check_compression(pbox_compression compression) {
-  if (compression >= PBOX_COMPRESSION_NONE && compression <= PBOX_COMPRESSION_Q4) {
+  if (compression >= PBOX_COMPRESSION_NONE && compression <= PBOX_COMPRESSION_AUTO) {
     return ok_status();
   }
   return invalid("compression " + std::to_string(compression) +
-                 " is unknown: set PBOX_COMPRESSION_NONE, PBOX_COMPRESSION_Q8 or "
-                 "PBOX_COMPRESSION_Q4");
+                 " is unknown: set PBOX_COMPRESSION_NONE, PBOX_COMPRESSION_Q8, "
+                 "PBOX_COMPRESSION_Q4 or PBOX_COMPRESSION_AUTO");
 }
 
 namespace {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/result.h"
+#include "nic/wire/blocks.h"
 #include "pbox/pbox.h"
 
 namespace pbox::worker {
@@ -11,5 +12,10 @@ namespace pbox::worker {
 Status check_options(const pbox_options& options);
 Status check_policy(pbox_priority_policy policy);
 Status check_compression(pbox_compression compression);
+// How a tensor travels when it is compressed. PBOX_COMPRESSION_AUTO stands for q8, at times.
+constexpr wire::Compression compression_of(pbox_compression compression) {
+  return compression == PBOX_COMPRESSION_AUTO ? wire::Compression::kQ8
+                                              : static_cast<wire::Compression>(compression);
+}
 
 }  // namespace pbox::worker

@@ -126,7 +126,7 @@ void read_environment(Environment& from, pbox_options* options) {
   from.read_word("PBOX_GUARD", {"flag", "reject", "zero"}, &options->guard);
   from.read_fraction("PBOX_GUARD_MAX_ABS", &options->guard_max_abs);
   from.read_number("PBOX_COLLECTIVE_BYTES", &options->collective_bytes);
-  from.read_word("PBOX_COMPRESSION", {"none", "q8", "q4"}, &options->compression);
+  from.read_word("PBOX_COMPRESSION", {"none", "q8", "q4", "auto"}, &options->compression);
 }
 
 pbox_optimizer_options default_optimizer(pbox_optimizer kind) {

@@ -120,7 +120,8 @@ void PartSet::start(const Operation& operation) {
     of_piece.tensor = piece.tensor;
     if (operation.input != nullptr) of_piece.input = operation.input + piece.offset;
     of_piece.output = operation.output + piece.offset;
-    of_piece.fetch = !operation.initial_weights && std::exchange(piece.is_ahead, false);
+    const bool is_ahead = !operation.initial_weights && std::exchange(piece.is_ahead, false);
+    of_piece.fetch = operation.fetch || is_ahead;
     parts_[piece.part]->membership.start(of_piece);
   }
 }

@@ -32,6 +32,7 @@ struct TensorSpec {
   float weight_decay = -1;    // negative: the job's value
   uint32_t row_elements = 0;  // it is a table of such rows; 0: it is not
   wire::Compression compression = wire::Compression::kNone;  // needs f32
+  bool chooses = false;  // compressed only while that is faster (choice/chosen_tensors.h)
   // The tensor's own consistency model as it was registered; nothing: the job's.
   std::optional<wire::SyncSpec> sync = {};
 };

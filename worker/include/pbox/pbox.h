@@ -384,6 +384,10 @@ typedef struct pbox_statistics {
    * Staged refused: it was copied, as the device had refused to register its memory. */
   uint64_t packets_direct, packets_staged, packets_staged_refused;
   uint64_t zero_fragments; /* fragments of gradients that were not sent, as they are zero */
+  /* Tensors with PBOX_COMPRESSION_AUTO; those of them whose last exchange was compressed; and how
+   * often one of them has begun or ceased to be. pbox_tensor_compression says why. */
+  uint32_t chosen_tensors, chosen_compressed;
+  uint64_t compression_changes;
 } pbox_statistics;
 
 /* Fills *statistics. Set statistics->struct_size to sizeof(pbox_statistics) first. Allowed once the

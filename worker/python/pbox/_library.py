@@ -76,7 +76,8 @@ class Statistics(Structure):
                 ("restored_steps", c_uint64), ("optimizer_snapshot", c_uint64),
                 ("optimizer_snapshot_steps", c_uint64), ("packets_direct", c_uint64),
                 ("packets_staged", c_uint64), ("packets_staged_refused", c_uint64),
-                ("zero_fragments", c_uint64)]
+                ("zero_fragments", c_uint64), ("chosen_tensors", c_uint32),
+                ("chosen_compressed", c_uint32), ("compression_changes", c_uint64)]
 
 
 _CONTEXT = c_void_p
@@ -98,6 +99,8 @@ _PROTOTYPES = {
     "pbox_init_weights": (c_int, [_CONTEXT, c_uint32, c_void_p, CALLBACK, c_void_p]),
     "pbox_set_tensor_rows": (c_int, [_CONTEXT, c_uint32, c_uint32]),
     "pbox_set_tensor_compression": (c_int, [_CONTEXT, c_uint32, c_int32]),
+    "pbox_tensor_compression": (c_int, [_CONTEXT, c_uint32, POINTER(c_int32), POINTER(c_double),
+                                        POINTER(c_double)]),
     "pbox_push_pull_rows":
         (c_int, [_CONTEXT, c_uint32, POINTER(c_uint64), c_uint64, c_void_p, c_void_p, CALLBACK,
                  c_void_p]),

@@ -13,7 +13,7 @@ PRIORITY_POLICIES = {"explicit": 0, "forward-order": 1, "fifo": 2}
 DELIVERIES = {"broadcast": 0, "pull": 1}
 NUMERICS = {"fast": 0, "ordered": 1}
 GUARDS = {"flag": 0, "reject": 1, "zero": 2}
-COMPRESSIONS = {"none": 0, "q8": 1, "q4": 2}
+COMPRESSIONS = {"none": 0, "q8": 1, "q4": 2, "auto": 3}
 SYNC_MODELS = {"bsp": 0, "asp": 1, "ssp": 2, "essp": 3, "pssp": 4, "dpssp": 5, "drop": 6,
                "adaptive": 7}
 RELEASES = {"soft": 0, "lazy": 1}

@@ -86,7 +86,8 @@ class Client(CudaCalls, TableCalls):
     ("reject") the job ends with an error that names the rank, with mode "optimize" the round is
     skipped instead.
     `compression`: gradients and results travel in 8.25 bits per value ("q8") or 4.25 ("q4"), with
-    error feedback; only f32 tensors of at least 4096 elements. Needs mode "aggregate".
+    error feedback; only f32 tensors of at least 4096 elements. "auto" is "q8" for tensors of at
+    least 65,536 elements, while that is faster. Needs mode "aggregate".
     docs/compression.md says when it helps.
     `replicas`: with mode "optimize" and several boxes, 1 keeps a replica of weights and optimizer
     state on another box, so that none of it is lost with a box.
@@ -208,6 +209,16 @@ class Client(CudaCalls, TableCalls):
         """Returns the round of the tensor's next operation: 0 in a new job. A process that rejoins
         uses it to set its own state to the job's progress."""
         return self._number(self._library.pbox_tensor_round, tensor)
+
+    def compression_of(self, tensor: Tensor) -> tuple[str, float, float]:
+        """Returns how the tensor's last exchange travelled ("none", "q8" or "q4"), and by what
+        compression "auto" decides: the seconds of an exchange as it is and compressed; 0 if they
+        are not known. Once the client has joined."""
+        now, plain, compressed = ctypes.c_int32(), ctypes.c_double(), ctypes.c_double()
+        self._call(self._library.pbox_tensor_compression, tensor.id, ctypes.byref(now),
+                   ctypes.byref(plain), ctypes.byref(compressed))
+        name = next(name for name, value in _options.COMPRESSIONS.items() if value == now.value)
+        return name, plain.value, compressed.value
 
     def contributors(self, tensor: Tensor) -> int:
         """Returns how many ranks contributed to the tensor's last result, the minimum over its

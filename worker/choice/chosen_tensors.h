@@ -1,0 +1,76 @@
+// The tensors of a job as its ranks exchange them, where the compression of some is chosen while it
+// runs (compression_choice.h). Turns operations on the caller's tensors into operations on the
+// job's, and completions back. Pure; the I/O thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "worker/choice/compression_choice.h"
+#include "worker/protocol/operation.h"
+#include "worker/protocol/session_spec.h"
+
+namespace pbox::worker {
+
+class ChosenTensors {
+ public:
+  // `tensors`: the caller's. Those with `chooses` are compressed at times.
+  explicit ChosenTensors(const std::vector<TensorSpec>& tensors);
+  ChosenTensors(const ChosenTensors&) = delete;
+  ChosenTensors& operator=(const ChosenTensors&) = delete;
+
+  static bool any(const std::vector<TensorSpec>& tensors);
+  // What the names of the job's other tensors have in addition to the caller's.
+  static constexpr size_t kSuffixBytesMax = 8;
+
+  // The job's tensors: first the caller's, then the others.
+  const std::vector<TensorSpec>& tensors() const { return tensors_; }
+  // Call once after the join. `round`: of one of the job's tensors.
+  void begin(const std::function<uint32_t(uint32_t)>& round);
+
+  // An operation on the caller's tensor.
+  void start(const Operation& operation, uint64_t now_ns);
+  // These of the job's tensors are complete. Returns the caller's that are.
+  std::vector<uint32_t> complete(std::span<const uint32_t> tensors, uint64_t now_ns);
+  // Takes the operations on the job's tensors that are to be started now.
+  std::vector<Operation> take_operations();
+
+  // Of the caller's tensor.
+  uint32_t round(uint32_t tensor, const std::function<uint32_t(uint32_t)>& job_round) const;
+  // The job's tensor that its newest operation waits for, or was on.
+  uint32_t awaited(uint32_t tensor) const;
+  // Null if its compression is not chosen.
+  const CompressionChoice* choice(uint32_t tensor) const;
+  // The caller's tensor that one of the job's stands for.
+  uint32_t caller_of(uint32_t tensor) const { return callers_[tensor]; }
+  // Priorities of all tensors of the job, from the caller's; empty if these are.
+  std::vector<int32_t> priorities(const std::vector<int32_t>& by_tensor) const;
+
+ private:
+  struct Chosen {
+    uint32_t tensor = 0;  // the caller's, which travels as it is
+    uint32_t compressed = 0;
+    uint32_t votes = 0;
+    std::optional<CompressionChoice> choice;
+    std::optional<Operation> held;  // started, but its form is not known yet
+    std::optional<Form> under_way;
+    uint64_t started_ns = 0;
+    bool is_voting = false;
+    bool is_fetching = false;  // while is_voting
+    CompressionChoice::Vote vote, sum;
+  };
+
+  void advance(Chosen& chosen);
+  void send_vote(Chosen& chosen, bool fetches);
+
+  std::vector<TensorSpec> tensors_;
+  std::vector<uint32_t> callers_;   // by tensor of the job
+  std::vector<int32_t> chosen_of_;  // by tensor of the job: index in chosen_; -1: none
+  std::vector<Chosen> chosen_;      // never resized: operations refer to votes
+  std::vector<Operation> operations_;
+};
+
+}  // namespace pbox::worker

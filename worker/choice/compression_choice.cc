@@ -1,0 +1,75 @@
+#include "worker/choice/compression_choice.h"
+
+#include <algorithm>
+
+namespace pbox::worker {
+namespace {
+
+float median(std::vector<float> values) {
+  PBOX_DCHECK(!values.empty());
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+CompressionChoice::Lack CompressionChoice::lacks() const {
+  if (window() == 0 || round() % kWindowRounds != 0) return Lack::kNothing;
+  if (decided_window_ == window()) return Lack::kNothing;
+  return votes_ < window() ? Lack::kVote : Lack::kSum;
+}
+
+Form CompressionChoice::form() const {
+  PBOX_DCHECK(lacks() == Lack::kNothing);
+  if (window() == 0) return Form::kPlain;
+  if (round() % kWindowRounds != 0) {  // only the window that is under way is not complete
+    PBOX_CHECK((rounds_[0] % kWindowRounds == 0) != (rounds_[1] % kWindowRounds == 0));
+    return rounds_[0] % kWindowRounds != 0 ? Form::kPlain : Form::kCompressed;
+  }
+  return decide(sum_, window());
+}
+
+CompressionChoice::Vote CompressionChoice::vote() {
+  if (!seconds_.empty()) {
+    const auto form = static_cast<size_t>(newest_);
+    own_.seconds[form] = median(seconds_);
+    own_.ranks[form] = 1;
+  }
+  return own_;
+}
+
+void CompressionChoice::on_sum(const Vote& sum, bool fetched) {
+  if (!fetched) ++votes_;
+  PBOX_DCHECK(votes_ > 0);
+  decided_window_ = votes_;
+  sum_ = sum;
+}
+
+void CompressionChoice::on_round(Form form, double seconds) {
+  const uint32_t at = round() % kWindowRounds;
+  if (at == 0) {
+    seconds_.clear();
+    if (round() > 0 && form != newest_) ++changes_;
+  }
+  if (at >= kSettlingRounds) seconds_.push_back(static_cast<float>(seconds));
+  newest_ = form;
+  ++rounds_[static_cast<size_t>(form)];
+}
+
+double CompressionChoice::mean_seconds(Form form) const {
+  const auto index = static_cast<size_t>(form);
+  return sum_.ranks[index] > 0 ? double{sum_.seconds[index]} / double{sum_.ranks[index]} : 0;
+}
+
+Form CompressionChoice::decide(const Vote& sum, uint32_t window) {
+  if (!(sum.ranks[1] > 0)) return Form::kCompressed;  // nobody knows it yet
+  if (!(sum.ranks[0] > 0)) return Form::kPlain;
+  const double plain = double{sum.seconds[0]} / double{sum.ranks[0]};
+  const double compressed = double{sum.seconds[1]} / double{sum.ranks[1]};
+  const bool is_better = compressed * kGain < plain;
+  const bool is_trial = window == kFirstTrial || window % kTrialInterval == 0;
+  return is_better != is_trial ? Form::kCompressed : Form::kPlain;
+}
+
+}  // namespace pbox::worker
