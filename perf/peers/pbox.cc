@@ -44,6 +44,7 @@ class PboxRank : public pbox::perf::Rank {
     options.job = job.c_str();
     if (peer.values == "q8") options.compression = PBOX_COMPRESSION_Q8;
     if (peer.values == "q4") options.compression = PBOX_COMPRESSION_Q4;
+    if (peer.values == "auto") options.compression = PBOX_COMPRESSION_AUTO;
     options.keys = peer.keys.c_str();
     options.rank = rank % ranks_of_a_rack;
     options.world_size = ranks_of_a_rack;

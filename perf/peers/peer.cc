@@ -67,9 +67,9 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     return ok_status();
   }
   if (option == "--values") {
-    constexpr std::string_view kValues[] = {"f32", "bf16", "q8", "q4", "zeros"};
+    constexpr std::string_view kValues[] = {"f32", "bf16", "q8", "q4", "auto", "zeros"};
     if (std::find(std::begin(kValues), std::end(kValues), value) == std::end(kValues)) {
-      return bad_option(option, value, "must be f32, bf16, q8, q4 or zeros");
+      return bad_option(option, value, "must be f32, bf16, q8, q4, auto or zeros");
     }
     options.values = value;
     return ok_status();

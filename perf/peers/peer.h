@@ -49,8 +49,8 @@ struct PeerOptions {
   std::string box{};
   std::string keys{};         // PBox only: the ranks' folder of keys; empty: without keys
   uint32_t window_bytes = 0;  // PBox only: as in pbox_options
-  // PBox only: how values travel. "f32"; "bf16", from and into buffers of bf16; "q8" or "q4",
-  // compressed. Sums are then near and not exact. "zeros": as "f32", of sparse gradients.
+  // PBox only: how values travel. "f32"; "bf16", from and into buffers of bf16; "q8", "q4" or
+  // "auto", compressed. Sums are then near and not exact. "zeros": as "f32", of sparse gradients.
   std::string values = "f32";
   std::vector<PeerHost> hosts{};  // one per rank; empty: all ranks on loopback
 };

@@ -55,7 +55,8 @@ struct Self {
   uint64_t count_wrong(uint32_t iteration) const {
     // Two roundings of each value, and of the sum: 8 bits of bf16, a step of a block.
     if (options.values == "bf16") return gradient.count_far(iteration, count, 0.01);
-    if (options.values == "q8") return gradient.count_far(iteration, count, 0.04);
+    if (options.values == "q8" || options.values == "auto")
+      return gradient.count_far(iteration, count, 0.04);
     if (options.values == "zeros") return gradient.count_wrong_sparse(iteration, count);
     if (options.values == "q4") return gradient.count_far(iteration, count, 0.9);
     if (options.call == "all_gather") return gradient.count_wrong_gathered(iteration, count);

@@ -1,7 +1,7 @@
-// W workers exchange the gradients of a model through a box on a shaped rack, as f32, as bf16,
-// compressed, and as f32 of which nine of ten blocks are zero. The box's cable has W times a
-// worker's rate. The forms take turns. The scenario compares the rates of exchanged values with
-// that of bf16, for each rate of the cables.
+// W workers exchange the gradients of a model through a box on a shaped rack: as f32, as bf16,
+// compressed, as libpbox chooses, and as f32 of which nine of ten blocks are zero. The box's cable
+// has W times a worker's rate. The forms take turns. The scenario compares the rates of exchanged
+// values with that of bf16, for each rate of the cables.
 #include <algorithm>
 #include <iomanip>
 #include <sstream>
@@ -15,7 +15,8 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kWorkersMax = 64;
-constexpr const char* kForms[] = {"f32", "bf16", "q8", "q4", "zeros"};
+constexpr const char* kForms[] = {"f32", "bf16", "q8", "q4", "auto", "zeros"};
+constexpr uint32_t kWarmupOfAuto = 40;  // two windows of 16 exchanges to try, and some that settle
 constexpr size_t kBf16 = 1;
 
 void add_options(po::options_description& options) {
@@ -62,6 +63,7 @@ nlohmann::json measure_rate(const po::variables_map& options, uint32_t rate_mbit
   std::vector<System> systems;
   for (const char* form : kForms) {
     peer.values = form;
+    peer.warmup = peer.values == "auto" ? kWarmupOfAuto : PeerOptions{}.warmup;
     systems.push_back(start_system(rack, "pbox", peer));
   }
   const auto turns = std::max(1u, options["turns"].as<uint32_t>());

@@ -225,8 +225,9 @@ TEST_CASE("ranks choose compression alike, a new process in a lost rank's place,
 }
 
 TEST_CASE("a tensor whose compression is chosen needs a name with room for those of its forms") {
-  const AbiWorker worker(
-      {.adjust = [](pbox_options& options) { options.compression = PBOX_COMPRESSION_AUTO; }});
+  const AbiWorker worker({.box = {}, .adjust = [](pbox_options& options) {
+                            options.compression = PBOX_COMPRESSION_AUTO;
+                          }});
   const std::string longest(249, 'n');
   uint32_t tensor = 0;
   CHECK_THAT(
