@@ -112,13 +112,13 @@ Result<uint32_t> Client::register_tensor(TensorSpec tensor) {
   }
   if (tensor.dtype == wire::Dtype::kF32 && tensor.elements >= wire::kCompressedElementsMin) {
     tensor.compression = options_.compression;
-    tensor.chooses = options_.chooses_compression && tensor.elements >= kChosenElementsMin;
+    tensor.chooses = options_.chooses_compression && tensor.elements >= ChosenTensors::kElementsMin;
     if (options_.chooses_compression && !tensor.chooses) {
       tensor.compression = wire::Compression::kNone;
     }
   }
   if (tensor.chooses) {
-    if (const Status sound = check_chosen(tensor); !sound) return sound.error();
+    if (const Status sound = ChosenTensors::check(tensor); !sound) return sound.error();
   }
   tensors_.push_back(std::move(tensor));
   return static_cast<uint32_t>(tensors_.size() - 1);
@@ -256,7 +256,7 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
   PBOX_CHECK(tensor < tensors_.size() && parts_.has_value());
   PartSet::Late laggard;
   const Status asked = call_on_io(
-      lock, [&] { laggard = parts_->laggard(awaited(tensor), monotonic_ns()); }, kLaggardMs);
+      lock, [&] { laggard = job_tensors_->laggard(tensor, monotonic_ns()); }, kLaggardMs);
   if (!asked) return {ErrorCode::kTimeout, text + asked.error().message};
   switch (laggard.kind) {
     case Laggard::Kind::kRank: text += describe(laggard, monotonic_ns()); break;
@@ -330,7 +330,7 @@ Status Client::set_priorities(wire::PriorityPolicy policy, const int32_t* by_ten
   std::vector<int32_t> priorities;
   if (by_tensor != nullptr) priorities.assign(by_tensor, by_tensor + tensors_.size());
   requests_.push_back([this, policy, priorities = std::move(priorities)] {
-    parts_->ask_priorities(policy, chosen_ ? chosen_->priorities(priorities) : priorities);
+    job_tensors_->ask_priorities(policy, priorities);
   });
   wake();
   return ok_status();
@@ -451,7 +451,19 @@ Result<Client::Report> Client::report() {
     }
     report.fragment_bytes = parts_->session().fragment_bytes();
     report.pipeline_count = parts_->pipeline_count();
-    report_choices(report);
+    report.compressions.resize(tensors_.size());
+    for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+      Report::Compression& compression = report.compressions[tensor];
+      compression.now = tensors_[tensor].compression;
+      const CompressionChoice* const choice = job_tensors_->choice(tensor);
+      if (choice == nullptr) continue;
+      if (choice->newest() == Form::kPlain) compression.now = wire::Compression::kNone;
+      compression.seconds_plain = choice->mean_seconds(Form::kPlain);
+      compression.seconds_compressed = choice->mean_seconds(Form::kCompressed);
+      ++report.chosen_tensors;
+      if (choice->newest() == Form::kCompressed) ++report.chosen_compressed;
+      report.compression_changes += choice->changes();
+    }
   });
   if (!asked) return asked.error();
   report.operations_completed = completed_;
@@ -469,11 +481,7 @@ Result<size_t> Client::take_chunk_times(std::span<ChunkTimes> times) {
   std::unique_lock lock(mutex_);
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
   size_t count = 0;
-  const Status asked = call_on_io(lock, [&] {
-    count = parts_->take_chunk_times(times);
-    if (!chosen_) return;
-    for (ChunkTimes& one : times.first(count)) one.tensor = chosen_->caller_of(one.tensor);
-  });
+  const Status asked = call_on_io(lock, [&] { count = job_tensors_->take_chunk_times(times); });
   if (!asked) return asked.error();
   return count;
 }

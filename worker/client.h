@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "worker/choice/chosen_tensors.h"
+#include "worker/choice/caller_tensors.h"
 #include "worker/collective/collectives.h"
 #include "worker/membership/part_set.h"
 #include "worker/part_driver.h"
@@ -35,13 +35,9 @@ struct ClientOptions : MembershipOptions {
   uint64_t collective_bytes = kSlotBytesDefault;  // memory of the slots of a job of collectives
   // Of tensors of f32 with at least wire::kCompressedElementsMin elements, unless one has its own.
   wire::Compression compression = wire::Compression::kNone;
-  bool chooses_compression = false;  // of those with at least kChosenElementsMin
+  // It is chosen while the job runs, for those with at least ChosenTensors::kElementsMin.
+  bool chooses_compression = false;
 };
-
-// Smaller tensors are not worth three tensors of the job.
-inline constexpr uint64_t kChosenElementsMin = 65'536;
-// Returns an error if the tensor's compression cannot be chosen.
-Status check_chosen(const TensorSpec& tensor);
 
 using Callback = void (*)(void* user, uint32_t tensor, int status);
 
@@ -126,16 +122,16 @@ class Client {
     Membership::Restored restored, optimizer_state;
     uint64_t operations_completed = 0, operations_failed = 0;
     uint32_t fragment_bytes = 0, pipeline_count = 0;
+    // As pbox_tensor_compression, by tensor.
+    struct Compression {
+      wire::Compression now = wire::Compression::kNone;
+      double seconds_plain = 0, seconds_compressed = 0;
+    };
+    std::vector<Compression> compressions;
     uint32_t chosen_tensors = 0, chosen_compressed = 0;
     uint64_t compression_changes = 0;
   };
   Result<Report> report();
-  // client_choice.cc: as pbox_tensor_compression.
-  struct TensorCompression {
-    wire::Compression now = wire::Compression::kNone;
-    double seconds_plain = 0, seconds_compressed = 0;
-  };
-  Result<TensorCompression> tensor_compression(uint32_t tensor);
   // As pbox_trace_chunks and pbox_take_chunk_times. The latter returns the number of entries.
   Status trace_chunks(uint32_t capacity);
   Result<size_t> take_chunk_times(std::span<ChunkTimes> times);
@@ -170,19 +166,12 @@ class Client {
   };
 
   // client_join.cc
-  Result<proto::PartMap> ask_part_map(MembershipOptions& joining, uint64_t end_ns);
-  Status join_parts(const MembershipOptions& joining, const proto::PartMap& map);
+  Result<proto::PartMap> ask_part_map(MembershipOptions& joining,
+                                      const std::vector<TensorSpec>& tensors, uint64_t end_ns);
+  Status join_parts(const MembershipOptions& joining, const std::vector<TensorSpec>& tensors,
+                    const proto::PartMap& map);
   Status drive_join();
   void await_control(uint64_t limit_ns);
-
-  // client_choice.cc: on the I/O thread, or while there is none.
-  void open_choices();
-  void start_operation(const Operation& operation);
-  void start_chosen();
-  void take_completed();
-  uint32_t round_of(uint32_t tensor) const;
-  uint32_t awaited(uint32_t tensor) const;
-  void report_choices(Report& report) const;
 
   // client_io.cc: on the I/O thread.
   void run_io();
@@ -244,7 +233,7 @@ class Client {
   BoxAddresses addresses_;
   std::shared_ptr<const WorkerKeys> keys_;  // opened in join(); null: control connections are plain
   std::optional<PartSet> parts_;
-  std::unique_ptr<ChosenTensors> chosen_;             // null: no tensor's compression is chosen
+  std::optional<CallerTensors> job_tensors_;          // over parts_, once they have joined
   OperationSource* source_ = nullptr;                 // null: operations are started by calls
   std::vector<std::unique_ptr<PartDriver>> drivers_;  // indexed by part
   SendTurns turns_;

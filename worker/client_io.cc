@@ -65,7 +65,9 @@ void Client::run_io() {
     const uint64_t now_ns = monotonic_ns();
     take_requests();
     const bool busy = exchange_packets(now_ns);
-    take_completed();
+    if (auto completed = job_tensors_->take_completed(now_ns); !completed.empty()) {
+      complete(completed);
+    }
     const bool idle = !busy && !may_spin(now_ns);
     if (now_ns >= control_due_ns_ || idle) serve_control(now_ns);
     bool stops = false;
@@ -155,7 +157,7 @@ void Client::take_requests() {
     calls_.clear();
   }
   PBOX_CHECK(parts_.has_value() && operations.size() >= submitted.size());
-  for (const Operation& operation : operations) start_operation(operation);
+  for (const Operation& operation : operations) job_tensors_->start(operation, monotonic_ns());
 }
 
 void Client::complete(const std::vector<uint32_t>& tensors) {
@@ -178,8 +180,8 @@ void Client::complete(const std::vector<uint32_t>& tensors) {
       PBOX_CHECK(tensor < tensor_states_.size());
       TensorState& state = tensor_states_[tensor];
       if (!state.pending) continue;
-      state.round = round_of(tensor);
-      state.contributors = parts_->contributors(awaited(tensor));
+      state.round = job_tensors_->round(tensor);
+      state.contributors = job_tensors_->contributors(tensor);
       if (state.operation.initial_weights) state.initialised = true;
       ++completed_;
       end_operation(tensor, ErrorCode::kOk, finished);

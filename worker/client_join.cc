@@ -165,14 +165,16 @@ Result<std::shared_ptr<const WorkerKeys>> keys_in(const std::string& folder) {
 // Asks the boxes that the caller has named, in turn, and sets joining.box to the one that answered.
 // A reachable box that has no answer yet is asked again until end_ns. A box that cannot be reached
 // is not waited for.
-Result<proto::PartMap> Client::ask_part_map(MembershipOptions& joining, uint64_t end_ns) {
+Result<proto::PartMap> Client::ask_part_map(MembershipOptions& joining,
+                                            const std::vector<TensorSpec>& tensors,
+                                            uint64_t end_ns) {
   const std::vector<std::string> boxes = split_list(options_.box, ',');
   uint64_t bytes = options_.collective ? options_.collective_bytes : 0;
-  for (const TensorSpec& tensor : chosen_ ? chosen_->tensors() : tensors_) {
+  for (const TensorSpec& tensor : tensors) {
     bytes += tensor.elements * wire::dtype_bytes(tensor.dtype);
   }
   const proto::WorkerMessage request =
-      first_request(joining, bytes, version_of_job(joining, tensors_, optimizer_));
+      first_request(joining, bytes, version_of_job(joining, tensors, optimizer_));
   for (;;) {
     std::optional<Error> why;
     bool any_reachable = false;
@@ -205,11 +207,12 @@ void Client::await_control(uint64_t limit_ns) {
 }
 
 // On failure the box must see at once that this rank does not join, so no connection is left open.
-Status Client::join_parts(const MembershipOptions& joining, const proto::PartMap& map) {
+Status Client::join_parts(const MembershipOptions& joining, const std::vector<TensorSpec>& tensors,
+                          const proto::PartMap& map) {
   PBOX_CHECK(drivers_.empty());
   // So that all boxes are known when one is lost, even if no name server answers then.
   for (const std::string& box : map.boxes()) static_cast<void>(addresses_.find(box));
-  parts_.emplace(joining, map, chosen_ ? chosen_->tensors() : tensors_, optimizer_);
+  parts_.emplace(joining, map, tensors, optimizer_);
   if (const Status possible = check_ports(joining, parts_->size(), split_list(options_.port, '|'));
       !possible) {
     parts_.reset();
@@ -251,7 +254,8 @@ Result<uint32_t> Client::box_pipelines() {
   if (!keys) return keys.error();
   keys_ = std::move(*keys);
   MembershipOptions asking = options_;
-  const auto map = ask_part_map(asking, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
+  const auto map =
+      ask_part_map(asking, tensors_, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
   if (!map) return map.error();
   // The boxes of a cluster cut the job into parts themselves.
   const bool is_single = map->boxes_size() == 0 && map->parts_size() == 1;
@@ -284,10 +288,10 @@ Status Client::join() {
   joining.relaxed_model = relaxed_model(sync_, tensors_);
   // A rank cannot repeat the steps of other optimizers on its copy, so the box answers its reads.
   if (!repeats_steps(optimizer_, tensors_)) answer_cached_reads(joining.sync, tensors_);
-  chosen_.reset();  // that of a join that has failed
-  if (ChosenTensors::any(tensors_)) chosen_ = std::make_unique<ChosenTensors>(tensors_);
-  const auto map =
-      ask_part_map(joining, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
+  std::unique_ptr<ChosenTensors> chosen;
+  if (ChosenTensors::any(tensors_)) chosen = std::make_unique<ChosenTensors>(tensors_);
+  const auto map = ask_part_map(joining, chosen ? chosen->tensors() : tensors_,
+                                monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
   if (!map) return map.error();
   if (joining.parts > 1 && (map->boxes_size() > 0 || map->parts_size() > 1)) {
     return Error{ErrorCode::kMismatch,
@@ -298,7 +302,9 @@ Status Client::join() {
     if (joining.chunk_bytes == 0) joining.chunk_bytes = map->chunk_bytes();
     tensors_ = Collectives::slots(options_.collective_bytes, joining.chunk_bytes);
   }
-  if (Status joined = join_parts(joining, *map); !joined) return joined;
+  const auto& tensors = chosen ? chosen->tensors() : tensors_;
+  if (Status joined = join_parts(joining, tensors, *map); !joined) return joined;
+  job_tensors_.emplace(*parts_, std::move(chosen));
 
   session_ = parts_->session();
   PBOX_CHECK(tensor_states_.empty());
@@ -312,9 +318,8 @@ Status Client::join() {
   } else {
     tensor_states_.resize(tensors_.size());
   }
-  open_choices();
   for (uint32_t tensor = 0; tensor < tensor_states_.size(); ++tensor) {
-    tensor_states_[tensor].round = round_of(tensor);
+    tensor_states_[tensor].round = job_tensors_->round(tensor);
   }
   absent_ranks_ = parts_->absent_ranks();
   verdict_ = parts_->verdict();

@@ -228,12 +228,12 @@ TEST_CASE("a tensor whose compression is chosen needs a name with room for those
   const AbiWorker worker({.box = {}, .adjust = [](pbox_options& options) {
                             options.compression = PBOX_COMPRESSION_AUTO;
                           }});
-  const std::string longest(249, 'n');
+  const std::string longest(250, 'n');
   uint32_t tensor = 0;
   CHECK_THAT(
       worker.must_be(PBOX_INVALID_ARGUMENT, pbox_register_tensor(worker.context(), longest.c_str(),
                                                                  kElements, PBOX_F32, 0, &tensor)),
-      Catch::Contains("must have at most 248 bytes"));
+      Catch::Contains("must have at most 249 bytes"));
 }
 
 TEST_CASE("tensors that are small or not f32 stay as they are, unless a small one is named") {

@@ -23,7 +23,7 @@ pbox_status pbox_set_tensor_compression(pbox_context* context, uint32_t tensor_i
       }
       tensor.compression = pbox::worker::compression_of(compression);
       tensor.chooses = compression == PBOX_COMPRESSION_AUTO;
-      if (tensor.chooses) return pbox::worker::check_chosen(tensor);
+      if (tensor.chooses) return pbox::worker::ChosenTensors::check(tensor);
       return pbox::ok_status();
     });
   });
@@ -33,11 +33,15 @@ pbox_status pbox_tensor_compression(pbox_context* context, uint32_t tensor_id,
                                     pbox_compression* now, double* seconds_plain,
                                     double* seconds_compressed) {
   return guarded(context, [&](Client& client) -> Status {
-    const auto choice = client.tensor_compression(tensor_id);
-    if (!choice) return choice.error();
-    if (now != nullptr) *now = static_cast<pbox_compression>(choice->now);
-    if (seconds_plain != nullptr) *seconds_plain = choice->seconds_plain;
-    if (seconds_compressed != nullptr) *seconds_compressed = choice->seconds_compressed;
+    const auto report = client.report();
+    if (!report) return report.error();
+    if (tensor_id >= report->compressions.size()) {
+      return invalid_argument("tensor " + std::to_string(tensor_id) + " is unknown");
+    }
+    const auto& found = report->compressions[tensor_id];
+    if (now != nullptr) *now = static_cast<pbox_compression>(found.now);
+    if (seconds_plain != nullptr) *seconds_plain = found.seconds_plain;
+    if (seconds_compressed != nullptr) *seconds_compressed = found.seconds_compressed;
     return pbox::ok_status();
   });
 }

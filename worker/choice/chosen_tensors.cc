@@ -1,12 +1,36 @@
 #include "worker/choice/chosen_tensors.h"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/limits.h"
 
 namespace pbox::worker {
+namespace {
+
+// Added to the names of the job's other tensors.
+constexpr std::string_view kCompressedSuffix = "#packed", kVotesSuffix = "#votes";
+
+}  // namespace
+
+Status ChosenTensors::check(const TensorSpec& tensor) {
+  constexpr size_t kNameBytesMax = limits::kTensorNameBytesMax - kCompressedSuffix.size();
+  if (tensor.name.size() > kNameBytesMax) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "the name of a tensor with compression auto must have at most " +
+                     std::to_string(kNameBytesMax) + " bytes, and '" + tensor.name + "' has " +
+                     std::to_string(tensor.name.size())};
+  }
+  if (tensor.row_elements > 0) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "tensor '" + tensor.name + "' is a table, which is not compressed"};
+  }
+  return ok_status();
+}
 
 bool ChosenTensors::any(const std::vector<TensorSpec>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(),
@@ -24,11 +48,11 @@ ChosenTensors::ChosenTensors(const std::vector<TensorSpec>& tensors) : tensors_(
     Chosen& chosen = chosen_.emplace_back();
     chosen.tensor = tensor;
     TensorSpec compressed = tensors[tensor];
-    compressed.name += "#packed";
+    compressed.name += kCompressedSuffix;
     chosen.compressed = static_cast<uint32_t>(tensors_.size());
     tensors_.push_back(compressed);
     TensorSpec votes = tensors[tensor];
-    votes.name += "#votes";
+    votes.name += kVotesSuffix;
     votes.elements = sizeof(CompressionChoice::Vote) / sizeof(float);
     votes.compression = wire::Compression::kNone;
     chosen.votes = static_cast<uint32_t>(tensors_.size());
@@ -112,12 +136,6 @@ std::vector<uint32_t> ChosenTensors::complete(std::span<const uint32_t> tensors,
 
 std::vector<Operation> ChosenTensors::take_operations() {
   return std::exchange(operations_, {});
-}
-
-uint32_t ChosenTensors::round(uint32_t tensor,
-                              const std::function<uint32_t(uint32_t)>& job_round) const {
-  const CompressionChoice* const own = choice(tensor);
-  return own != nullptr ? own->round() : job_round(tensor);
 }
 
 uint32_t ChosenTensors::awaited(uint32_t tensor) const {

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/result.h"
 #include "worker/choice/compression_choice.h"
 #include "worker/protocol/operation.h"
 #include "worker/protocol/session_spec.h"
@@ -23,8 +24,10 @@ class ChosenTensors {
   ChosenTensors& operator=(const ChosenTensors&) = delete;
 
   static bool any(const std::vector<TensorSpec>& tensors);
-  // What the names of the job's other tensors have in addition to the caller's.
-  static constexpr size_t kSuffixBytesMax = 8;
+  // Smaller tensors are not worth three tensors of the job, unless the caller names them.
+  static constexpr uint64_t kElementsMin = 65'536;
+  // Returns an error if the tensor's compression cannot be chosen.
+  static Status check(const TensorSpec& tensor);
 
   // The job's tensors: first the caller's, then the others.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
@@ -38,8 +41,6 @@ class ChosenTensors {
   // Takes the operations on the job's tensors that are to be started now.
   std::vector<Operation> take_operations();
 
-  // Of the caller's tensor.
-  uint32_t round(uint32_t tensor, const std::function<uint32_t(uint32_t)>& job_round) const;
   // The job's tensor that its newest operation waits for, or was on.
   uint32_t awaited(uint32_t tensor) const;
   // Null if its compression is not chosen.

@@ -46,8 +46,8 @@ class CompressionChoice {
       : rounds_{plain_rounds, compressed_rounds}, votes_(votes) {}
 
   uint32_t round() const { return rounds_[0] + rounds_[1]; }
-  // What the next round lacks: nothing; the vote, which this rank has to send unless it has; or the
-  // sum of the newest vote, which it has to fetch.
+  // Says what the next round lacks: nothing; the vote, which this rank has to send unless it has;
+  // or the sum of the newest vote, which it has to fetch.
   enum class Lack : uint8_t { kNothing, kVote, kSum };
   Lack lacks() const;
   // The form of the next round. Only if it lacks nothing.
@@ -82,7 +82,7 @@ class CompressionChoice {
   std::optional<uint32_t> decided_window_;
   Vote sum_;  // decides that window
   Vote own_;
-  std::vector<float> seconds_;  // of the current window
+  std::vector<float> seconds_;  // measured in the current window
   Form newest_ = Form::kPlain;
   uint32_t changes_ = 0;
 };

@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 from . import _buffer, _library, _options
 from ._collective import collective_arguments
+from ._compression import CompressionCalls
 from ._cuda_calls import CudaCalls
 from ._table import TableCalls, row_elements
 from .errors import (Closed, Forked, InvalidArgument, PboxError, SystemFailure, VersionMismatch,
@@ -54,7 +55,7 @@ class Tensor:
         self.row_elements = row_elements
 
 
-class Client(CudaCalls, TableCalls):
+class Client(CompressionCalls, CudaCalls, TableCalls):
     """One rank of a job. Options that are not given come from the environment: PBOX_BOX, PBOX_JOB,
     PBOX_PORT, PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_CHUNK_BYTES,
     PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
@@ -86,9 +87,8 @@ class Client(CudaCalls, TableCalls):
     ("reject") the job ends with an error that names the rank, with mode "optimize" the round is
     skipped instead.
     `compression`: gradients and results travel in 8.25 bits per value ("q8") or 4.25 ("q4"), with
-    error feedback; only f32 tensors of at least 4096 elements. "auto" is "q8" for tensors of at
-    least 65,536 elements, while that is faster. Needs mode "aggregate".
-    docs/compression.md says when it helps.
+    error feedback; only f32 tensors of at least 4096 elements. "auto": "q8" for those of 65,536
+    and more, while that is faster. Needs mode "aggregate". docs/compression.md says when it helps.
     `replicas`: with mode "optimize" and several boxes, 1 keeps a replica of weights and optimizer
     state on another box, so that none of it is lost with a box.
     `sync`: when a rank may continue without the others. "bsp" (the default); or, with mode
@@ -170,8 +170,7 @@ class Client(CudaCalls, TableCalls):
         if table:
             self._call(self._library.pbox_set_tensor_rows, tensor_id.value, rows)
         if compression is not None:
-            self._call(self._library.pbox_set_tensor_compression, tensor_id.value,
-                       _options.choice("compression", compression, _options.COMPRESSIONS))
+            self._set_compression(tensor_id.value, compression)
         return Tensor(tensor_id.value, name, element_count, dtype, rows)
 
     def set_optimizer(self, kind: str, learning_rate: float, *, momentum: float = 0.0,
@@ -209,16 +208,6 @@ class Client(CudaCalls, TableCalls):
         """Returns the round of the tensor's next operation: 0 in a new job. A process that rejoins
         uses it to set its own state to the job's progress."""
         return self._number(self._library.pbox_tensor_round, tensor)
-
-    def compression_of(self, tensor: Tensor) -> tuple[str, float, float]:
-        """Returns how the tensor's last exchange travelled ("none", "q8" or "q4"), and by what
-        compression "auto" decides: the seconds of an exchange as it is and compressed; 0 if they
-        are not known. Once the client has joined."""
-        now, plain, compressed = ctypes.c_int32(), ctypes.c_double(), ctypes.c_double()
-        self._call(self._library.pbox_tensor_compression, tensor.id, ctypes.byref(now),
-                   ctypes.byref(plain), ctypes.byref(compressed))
-        name = next(name for name, value in _options.COMPRESSIONS.items() if value == now.value)
-        return name, plain.value, compressed.value
 
     def contributors(self, tensor: Tensor) -> int:
         """Returns how many ranks contributed to the tensor's last result, the minimum over its

@@ -98,7 +98,7 @@ class World {
     rank.done.clear();
   }
 
-  // What the former process has pushed still counts. Its buffers are gone.
+  // The pushes of the former process still count. Its buffers are gone.
   void replace(Rank& rank, uint32_t index) {
     for (BoxTensor& tensor : box_) tensor.waiting.erase(index);
     join(rank);

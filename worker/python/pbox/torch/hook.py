@@ -31,9 +31,10 @@ class DDPCommHook:
     the hook joins the job, so it returns when every rank has come here. Each bucket is one
     operation. Later buckets, those of the first layers, have the higher priority.
 
-    With `compression` "q8", "q4" or "auto" gradients and means travel in fewer bits, with error feedback
-    (docs/compression.md). Each parameter of float32 is then a tensor of its own. Parameters of one
-    dimension, or of less than 4096 elements, travel as they are. Gradients must be in host memory.
+    With `compression` "q8", "q4" or "auto" gradients and means travel in fewer bits, with error
+    feedback (docs/compression.md). Each parameter of float32 is then a tensor of its own.
+    Parameters of one dimension, or of less than 4096 elements, travel as they are. Gradients
+    must be in host memory.
 
     DDP starts the next forward when every bucket is back, whatever the priorities. If each layer's
     forward should wait for that layer alone, use DistributedOptimizer.

@@ -1,0 +1,25 @@
+"""Compression of tensors."""
+
+from __future__ import annotations
+
+import ctypes
+
+from . import _options
+
+
+class CompressionCalls:
+    """The calls of Client for compressed tensors."""
+
+    def compression_of(self, tensor) -> tuple[str, float, float]:
+        """Returns how the tensor's last exchange travelled ("none", "q8" or "q4"), and by what
+        compression "auto" decides: the seconds of an exchange as it is and compressed; 0 if they
+        are not known. Once the client has joined."""
+        now, plain, compressed = ctypes.c_int32(), ctypes.c_double(), ctypes.c_double()
+        self._call(self._library.pbox_tensor_compression, tensor.id, ctypes.byref(now),
+                   ctypes.byref(plain), ctypes.byref(compressed))
+        name = next(name for name, value in _options.COMPRESSIONS.items() if value == now.value)
+        return name, plain.value, compressed.value
+
+    def _set_compression(self, tensor_id, compression):
+        self._call(self._library.pbox_set_tensor_compression, tensor_id,
+                   _options.choice("compression", compression, _options.COMPRESSIONS))
