@@ -6,6 +6,8 @@
 #include <iomanip>
 #include <sstream>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "perf/measure.h"
 #include "perf/rack/systems.h"
@@ -15,9 +17,8 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kWorkersMax = 64;
-constexpr const char* kForms[] = {"f32", "bf16", "q8", "q4", "auto", "zeros"};
+constexpr const char* kForms = "f32,bf16,q8,q4,auto,zeros";
 constexpr uint32_t kWarmupOfAuto = 40;  // two windows of 16 exchanges to try, and some that settle
-constexpr size_t kBf16 = 1;
 
 void add_options(po::options_description& options) {
   options.add_options()("workers", po::value<uint32_t>()->default_value(4), "worker machines")(
@@ -26,13 +27,21 @@ void add_options(po::options_description& options) {
       "rates of a worker's cable, in Mbit/s of Ethernet frames, separated by commas; the box's "
       "cable has --workers times this rate")("mtu", po::value<uint32_t>()->default_value(1500),
                                              "MTU of every machine")(
-      "turns", po::value<uint32_t>()->default_value(3), "timed exchanges per form");
+      "turns", po::value<uint32_t>()->default_value(3), "timed exchanges per form")(
+      "forms", po::value<std::string>()->default_value(kForms),
+      "the forms, separated by commas; bf16 is one of them");
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> entries;
+  std::istringstream list(text);
+  for (std::string entry; std::getline(list, entry, ',');) entries.push_back(entry);
+  return entries;
 }
 
 std::vector<uint32_t> rates_of(const std::string& text) {
   std::vector<uint32_t> rates;
-  std::istringstream list(text);
-  for (std::string rate; std::getline(list, rate, ',');) {
+  for (const std::string& rate : split(text)) {
     rates.push_back(static_cast<uint32_t>(std::stoul(rate)));
     if (rates.back() == 0) throw std::runtime_error("--rates-mbit: a rate must be above 0");
   }
@@ -60,8 +69,11 @@ nlohmann::json measure_rate(const po::variables_map& options, uint32_t rate_mbit
                    .worker_count = workers,
                    .box = box.control,
                    .hosts = worker_hosts(rack)};
+  const std::vector<std::string> forms = split(options["forms"].as<std::string>());
+  const auto bf16 = std::find(forms.begin(), forms.end(), "bf16");
+  if (bf16 == forms.end()) throw std::runtime_error("--forms must have bf16 among them");
   std::vector<System> systems;
-  for (const char* form : kForms) {
+  for (const std::string& form : forms) {
     peer.values = form;
     peer.warmup = peer.values == "auto" ? kWarmupOfAuto : PeerOptions{}.warmup;
     systems.push_back(start_system(rack, "pbox", peer));
@@ -78,17 +90,18 @@ nlohmann::json measure_rate(const po::variables_map& options, uint32_t rate_mbit
   nlohmann::json figures = {{"rate_mbit", rate_mbit}};
   for (size_t index = 0; index < systems.size(); ++index) {
     const double ms = median(systems[index].ms);
-    figures["forms"][kForms[index]] = {
+    figures["forms"][forms[index]] = {
         {"median_ms", ms},
         {"million_values_per_s", static_cast<double>(values) / ms / 1e3},
         {"cores_used", median(systems[index].cpu_seconds) * 1e3 / ms},
-        {"over_bf16", median_ratio(systems[kBf16].ms, systems[index].ms)}};
+        {"over_bf16",
+         median_ratio(systems[static_cast<size_t>(bf16 - forms.begin())].ms, systems[index].ms)}};
   }
   return figures;
 }
 
-void print_rate(const nlohmann::json& figures, std::ostream& report) {
-  for (const char* form : kForms) {
+void print_rate(const nlohmann::json& figures, const std::string& forms, std::ostream& report) {
+  for (const std::string& form : split(forms)) {
     const auto& one = figures["forms"][form];
     report << std::setw(8) << figures["rate_mbit"] << "  " << std::left << std::setw(6) << form
            << std::right << std::fixed << std::setprecision(1) << std::setw(12)
@@ -112,7 +125,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   report << "  Mbit/s  form     median ms  M values/s  over bf16  cores used\n";
   for (const uint32_t rate_mbit : rates_of(options["rates-mbit"].as<std::string>())) {
     figures["rates"].push_back(measure_rate(options, rate_mbit, element_count(*model), report));
-    print_rate(figures["rates"].back(), report);
+    print_rate(figures["rates"].back(), options["forms"].as<std::string>(), report);
   }
   return figures;
 }
