@@ -49,10 +49,12 @@ ChosenTensors::ChosenTensors(const std::vector<TensorSpec>& tensors) : tensors_(
     chosen.tensor = tensor;
     TensorSpec compressed = tensors[tensor];
     compressed.name += kCompressedSuffix;
+    compressed.is_form = true;
     chosen.compressed = static_cast<uint32_t>(tensors_.size());
     tensors_.push_back(compressed);
     TensorSpec votes = tensors[tensor];
     votes.name += kVotesSuffix;
+    votes.is_votes = true;
     votes.elements = sizeof(CompressionChoice::Vote) / sizeof(float);
     votes.compression = wire::Compression::kNone;
     chosen.votes = static_cast<uint32_t>(tensors_.size());

@@ -83,6 +83,8 @@ void Exchange::add_tensors(const std::vector<TensorSpec>& tensors, uint32_t shad
     if (is_compressed(spec)) open_encoding(state_.session, spec, tensor);
     tensor.model = spec.sync.value_or(state_.session.sync).model;
     tensor.own_priority = spec.priority;
+    tensor.is_votes = spec.is_votes;
+    if (!spec.is_form && !spec.is_votes) ++operations_of_round_;
     tensor.first_chunk = static_cast<uint32_t>(state_.chunks.size());
     const uint64_t bytes = bytes_of(spec);
     job_bytes += bytes;

@@ -336,11 +336,12 @@ void Exchange::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
 
 void Exchange::end(const Tensor& tensor, uint64_t now_ns) {
   PBOX_DCHECK(active_tensors_ > 0);
-  if (!tensor.fetching) ++operations_ended_;
+  PBOX_DCHECK(operations_of_round_ <= state_.tensors.size());
+  if (!tensor.fetching && !tensor.is_votes) ++operations_ended_;
   if (--active_tensors_ > 0) return;
   if (busy_since_ns_ != 0) busy_ns_ += now_ns - std::exchange(busy_since_ns_, 0);
-  if (operations_ended_ % state_.tensors.size() != 0) return;
-  finished_ = {operations_ended_ / state_.tensors.size(), now_ns, busy_ns_};
+  if (operations_of_round_ == 0 || operations_ended_ % operations_of_round_ != 0) return;
+  finished_ = {operations_ended_ / operations_of_round_, now_ns, busy_ns_};
 }
 
 void Exchange::consume(Tensor& tensor, Chunk& chunk) {

@@ -110,6 +110,7 @@ struct ExchangeTensor {
   wire::Dtype dtype = wire::Dtype::kF32;          // the payloads' type
   std::optional<EncodedTensor> encoded;           // set if the tensor is compressed
   wire::SyncModel model = wire::SyncModel::kBsp;  // as registered
+  bool is_votes = false;                          // as in TensorSpec
   bool fetching = false;
   uint32_t row_bytes = 0;               // bytes of a row of a table; 0 for other tensors
   uint64_t first_byte = 0;              // a piece's offset in its tensor

@@ -33,6 +33,8 @@ struct TensorSpec {
   uint32_t row_elements = 0;  // it is a table of such rows; 0: it is not
   wire::Compression compression = wire::Compression::kNone;  // needs f32
   bool chooses = false;  // compressed only while that is faster (choice/chosen_tensors.h)
+  // It is the compressed form of such a tensor, or the votes on it.
+  bool is_form = false, is_votes = false;
   // The tensor's own consistency model as it was registered; nothing: the job's.
   std::optional<wire::SyncSpec> sync = {};
 };

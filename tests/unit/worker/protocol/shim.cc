@@ -47,6 +47,10 @@ std::vector<worker::TensorSpec> tensors_of(const ShimOptions& options) {
                        .row_elements = options.row_elements,
                        .compression = options.compression});
   }
+  if (options.has_choice) {
+    tensors.at(1).is_form = true;
+    tensors.at(2).is_votes = true;
+  }
   return tensors;
 }
 

@@ -21,6 +21,7 @@ struct ShimOptions {
   uint64_t packets_before = 0;                        // sent while the transport was opened
   std::shared_ptr<seal::SessionSeal> seal = nullptr;  // null: without keys
   std::shared_ptr<worker::SendPath> path = nullptr;   // null: one of its own
+  bool has_choice = false;  // tensor 1 is a form of tensor 0, tensor 2 has the votes on it
   bool has_shadow = false;
   uint32_t shadows = 1;
   wire::Delivery delivery = wire::Delivery::kBroadcast;

@@ -214,4 +214,20 @@ TEST_CASE("a round is finished when every tensor has completed it, and idle time
   CHECK(second.busy_ns - first.busy_ns < 8'000'000);
 }
 
+TEST_CASE("a round is finished when a tensor has completed it in one of its forms") {
+  Shim shim({.tensor_chunks = {1, 1, 1}, .has_choice = true});
+  const auto exchange = [&](uint32_t tensor, uint32_t round) {
+    shim.start(tensor);
+    shim.take_all();
+    shim.deliver_result(tensor, round, 1.0f);
+    shim.exchange.take_completed();
+    return shim.exchange.finished_rounds().rounds;
+  };
+  CHECK(exchange(0, 0) == 1);
+  CHECK(exchange(2, 0) == 1);
+  CHECK(exchange(1, 0) == 2);
+  CHECK(exchange(1, 1) == 3);
+  CHECK(exchange(2, 1) == 3);
+}
+
 }  // namespace pbox::test
