@@ -42,6 +42,24 @@ def exchange(options, compression, by_tensor):
     return numpy.stack(results), statistics["bytes_pushed"], statistics["bytes_pulled"]
 
 
+def exchange_as_chosen(options, rounds):
+    """Returns the forms of all exchanges, what is known about the last one, and the results."""
+    forms, results = [], []
+    with pbox.Client(reduction="sum", **options) as client:
+        gradient = numpy.ones(ELEMENTS, numpy.float32)
+        tensor = client.register("dense", gradient, compression="auto")
+        client.join()
+        for _ in range(rounds):
+            result = numpy.empty_like(gradient)
+            client.push_pull(tensor, gradient, result)
+            client.wait(tensor)
+            forms.append(client.compression_of(tensor)[0])
+            results.append(result)
+        known = client.compression_of(tensor)
+        client.barrier()
+        return forms, known, numpy.stack(results), client.statistics()
+
+
 def train_digits(options, compression):
     """Trains a small network on the digits, averaging gradients over the ranks. Returns the share
     of the test digits that it recognises."""
@@ -103,6 +121,21 @@ def average_gradients(options, store, compression, bucket_mb):
 
 
 class CompressionTest(BoxTestCase):
+    def test_all_ranks_choose_alike_and_say_why(self):
+        rounds = 50
+        (first, known, results, statistics), (second, _, others, _) = self.run_ranks(
+            exchange_as_chosen, WORLD_SIZE, rounds)
+        self.assertEqual(first, second)
+        self.assertEqual(first[:32], ["none"] * 16 + ["q8"] * 16)
+        form, plain, compressed = known
+        self.assertIn(form, ("none", "q8"))
+        self.assertGreater(plain, 0)
+        self.assertGreater(compressed, 0)
+        self.assertEqual(first[48:], ["q8" if compressed * 1.05 < plain else "none"] * 2)
+        self.assertEqual(statistics["chosen_tensors"], 1)
+        numpy.testing.assert_array_equal(results, others)
+        numpy.testing.assert_allclose(results, WORLD_SIZE, rtol=6 * STEP["q8"])
+
     def test_sums_are_alike_and_nothing_is_lost_over_rounds(self):
         exact = sum(pushed_by(rank) for rank in range(WORLD_SIZE))
         for compression in BYTES_PER_VALUE:
