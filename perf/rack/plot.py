@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Plots the results of pbox-perf on a rack from the JSON that it prints.
 
-  perf/rack/plot.py FOLDER RESULT.json...    one PNG per p3 result, one PNG for all rack results
+  perf/rack/plot.py FOLDER RESULT.json...    one PNG per p3 result, one PNG for all rack results,
+                                             one for all compress results
 
 Needs matplotlib (python3-matplotlib).
 """
@@ -16,6 +17,7 @@ VARIANTS = {"p3": ("slices and priorities (P3)", "o-"),
             "priority": ("priorities only", "^--")}
 # Best speedup of each model in the paper's own setting (Jayarajan et al., MLSys 2019, abstract).
 PAPER_BEST = {"resnet50": 1.25, "vgg19": 1.66, "sockeye": 1.38}
+FORMS = ("f32", "bf16", "q8", "q4", "auto")
 SYSTEMS = {"pbox": "PBox", "gloo_tcp": "Gloo (ring)", "openmpi_tcp": "Open MPI"}
 
 
@@ -56,6 +58,26 @@ def plot_rack(results, folder):
     save(figure, folder, "rack.png")
 
 
+def plot_compress(results, folder):
+    figure, axes = new_figure()
+    rates = sorted((rate for result in results for rate in result["rates"]),
+                   key=lambda rate: rate["rate_mbit"])
+    for form in FORMS:
+        points = [(rate["rate_mbit"], rate["forms"][form]["million_values_per_s"])
+                  for rate in rates if form in rate["forms"]]
+        axes.plot(*zip(*points), "o--" if form == "auto" else "o-", label=form)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks([rate["rate_mbit"] for rate in rates],
+                    [str(rate["rate_mbit"]) for rate in rates])
+    axes.minorticks_off()
+    axes.set_xlabel("rate of a worker's cable, Mbit/s")
+    axes.set_ylabel("million values a second")
+    axes.set_title(f"An exchange of {results[0]['model']}, {results[0]['workers']} workers")
+    axes.legend()
+    save(figure, folder, "compress.png")
+
+
 def main():
     folder, results = folder_and_results(__doc__)
     for result in results:
@@ -64,6 +86,9 @@ def main():
     racks = [result for result in results if result["scenario"] == "rack"]
     if racks:
         plot_rack(racks, folder)
+    compressed = [result for result in results if result["scenario"] == "compress"]
+    if compressed:
+        plot_compress(compressed, folder)
 
 
 if __name__ == "__main__":

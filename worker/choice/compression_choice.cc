@@ -33,8 +33,8 @@ Form CompressionChoice::form() const {
 CompressionChoice::Vote CompressionChoice::vote() {
   if (!seconds_.empty()) {
     const auto form = static_cast<size_t>(newest_);
-    own_.seconds[form] = median(seconds_);
-    own_.ranks[form] = 1;
+    own_.seconds[form] = median(seconds_) * kVoteUnit;
+    own_.ranks[form] = kVoteUnit;
   }
   return own_;
 }

@@ -34,12 +34,14 @@ class CompressionChoice {
   static constexpr double kGain = 1.05;
 
   // Seconds of a round and the number of ranks that know them, for both forms. Summed, or averaged
-  // over the ranks.
+  // over the ranks. In units of kVoteUnit: so small that they do not show in a gradient's norm, and
+  // pass every guard against large values.
   struct Vote {
     float seconds[2] = {};
     float ranks[2] = {};
   };
   static_assert(sizeof(Vote) == 16);
+  static constexpr float kVoteUnit = 0x1p-40f;  // exact
 
   // Rounds that the three tensors have had when this worker joined.
   CompressionChoice(uint32_t plain_rounds, uint32_t compressed_rounds, uint32_t votes)

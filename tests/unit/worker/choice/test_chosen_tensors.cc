@@ -229,6 +229,19 @@ TEST_CASE("all ranks choose alike, though processes are replaced at any time") {
   CHECK(has_both);
 }
 
+TEST_CASE("votes are small beside gradients, and say the seconds all the same") {
+  CompressionChoice choice(0, 0, 0);
+  for (uint32_t round = 0; round + 1 < kWindow; ++round) choice.on_round(Form::kPlain, 0.25);
+  const CompressionChoice::Vote vote = choice.vote();
+  CHECK(vote.seconds[0] > 0);
+  CHECK(vote.seconds[0] < 1e-9f);
+  CHECK(vote.ranks[0] < 1e-9f);
+  CHECK(vote.ranks[1] == 0);
+  choice.on_sum(vote, false);
+  CHECK(choice.mean_seconds(Form::kPlain) == 0.25);
+  CHECK(choice.mean_seconds(Form::kCompressed) == 0);
+}
+
 TEST_CASE("compression must be faster by five per cent, and windows of trial take the other form") {
   const auto vote = [](float plain, float compressed) {
     return CompressionChoice::Vote{{3 * plain, 2 * compressed}, {3, 2}};
