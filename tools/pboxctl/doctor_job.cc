@@ -19,6 +19,9 @@ using pbox::Status;
 
 namespace {
 
+// Tensors of any type have ordinary values of these bytes. Zeros would not be sent.
+constexpr auto kFill = std::byte{0x3c};
+
 // Returns a new name each time, because the box may not know yet that the previous job is over.
 std::string job_name(const std::string& pattern, const std::string& purpose) {
   static std::atomic<uint32_t> jobs = 0;
@@ -53,7 +56,7 @@ Result<std::unique_ptr<ProbeJob>> ProbeJob::join(const ProbeOptions& options,
     const auto added = job->client_.register_tensor(
         {.name = name, .elements = tensor.elements, .dtype = tensor.dtype});
     if (!added) return added.error();
-    job->input_.emplace_back(tensor.bytes());
+    job->input_.emplace_back(tensor.bytes(), kFill);
     job->output_.emplace_back(tensor.bytes());
   }
   if (chosen.optimize) {
