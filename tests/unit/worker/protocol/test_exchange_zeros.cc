@@ -11,11 +11,12 @@ using wire::PacketType;
 
 constexpr uint32_t kFragmentFloats = kFragmentBytes / sizeof(float);
 
-// Starts tensor 0 with zeros in these fragments, and ones in the others.
+// Starts tensor 0 with zeros in these fragments, counted modulo 64, and ones in the others.
 void start(Shim& shim, uint64_t zeros) {
   auto& buffer = shim.buffer(0);
   for (size_t index = 0; index < buffer.size(); ++index) {
-    buffer[index] = (zeros >> (index / kFragmentFloats) & 1) != 0 ? 0.0f : 1.0f;
+    const size_t fragment = index / kFragmentFloats % limits::kFragmentCountMax;
+    buffer[index] = (zeros >> fragment & 1) != 0 ? 0.0f : 1.0f;
   }
   auto* data = reinterpret_cast<std::byte*>(buffer.data());
   shim.exchange.start({.tensor = 0, .input = data, .output = data});
