@@ -110,12 +110,11 @@ Result<uint32_t> Client::register_tensor(TensorSpec tensor) {
   if (tensor.elements == 0) {
     return invalid("tensor '" + tensor.name + "' has no elements; leave it out");
   }
-  if (tensor.dtype == wire::Dtype::kF32 && tensor.elements >= wire::kCompressedElementsMin) {
+  const uint64_t elements_min =
+      options_.chooses_compression ? ChosenTensors::kElementsMin : wire::kCompressedElementsMin;
+  if (tensor.dtype == wire::Dtype::kF32 && tensor.elements >= elements_min) {
     tensor.compression = options_.compression;
-    tensor.chooses = options_.chooses_compression && tensor.elements >= ChosenTensors::kElementsMin;
-    if (options_.chooses_compression && !tensor.chooses) {
-      tensor.compression = wire::Compression::kNone;
-    }
+    tensor.chooses = options_.chooses_compression;
   }
   if (tensor.chooses) {
     if (const Status sound = ChosenTensors::check(tensor); !sound) return sound.error();

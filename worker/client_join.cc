@@ -290,8 +290,9 @@ Status Client::join() {
   if (!repeats_steps(optimizer_, tensors_)) answer_cached_reads(joining.sync, tensors_);
   std::unique_ptr<ChosenTensors> chosen;
   if (ChosenTensors::any(tensors_)) chosen = std::make_unique<ChosenTensors>(tensors_);
-  const auto map = ask_part_map(joining, chosen ? chosen->tensors() : tensors_,
-                                monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
+  const std::vector<TensorSpec>& tensors = chosen ? chosen->tensors() : tensors_;
+  const auto map =
+      ask_part_map(joining, tensors, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
   if (!map) return map.error();
   if (joining.parts > 1 && (map->boxes_size() > 0 || map->parts_size() > 1)) {
     return Error{ErrorCode::kMismatch,
@@ -302,7 +303,6 @@ Status Client::join() {
     if (joining.chunk_bytes == 0) joining.chunk_bytes = map->chunk_bytes();
     tensors_ = Collectives::slots(options_.collective_bytes, joining.chunk_bytes);
   }
-  const auto& tensors = chosen ? chosen->tensors() : tensors_;
   if (Status joined = join_parts(joining, tensors, *map); !joined) return joined;
   job_tensors_.emplace(*parts_, std::move(chosen));
 

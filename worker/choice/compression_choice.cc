@@ -12,6 +12,12 @@ float median(std::vector<float> values) {
   return *middle;
 }
 
+// Returns 0 if no rank knows it.
+double mean_of(const CompressionChoice::Vote& sum, Form form) {
+  const auto index = static_cast<size_t>(form);
+  return sum.ranks[index] > 0 ? double{sum.seconds[index]} / double{sum.ranks[index]} : 0;
+}
+
 }  // namespace
 
 CompressionChoice::Lack CompressionChoice::lacks() const {
@@ -58,16 +64,13 @@ void CompressionChoice::on_round(Form form, double seconds) {
 }
 
 double CompressionChoice::mean_seconds(Form form) const {
-  const auto index = static_cast<size_t>(form);
-  return sum_.ranks[index] > 0 ? double{sum_.seconds[index]} / double{sum_.ranks[index]} : 0;
+  return mean_of(sum_, form);
 }
 
 Form CompressionChoice::decide(const Vote& sum, uint32_t window) {
   if (!(sum.ranks[1] > 0)) return Form::kCompressed;  // nobody knows it yet
   if (!(sum.ranks[0] > 0)) return Form::kPlain;
-  const double plain = double{sum.seconds[0]} / double{sum.ranks[0]};
-  const double compressed = double{sum.seconds[1]} / double{sum.ranks[1]};
-  const bool is_better = compressed * kGain < plain;
+  const bool is_better = mean_of(sum, Form::kCompressed) * kGain < mean_of(sum, Form::kPlain);
   const bool is_trial = window == kFirstTrial || window % kTrialInterval == 0;
   return is_better != is_trial ? Form::kCompressed : Form::kPlain;
 }
