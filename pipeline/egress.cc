@@ -222,7 +222,8 @@ void Egress::fill_due_replies(JobShard& shard, EgressRoom& room) {
   PBOX_DCHECK(at.rank < shard.worker_count() && at.ranks.has(at.rank));
   Session& session = shard.sessions()[at.rank];
   PBOX_DCHECK(at.chunk->rounds_finished > 0 && at.fragment <= at.chunk->fragment_count);
-  const ResultMaker maker(shard, session, *at.chunk, at.chunk->open_round() - 1, context_.tag);
+  const ResultMaker maker(shard, session, *at.chunk, at.chunk->open_round() - 1, false,
+                          context_.tag);
   const bool sends = session.present && session.reachable;
   uint32_t covered = 1;
   for (; sends && at.fragment < at.chunk->fragment_count; at.fragment += covered) {
@@ -283,7 +284,7 @@ void Egress::refresh_unsent() {
     if (!entry.shard->is_relaxed()) continue;
     PBOX_DCHECK(entry.shard->find(packet.header.chunk) != nullptr);
     Chunk& chunk = *entry.shard->find(packet.header.chunk);
-    const ResultMaker maker(*entry.shard, *entry.session, chunk, chunk.open_round() - 1,
+    const ResultMaker maker(*entry.shard, *entry.session, chunk, chunk.open_round() - 1, false,
                             context_.tag);
     const uint32_t fragment = packet.header.fragment;
     const uint8_t flags = packet.header.flags & wire::flag::kRetransmission;
@@ -303,7 +304,7 @@ void Egress::refresh_unsent() {
 void Egress::fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, EgressRoom& room) {
   Chunk& chunk = *asked.chunk;
   PBOX_DCHECK(asked.rank < shard.worker_count());
-  PBOX_DCHECK((asked.mask & ~chunk.full_mask) == 0);
+  PBOX_DCHECK(asked.in_full || (asked.mask & ~chunk.full_mask) == 0);
   const bool is_wanted = chunk.applies_on_arrival()
                              ? chunk.sync->awaits(asked.rank, asked.round)
                              : asked.round + 1 == chunk.open_round() && !is_replacing(chunk);
@@ -313,7 +314,8 @@ void Egress::fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, Egres
     asked.mask = 0;
     return;
   }
-  const ResultMaker maker(shard, session, chunk, chunk.open_round() - 1, context_.tag);
+  const ResultMaker maker(shard, session, chunk, chunk.open_round() - 1, asked.in_full,
+                          context_.tag);
   const uint64_t zeros = named_zeros(chunk, session, chunk.open_round() - 1);
   while (asked.mask != 0 && !room.is_used_up()) {
     const auto fragment = static_cast<uint32_t>(__builtin_ctzll(asked.mask));
@@ -403,7 +405,8 @@ void Egress::fill_group(JobShard& shard, Session& session, EgressRoom& room) {
 // Makes the packets of a result for one worker, from the cursor's fragment on. Returns false if the
 // room is used up before the last one.
 bool Egress::fill_copy(JobShard& shard, Session& session, const FanOut& at, EgressRoom& room) {
-  const ResultMaker maker(shard, session, *at.chunk, at.round, context_.tag);
+  const ResultMaker maker(shard, session, *at.chunk, at.round, at.chunk->is_result_full,
+                          context_.tag);
   const bool announces =
       shard.delivery == wire::Delivery::kPull ||
       (shard.is_collective && !finished_shape(*at.chunk).shape.is_sent_to(session.rank));
@@ -459,7 +462,7 @@ void Egress::make_announcement(const JobShard& shard, Session& session, const Fa
                                size_t index) {
   wire::StatusPayload& status = outgoing_status_[index];
   PBOX_DCHECK(index < outgoing_.size());
-  status = {.received_mask = at.chunk->full_mask, .finished_round = at.round + 1};
+  status = {.received_mask = finished_push_mask(shard, *at.chunk), .finished_round = at.round + 1};
   nic::TxPacket& packet = outgoing_[index];
   packet.to = &session.endpoint;
   packet.from = &session.local_address;

@@ -50,7 +50,7 @@ bool EgressQueue::pop(FanOut& next) {
 bool EgressQueue::push_resend(const Answer& asked, int32_t priority) {
   PBOX_DCHECK(asked.chunk != nullptr);
   if (newest_resend_.chunk == asked.chunk && newest_resend_.round == asked.round &&
-      newest_resend_.rank == asked.rank) {
+      newest_resend_.rank == asked.rank && newest_resend_.in_full == asked.in_full) {
     const auto newest = std::find_if(resends_.begin(), resends_.end(), [&](const Answer& one) {
       return one.place.sequence == newest_resend_.place.sequence;
     });

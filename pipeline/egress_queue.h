@@ -45,7 +45,8 @@ struct Answer {
   Chunk* chunk = nullptr;
   uint32_t round = 0;
   uint32_t rank = 0;
-  uint64_t mask = 0;  // one bit per fragment
+  uint64_t mask = 0;     // one bit per fragment
+  bool in_full = false;  // as result_form() takes it
   EgressPlace place = {};
 };
 
@@ -74,8 +75,8 @@ class EgressQueue {
   size_t size() const { return heap_.size(); }
 
   // The same for resends and for answers. Return false when the queue is full; the worker's timer
-  // asks again. A resend is merged into the one before if that one is for the same worker, chunk
-  // and round. `asked.place` is ignored.
+  // asks again. A resend is merged into the one before if that one is for the same worker, chunk,
+  // round and form. `asked.place` is ignored.
   bool push_resend(const Answer& asked, int32_t priority);
   void give_back_resend(const Answer& rest) { insert(resends_, rest); }
   bool pop_resend(Answer& next) { return take_top(resends_, next); }

@@ -3,6 +3,7 @@
 #include "nic/wire/path_probe.h"
 #include "nic/wire/tag.h"
 #include "pipeline/egress.h"
+#include "pipeline/result_form.h"
 
 namespace pbox::pipeline {
 namespace {
@@ -35,7 +36,7 @@ void Egress::send_status(const JobShard& shard, Session& session, Chunk& chunk,
       add_from_ledger(shard, chunk, status);
     }
   } else {
-    status.received_mask = chunk.full_mask;
+    status.received_mask = finished_push_mask(shard, chunk);
   }
   answer(shard, session, asked, status);
 }

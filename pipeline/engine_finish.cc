@@ -11,6 +11,13 @@
 namespace pbox::pipeline {
 namespace {
 
+// Whatever the finished round was in, the ranks push gradients now.
+void open_delta_round(const JobShard& shard, Chunk& chunk) {
+  chunk.is_result_full = chunk.dtype == wire::Dtype::kF32;
+  if (chunk.is_result_full) shard.take_layout(chunk, chunk.delta_dtype);
+  PBOX_DCHECK(chunk.dtype == chunk.delta_dtype);
+}
+
 // The lane has given the chunk back: makes the result of its round.
 void take_back(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(chunk.up.is_sent == chunk.up.is_relayed());
@@ -98,6 +105,8 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
   chunk.first_missing = 0;
   chunk.copy_rank = kNoRank;
   ++chunk.rounds_finished;
+  if (chunk.gives_deltas()) [[unlikely]]
+    open_delta_round(shard, chunk);
   if (shard.is_collective) [[unlikely]]
     chunk.shaped[chunk.open_round() & 1] = {};
   if (chunk.table != nullptr) [[unlikely]]

@@ -5,6 +5,7 @@
 #include "nic/wire/path_probe.h"
 #include "pipeline/engine.h"
 #include "pipeline/engine_checks.h"
+#include "pipeline/result_form.h"
 
 namespace pbox::pipeline {
 
@@ -34,11 +35,22 @@ void Engine::on_pull(JobShard& shard, Session& session, const nic::RxPacket& pac
   if (parsed.header.round + 1 == chunk->open_round() && !is_replacing(*chunk)) {
     wire::PullPayload pull;
     std::memcpy(&pull, parsed.payload, sizeof(pull));
-    const uint64_t mask = result_mask(*chunk, session.rank) & ~pull.held_mask;
-    if (chunk->pulled != nullptr && answer_pull(shard, session, *chunk, mask)) return;
-    if (request_resend(shard, session, *chunk, mask, now_ns)) return;
+    const Asked asked = asked_by(shard, session, *chunk, parsed.header, pull.held_mask);
+    if (chunk->pulled != nullptr && answer_pull(shard, session, *chunk, asked)) return;
+    if (request_resend(shard, session, *chunk, asked, now_ns)) return;
   }
   egress_.send_status(shard, session, *chunk, parsed.header);
+}
+
+// What the worker holds of another form is of no use.
+Engine::Asked Engine::asked_by(const JobShard& shard, const Session& session, const Chunk& chunk,
+                               const wire::Header& header, uint64_t held_mask) {
+  Asked asked;
+  asked.in_full = leaves_in_full(chunk, header);
+  asked.mask = result_mask(shard, chunk, session.rank, asked.in_full);
+  const bool is_same_form = !asked.in_full || asks_in_full(header);
+  if (is_same_form) asked.mask &= ~held_mask;
+  return asked;
 }
 
 // An address is proved by a PULL that echoes the challenge sent there. Nothing longer than the PULL
@@ -68,13 +80,13 @@ bool Engine::check_address(JobShard& shard, Session& session, const nic::RxPacke
 
 // Delivery `pull`. The first copy of a result for each worker is no resend: only the queue's
 // capacity bounds it. Returns false if nothing was queued.
-bool Engine::answer_pull(JobShard& shard, const Session& session, Chunk& chunk, uint64_t mask) {
+bool Engine::answer_pull(JobShard& shard, const Session& session, Chunk& chunk,
+                         const Asked& asked) {
   PBOX_DCHECK(shard.delivery == wire::Delivery::kPull && session.rank < shard.worker_count());
-  PBOX_DCHECK((mask & ~chunk.full_mask) == 0);
   uint32_t& pulled = chunk.pulled[session.rank];
-  if (mask == 0 || pulled == chunk.open_round()) return false;
-  const Answer asked{&chunk, chunk.open_round() - 1, session.rank, mask};
-  if (!shard.egress.push_answer(asked, chunk.priority)) {
+  if (asked.mask == 0 || pulled == chunk.open_round()) return false;
+  const Answer answer{&chunk, chunk.open_round() - 1, session.rank, asked.mask, asked.in_full};
+  if (!shard.egress.push_answer(answer, chunk.priority)) {
     context_.counters.add(Counter::kResendsRefused);
     return false;
   }
@@ -83,23 +95,24 @@ bool Engine::answer_pull(JobShard& shard, const Session& session, Chunk& chunk, 
 }
 
 // Queues fragments of the last finished round to leave again. Returns false if nothing was queued.
-bool Engine::request_resend(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
+bool Engine::request_resend(JobShard& shard, Session& session, Chunk& chunk, const Asked& asked,
                             uint64_t now_ns) {
-  PBOX_DCHECK((mask & ~chunk.full_mask) == 0);
-  if (mask == 0) return false;
+  PBOX_DCHECK(asked.in_full || (asked.mask & ~chunk.full_mask) == 0);
+  if (asked.mask == 0) return false;
   if (!session.reachable) return false;
   // The first copy has not left for every worker yet.
   if (chunk.fanned_out_rounds != chunk.open_round()) return false;
   // Every rank has consumed the last result, and the open round's is replacing it.
   if (is_replacing(chunk)) return false;
   if (!session.has_resend_budget(now_ns) ||
-      !shard.egress.push_resend({&chunk, chunk.open_round() - 1, session.rank, mask},
-                                chunk.priority)) {
+      !shard.egress.push_resend(
+          {&chunk, chunk.open_round() - 1, session.rank, asked.mask, asked.in_full},
+          chunk.priority)) {
     context_.counters.add(Counter::kResendsRefused);
     return false;
   }
-  const uint64_t zeros = mask & named_zeros(chunk, session, chunk.open_round() - 1);
-  session.charge_resend((mask & ~zeros) | (zeros & -zeros), shard.fragment_bytes);
+  const uint64_t zeros = asked.mask & named_zeros(chunk, session, chunk.open_round() - 1);
+  session.charge_resend((asked.mask & ~zeros) | (zeros & -zeros), shard.fragment_bytes);
   return true;
 }
 

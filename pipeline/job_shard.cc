@@ -131,6 +131,17 @@ size_t blocks_bytes(const ChunkSpec& chunk) {
   return staggered(wire::payload_bytes(chunk.dtype, chunk.elements));
 }
 
+// Mode optimize: the size of results that are not the weights themselves.
+size_t narrow_result_bytes(const ChunkSpec& chunk) {
+  if (wire::is_in_blocks(chunk.dtype)) return blocks_bytes(chunk);
+  return chunk.dtype == wire::Dtype::kF32 ? 0 : cache_lines(size_t{chunk.elements} * 2);
+}
+
+// The weights of the optimizer, if the ranks have others.
+size_t master_bytes(const ChunkSpec& chunk) {
+  return wire::is_in_blocks(chunk.dtype) ? staggered(size_t{chunk.elements} * sizeof(float)) : 0;
+}
+
 }  // namespace
 
 // The bytes that JobShard::lay_out_chunk takes.
@@ -145,11 +156,12 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
     const size_t results = spec.mode == Mode::kOptimize ? limits::kSlotRing : 1;
     return masks + (1 + results) * floats + own_result_bytes(chunk);
   }
-  if (wire::is_in_blocks(chunk.dtype)) return masks + 2 * floats + blocks_bytes(chunk);
-  if (spec.mode == Mode::kAggregate) return masks + limits::kSlotRing * floats;
+  if (spec.mode == Mode::kAggregate) {
+    if (wire::is_in_blocks(chunk.dtype)) return masks + 2 * floats + blocks_bytes(chunk);
+    return masks + limits::kSlotRing * floats;
+  }
   const size_t state = optimizer::state_floats_per_element(spec.optimizer.kind);
-  const bool narrow = chunk.dtype != wire::Dtype::kF32;
-  const size_t result = narrow ? cache_lines(size_t{chunk.elements} * 2) : 0;
+  const size_t result = narrow_result_bytes(chunk) + master_bytes(chunk);
   const size_t state_bytes = state * size_t{chunk.elements} * sizeof(float);
   const size_t sum = applies_on_arrival(spec, chunk) ? 0 : floats;
   if (spec.replicated) {
@@ -257,22 +269,14 @@ void JobShard::lay_out(const ShardSpec& spec) {
 
 void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk) {
   const size_t float_bytes = sum_bytes(job, spec);
-  const auto take_floats = [&](size_t bytes) {
-    return reinterpret_cast<float*>(arena_.take(staggered(bytes)));
-  };
   chunk.id = spec.chunk;
   chunk.elements = spec.elements;
-  chunk.dtype = spec.dtype;
   chunk.priority = spec.priority;
   chunk.up.lane = spec.uplink_lane;
   chunk.lr_scale = spec.lr_scale;
   chunk.weight_decay = spec.weight_decay;
-  chunk.wire_bytes = wire::payload_bytes(spec.dtype, spec.elements);
-  chunk.fragment_bytes = wire::fragment_bytes_of(spec.dtype, fragment_bytes);
-  chunk.fragment_count =
-      static_cast<uint16_t>(wire::fragment_count(chunk.wire_bytes, chunk.fragment_bytes));
-  PBOX_CHECK(chunk.fragment_count > 0 && chunk.fragment_count <= limits::kFragmentCountMax);
-  chunk.full_mask = wire::full_mask(chunk.fragment_count);
+  const bool begins_in_full = mode == Mode::kOptimize && wire::is_in_blocks(spec.dtype);
+  take_layout(chunk, begins_in_full ? wire::Dtype::kF32 : spec.dtype);
   chunk.first_round = chunk.stateless_round = chunk.rounds_finished = spec.first_round;
   chunk.fanned_out_rounds = spec.first_round;
   PBOX_CHECK(mode == Mode::kAggregate || spec.first_round == 0 || spec.copy_rank != kNoRank);
@@ -288,26 +292,42 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   if (is_relaxed()) lay_out_sync(sync, chunk);
   if (is_collective) chunk.shaped = new (arena_.take(shaped_bytes(job))) ShapedRound[2];
 
-  if (wire::is_in_blocks(spec.dtype)) return lay_out_blocks(job, spec, chunk);
   if (job.relayed) return lay_out_relayed(job, spec, chunk);
-  if (mode == Mode::kAggregate) {
-    for (size_t slot = 0; slot < limits::kSlotRing; ++slot) {
-      chunk.accumulator[slot] = take_floats(float_bytes);
-      chunk.result[slot] = reinterpret_cast<std::byte*>(chunk.accumulator[slot]);
-    }
-    return;
+  if (mode == Mode::kOptimize) return lay_out_weights(job, spec, chunk);
+  if (wire::is_in_blocks(spec.dtype)) return lay_out_blocks(spec, chunk);
+  for (size_t slot = 0; slot < limits::kSlotRing; ++slot) {
+    chunk.accumulator[slot] = reinterpret_cast<float*>(arena_.take(staggered(float_bytes)));
+    chunk.result[slot] = reinterpret_cast<std::byte*>(chunk.accumulator[slot]);
   }
-  // One accumulator and one result serve both slots. The sum is used up when the round finishes,
-  // and the weights change only when every worker has consumed the result before (PHub's two
-  // buffers). Pushes that are applied on arrival need no sum.
-  if (!wire::applies_on_arrival(sync.model)) {
+}
+
+void JobShard::take_layout(Chunk& chunk, wire::Dtype dtype) const {
+  PBOX_DCHECK(chunk.claimed_any == 0 && chunk.elements > 0);
+  chunk.dtype = dtype;
+  chunk.wire_bytes = wire::payload_bytes(dtype, chunk.elements);
+  chunk.fragment_bytes = wire::fragment_bytes_of(dtype, fragment_bytes);
+  chunk.fragment_count =
+      static_cast<uint16_t>(wire::fragment_count(chunk.wire_bytes, chunk.fragment_bytes));
+  PBOX_CHECK(chunk.fragment_count > 0 && chunk.fragment_count <= limits::kFragmentCountMax);
+  chunk.full_mask = wire::full_mask(chunk.fragment_count);
+}
+
+// Mode optimize. One accumulator and one result serve both slots. The sum is used up when the round
+// finishes, and the weights change only when every worker has consumed the result before (PHub's
+// two buffers). Pushes that are applied on arrival need no sum.
+void JobShard::lay_out_weights(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk) {
+  const size_t float_bytes = sum_bytes(job, spec);
+  const auto take_floats = [&](size_t bytes) {
+    return reinterpret_cast<float*>(arena_.take(staggered(bytes)));
+  };
+  if (!wire::applies_on_arrival(sync_of(job, spec).model)) {
     chunk.accumulator[0] = chunk.accumulator[1] = take_floats(float_bytes);
   }
   const StateLayout block = StateLayout::block(optimizer.kind, spec.elements);
   chunk.weights = take_floats(job.replicated ? block.floats * sizeof(float) : float_bytes);
-  const bool narrow = spec.dtype != wire::Dtype::kF32;
+  const size_t narrow = narrow_result_bytes(spec);
   std::byte* result =
-      narrow ? arena_.take(size_t{spec.elements} * 2) : reinterpret_cast<std::byte*>(chunk.weights);
+      narrow > 0 ? arena_.take(narrow) : reinterpret_cast<std::byte*>(chunk.weights);
   PBOX_DCHECK(chunk.weights != nullptr && result != nullptr);
   chunk.result[0] = chunk.result[1] = result;
   const size_t state = optimizer::state_floats_per_element(optimizer.kind);
@@ -315,12 +335,16 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
     chunk.optimizer_state =
         job.replicated ? chunk.weights + block.optimizer_state : take_floats(state * float_bytes);
   }
+  if (!wire::is_in_blocks(spec.dtype)) return;
+  PBOX_CHECK(!is_relaxed() && chunk.table == nullptr);
+  chunk.delta_dtype = spec.dtype;
+  chunk.master = take_floats(float_bytes);
 }
 
-// One sum and one result serve both slots: a round finishes, and its sum is encoded, only when
-// every rank has consumed the result before.
-void JobShard::lay_out_blocks(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk) {
-  PBOX_CHECK(mode == Mode::kAggregate && !is_collective && !job.relayed);
+// Mode aggregate. One sum and one result serve both slots: a round finishes, and its sum is
+// encoded, only when every rank has consumed the result before.
+void JobShard::lay_out_blocks(const ChunkSpec& spec, Chunk& chunk) {
+  PBOX_CHECK(!is_collective);
   const size_t floats = staggered(size_t{spec.elements} * sizeof(float));
   chunk.accumulator[0] = chunk.accumulator[1] = reinterpret_cast<float*>(arena_.take(floats));
   chunk.residue = reinterpret_cast<float*>(arena_.take(floats));
@@ -331,6 +355,7 @@ void JobShard::lay_out_blocks(const ShardSpec& job, const ChunkSpec& spec, Chunk
 // the result before, and the next round's sum begins after that. So does one narrow result.
 void JobShard::lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk) {
   PBOX_CHECK(!partial && !is_relaxed() && !job.gated);
+  PBOX_CHECK(!wire::is_in_blocks(spec.dtype));
   const auto take_floats = [&] {
     return reinterpret_cast<float*>(arena_.take(staggered(sum_bytes(job, spec))));
   };

@@ -62,7 +62,7 @@ enum class Reduction : uint8_t { kSum = 0, kMean = 1 };
 struct ChunkSpec {
   uint32_t chunk = 0;  // job-local id
   uint32_t elements = 0;
-  wire::Dtype dtype = wire::Dtype::kF32;  // on the wire. In blocks (blocks.h): only mode aggregate
+  wire::Dtype dtype = wire::Dtype::kF32;  // on the wire. In blocks (blocks.h): see Chunk::master
   int32_t priority = 0;
   float lr_scale = 1;
   float weight_decay = 0;
@@ -185,7 +185,14 @@ struct alignas(kCacheLineBytes) Chunk {
   // Delivery `pull`: by rank, the open round at which it last asked for a result and got it.
   uint32_t* pulled = nullptr;
   float* weights = nullptr;  // mode optimize. Replicated: a block (StateLayout) begins here
-  float* residue = nullptr;  // in blocks: what earlier results have left of their sums
+  float* residue = nullptr;  // in blocks, mode aggregate: what earlier results have left of sums
+  // In blocks, mode optimize: the optimizer's own weights, in addition to those that all ranks have
+  // (`weights`). A result in blocks is what takes the ranks' weights to these but for what the
+  // blocks do not carry. Initial weights and those that a rank gives back come in full (f32), and
+  // leave so; the layout above is always that of the open round. Null in other chunks.
+  float* master = nullptr;
+  wire::Dtype delta_dtype = wire::Dtype::kQ8;  // of those blocks
+  bool is_result_full = false;                 // the last result is `weights`: there are no blocks
   // Numerics `ordered`: pushes of the open round by rank, wire_bytes each. Otherwise null.
   std::byte* pushed = nullptr;
   // Optimizer state, [slots][elements], or that of each fragment in turn where pushes are applied
@@ -213,6 +220,7 @@ struct alignas(kCacheLineBytes) Chunk {
   // True if each rank is in a round of its own. The initial weights are a shared round in every
   // model.
   bool has_own_rounds() const { return applies_on_arrival() && rounds_finished > 0; }
+  bool gives_deltas() const { return master != nullptr; }
   // The round that the rank pushes next, modulo 2^32.
   uint32_t next_round(uint32_t rank) const {
     PBOX_DCHECK(sync == nullptr || rounds_finished == 0 || sync->next != nullptr ||
@@ -231,14 +239,6 @@ inline bool is_replacing(const Chunk& chunk) {
 inline const ShapedRound& finished_shape(const Chunk& chunk) {
   PBOX_DCHECK(chunk.shaped != nullptr && chunk.rounds_finished > 0);
   return chunk.shaped[(chunk.open_round() - 1) & 1];
-}
-
-// Returns the fragments of the last result that the rank may ask for.
-inline uint64_t result_mask(const Chunk& chunk, uint32_t rank) {
-  if (chunk.shaped == nullptr) [[likely]]
-    return chunk.full_mask;
-  const ShapedRound& finished = finished_shape(chunk);
-  return finished.shape.is_sent_to(rank) ? finished.mask() : 0;
 }
 
 // A worker's session on this pipeline. Other threads read the counters.
@@ -314,6 +314,8 @@ class JobShard {
     return index == kNotOwned ? nullptr : &chunks_[index];
   }
 
+  // Cuts the chunk's open round into fragments of this type.
+  void take_layout(Chunk& chunk, wire::Dtype dtype) const;
   // The number of a fragment's first element: fragments hold whole elements, or blocks.
   uint32_t fragment_offset_elements(const Chunk& chunk, uint32_t fragment) const {
     PBOX_DCHECK(fragment < chunk.fragment_count);
@@ -472,7 +474,8 @@ class JobShard {
   void count_parked(uint64_t now_ns);
   void lay_out(const ShardSpec& spec);
   void lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
-  void lay_out_blocks(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
+  void lay_out_blocks(const ChunkSpec& spec, Chunk& chunk);
+  void lay_out_weights(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
   void lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
   void lay_out_sync(const wire::SyncSpec& spec, Chunk& chunk);
   void open_uplinks(const ShardSpec& spec);

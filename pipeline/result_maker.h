@@ -13,6 +13,7 @@
 #include "nic/wire/tag.h"
 #include "nic/wire/zeros.h"
 #include "pipeline/job_shard.h"
+#include "pipeline/result_form.h"
 #include "pipeline/sync/rules.h"
 
 namespace pbox::pipeline {
@@ -21,19 +22,20 @@ namespace pbox::pipeline {
 // together once.
 class ResultMaker {
  public:
+  // `in_full`: as in result_form().
   ResultMaker(const JobShard& shard, Session& session, const Chunk& chunk, uint32_t round,
-              const wire::TagPolicy& tag)
+              bool in_full, const wire::TagPolicy& tag)
       : session_(session),
-        result_(chunk.result[round & 1]),
+        form_(result_form(shard, chunk, round, in_full)),
         tag_(tag),
-        chunk_bytes_(shard.is_collective ? finished_shape(chunk).result_bytes : chunk.wire_bytes),
-        fragment_bytes_(chunk.fragment_bytes),
-        last_fragment_((shard.is_collective ? finished_shape(chunk).shape.fragment_count
-                                            : chunk.fragment_count) -
-                       1u),
         workers_(static_cast<uint16_t>(shard.worker_count())),
         contributors_(chunk.contributors[round & 1]) {
-    PBOX_DCHECK(result_ != nullptr);
+    PBOX_DCHECK(form_.data != nullptr);
+    if (in_full && !chunk.is_result_full && contributors_ != nullptr) [[unlikely]] {
+      // The counts are those of other fragments. None has fewer than the least.
+      least_ = *std::min_element(contributors_, contributors_ + chunk.fragment_count);
+      has_one_count_ = true;
+    }
     PBOX_DCHECK(session.rank < shard.worker_count());
     PBOX_DCHECK(shard.is_relaxed() == (chunk.sync != nullptr));
     wire::Header header;
@@ -43,13 +45,10 @@ class ResultMaker {
     header.chunk = chunk.id;
     header.round = round;
     header.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
-    header.dtype_scale = static_cast<uint16_t>(chunk.dtype);
+    header.dtype_scale = static_cast<uint16_t>(form_.dtype);
     header.generation = shard.generation;
-    if (shard.is_collective) [[unlikely]] {
-      PBOX_DCHECK(round + 1 == chunk.open_round());
-      header.dtype_scale = static_cast<uint16_t>(finished_shape(chunk).shape.dtype);
+    if (shard.is_collective) [[unlikely]]
       header.timestamp_us = finished_shape(chunk).shape.digest;
-    }
     if (chunk.applies_on_arrival()) {
       // A parked read is not answered, whatever leaves for its rank: the label then stays one round
       // behind. Where workers add their own updates to the data, the label is exact for each
@@ -68,42 +67,42 @@ class ResultMaker {
     words_ = std::bit_cast<wire::HeaderWords>(header);
   }
 
-  uint32_t fragment_count() const { return last_fragment_ + 1; }
+  uint32_t fragment_count() const { return form_.fragment_count; }
 
   // Returns how many packets in succession, from this fragment on, make_run() can make. 0 if
   // fragments differ in more than their place, or if keys seal them.
   uint32_t run_length(uint32_t fragment) const {
-    PBOX_DCHECK(fragment <= last_fragment_);
+    PBOX_DCHECK(fragment < form_.fragment_count);
     const bool are_alike = contributors_ == nullptr && applied_mask_ == 0;
     const bool is_plain = !tag_.payload_crc && !session_.seal.has_keys();
-    return are_alike && is_plain ? last_fragment_ + 1 - fragment : 0;
+    return are_alike && is_plain ? form_.fragment_count - fragment : 0;
   }
   // The payload of each of them, except that the chunk's last one may be shorter.
-  uint32_t fragment_bytes() const { return fragment_bytes_; }
+  uint32_t fragment_bytes() const { return form_.fragment_bytes; }
 
   // Does what make() does for each of these fragments, for at most run_length(first) packets. Only
   // number, fragment, payload and tag differ from packet to packet, and only they are computed for
   // each. Returns the bytes of all payloads.
   uint64_t make_run(uint32_t first, std::span<nic::TxPacket> packets) const {
     PBOX_DCHECK(!packets.empty() && packets.size() <= run_length(first));
-    const size_t offset = size_t{first} * fragment_bytes_;
-    const bool has_last = first + packets.size() > last_fragment_;
+    const size_t offset = size_t{first} * form_.fragment_bytes;
+    const bool has_last = first + packets.size() >= form_.fragment_count;
     const auto whole = packets.first(packets.size() - (has_last ? 1 : 0));
     wire::HeaderWords words = words_;
-    words[0] |= length_field(fragment_bytes_);
+    words[0] |= length_field(form_.fragment_bytes);
     words[1] = session_.seal.take_numbers(packets.size());
     words[3] |= fragment_field(first);
-    const std::byte* payload = result_ + offset;
+    const std::byte* payload = form_.data + offset;
     for (nic::TxPacket& packet : whole) {
       write(words, payload, packet);
-      payload += fragment_bytes_;
+      payload += form_.fragment_bytes;
       ++words[1];
       words[3] += fragment_field(1);
     }
-    const uint64_t bytes = whole.size() * uint64_t{fragment_bytes_};
+    const uint64_t bytes = whole.size() * uint64_t{form_.fragment_bytes};
     if (!has_last) return bytes;
     const uint32_t last_bytes =
-        wire::fragment_length(chunk_bytes_, fragment_bytes_, last_fragment_);
+        wire::fragment_length(form_.bytes, form_.fragment_bytes, form_.fragment_count - 1);
     words[0] = words_[0] | length_field(last_bytes) | flags_field(wire::flag::kLast);
     write(words, payload, packets.back());
     return bytes + last_bytes;
@@ -111,21 +110,21 @@ class ResultMaker {
 
   // `room`: for the payload of a session that encrypts.
   void make(uint32_t fragment, uint8_t flags, std::byte* room, nic::TxPacket& packet) const {
-    PBOX_DCHECK(fragment <= last_fragment_);
-    const uint32_t bytes = wire::fragment_length(chunk_bytes_, fragment_bytes_, fragment);
-    const uint16_t contributors = contributors_ != nullptr ? contributors_[fragment] : workers_;
-    make(fragment, 1, flags, {result_ + size_t{fragment} * fragment_bytes_, bytes}, contributors,
-         room, packet);
+    PBOX_DCHECK(fragment < form_.fragment_count);
+    const uint32_t bytes = wire::fragment_length(form_.bytes, form_.fragment_bytes, fragment);
+    const uint16_t contributors = contributors_of(fragment);
+    make(fragment, 1, flags, {form_.data + size_t{fragment} * form_.fragment_bytes, bytes},
+         contributors, room, packet);
   }
 
   // Returns those of the fragments that as many workers are in as in `fragment`.
   uint64_t alike(uint32_t fragment, uint64_t fragments) const {
     if (contributors_ == nullptr) return fragments;
-    PBOX_DCHECK(fragment <= last_fragment_);
+    PBOX_DCHECK(fragment < form_.fragment_count);
     uint64_t alike = 0;
     for (uint64_t left = fragments; left != 0; left &= left - 1) {
       const auto each = static_cast<uint32_t>(std::countr_zero(left));
-      if (contributors_[each] == contributors_[fragment]) alike |= uint64_t{1} << each;
+      if (contributors_of(each) == contributors_of(fragment)) alike |= uint64_t{1} << each;
     }
     return alike;
   }
@@ -137,7 +136,7 @@ class ResultMaker {
     PBOX_DCHECK(fragments != 0 && applied_mask_ == 0);
     const auto fragment = static_cast<uint32_t>(std::countr_zero(fragments));
     zeros.mask = fragments;
-    const uint16_t contributors = contributors_ != nullptr ? contributors_[fragment] : workers_;
+    const uint16_t contributors = contributors_of(fragment);
     make<wire::PacketType::kZeros>(fragment, 1, flags,
                                    {reinterpret_cast<const std::byte*>(&zeros), sizeof(zeros)},
                                    contributors, room, packet);
@@ -156,10 +155,10 @@ class ResultMaker {
     PBOX_DCHECK(rows_room != nullptr && fragment + count <= fragment_count());
     const uint32_t bytes =
         wire::write_rows(layout, rows, fragment, count, rows_room,
-                         [&](uint32_t, uint32_t begin, uint32_t) { return result_ + begin; });
+                         [&](uint32_t, uint32_t begin, uint32_t) { return form_.data + begin; });
     uint16_t contributors = workers_;
     for (uint32_t each = fragment; contributors_ != nullptr && each < fragment + count; ++each) {
-      contributors = std::min(contributors, contributors_[each]);
+      contributors = std::min(contributors, contributors_of(each));
     }
     make(fragment, count, static_cast<uint8_t>(flags | wire::flag::kRows), {rows_room, bytes},
          contributors, room, packet);
@@ -167,6 +166,11 @@ class ResultMaker {
   }
 
  private:
+  uint16_t contributors_of(uint32_t fragment) const {
+    if (contributors_ == nullptr) return workers_;
+    return has_one_count_ ? least_ : contributors_[fragment];
+  }
+
   // The fields that differ are set in whole words. If narrow stores wrote them, the tag's wider
   // loads would stall on those stores, once per word and packet.
   template <wire::PacketType kType = wire::PacketType::kResult>
@@ -174,7 +178,7 @@ class ResultMaker {
                                    std::span<const std::byte> payload, uint16_t contributors,
                                    std::byte* room, nic::TxPacket& packet) const {
     const auto bytes = static_cast<uint32_t>(payload.size());
-    if (fragment + count > last_fragment_) flags |= wire::flag::kLast;
+    if (fragment + count >= form_.fragment_count) flags |= wire::flag::kLast;
     wire::HeaderWords words = words_;
     static_assert(offsetof(wire::Header, version_type) == 0);
     words[0] ^= static_cast<uint64_t>(kType) ^ static_cast<uint64_t>(wire::PacketType::kResult);
@@ -229,14 +233,13 @@ class ResultMaker {
   }
 
   Session& session_;
-  const std::byte* result_;
+  ResultForm form_;
   const wire::TagPolicy& tag_;
-  uint32_t chunk_bytes_;
-  uint32_t fragment_bytes_;
-  uint32_t last_fragment_;
   uint16_t workers_;
   const uint16_t* contributors_;  // by fragment; null: all workers are in every result
-  uint64_t applied_mask_ = 0;     // fragments that include one more of the rank's own rounds
+  bool has_one_count_ = false;    // all fragments have `least_` instead
+  uint16_t least_ = 0;
+  uint64_t applied_mask_ = 0;  // fragments that include one more of the rank's own rounds
   wire::HeaderWords words_{};
 };
 

@@ -1,6 +1,7 @@
 #include "pipeline/round_result.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -25,6 +26,14 @@ void average_by_contributors(const JobShard& shard, Chunk& chunk) {
     reduce::kernels().scale(sum, 1.0f / static_cast<float>(counts[fragment]),
                             shard.fragment_elements(chunk, fragment));
   }
+}
+
+// Returns the key for the open round's result.
+quantize::RoundingKey rounding_key(const JobShard& shard, const Chunk& chunk) {
+  return quantize::key_of({.seed = shard.rounding_seed,
+                           .tensor = uint64_t{shard.part} << 32 | chunk.id,
+                           .rank = quantize::kBoxRank,
+                           .round = chunk.open_round()});
 }
 
 // A round that ends without a rank may hold that rank's part of some fragments: each fragment is
@@ -80,6 +89,19 @@ void clear_rows(Chunk& chunk) {
   });
 }
 
+// Makes the result of the master weights, and takes the ranks' weights there. What the blocks do
+// not carry is in the next result: it is part of the difference then.
+void make_delta(JobShard& shard, Chunk& chunk) {
+  float* const difference = chunk.accumulator[chunk.open_round() & 1];  // the sum is used up
+  PBOX_DCHECK(chunk.gives_deltas() && difference != nullptr && chunk.table == nullptr);
+  for (size_t index = 0; index < chunk.elements; ++index) difference[index] = -chunk.weights[index];
+  const size_t format = quantize::format_index(chunk.delta_dtype);
+  quantize::kernels().encode[format](chunk.result[0], chunk.master, difference, chunk.elements,
+                                     rounding_key(shard, chunk));
+  static_cast<void>(
+      quantize::kernels().add[format](chunk.weights, chunk.result[0], chunk.elements, FLT_MAX));
+}
+
 void run_optimizer(JobShard& shard, Chunk& chunk, bool is_averaged) {
   PBOX_DCHECK(chunk.weights != nullptr && chunk.accumulator[chunk.open_round() & 1] != nullptr);
   PBOX_DCHECK(optimizer::state_floats_per_element(shard.optimizer.kind) == 0 ||
@@ -99,7 +121,8 @@ void run_optimizer(JobShard& shard, Chunk& chunk, bool is_averaged) {
                                  gradient_scale, chunk.rounds_finished - chunk.stateless_round);
   PBOX_DCHECK(parameters.step == chunk.steps() + 1);
   if (chunk.table != nullptr) return step_rows(shard, chunk, parameters);
-  optimizer::step(shard.optimizer, parameters, chunk.weights, chunk.optimizer_state,
+  float* const weights = chunk.gives_deltas() ? chunk.master : chunk.weights;
+  optimizer::step(shard.optimizer, parameters, weights, chunk.optimizer_state,
                   chunk.accumulator[chunk.open_round() & 1], chunk.elements);
 }
 
@@ -110,6 +133,10 @@ void make_weights(JobShard& shard, Chunk& chunk, bool is_averaged) {
     if (chunk.table != nullptr) clear_rows(chunk);
   } else if (chunk.table != nullptr) {
     chunk.table->touch_all(chunk.open_round());
+  }
+  if (chunk.gives_deltas()) [[unlikely]] {
+    if (!shard.receives_weights(chunk)) return make_delta(shard, chunk);
+    std::copy_n(chunk.weights, chunk.elements, chunk.master);
   }
   if (chunk.dtype == wire::Dtype::kF32) return;
   PBOX_DCHECK(chunk.result[chunk.open_round() & 1] != nullptr);
@@ -133,13 +160,9 @@ void make_blocks(JobShard& shard, Chunk& chunk) {
   if (chunk.copy_rank != kNoRank) return;
   const uint32_t slot = chunk.open_round() & 1;
   PBOX_DCHECK(chunk.residue != nullptr && chunk.result[0] == chunk.result[1]);
-  const quantize::RoundingKey key =
-      quantize::key_of({.seed = shard.rounding_seed,
-                        .tensor = uint64_t{shard.part} << 32 | chunk.id,
-                        .rank = quantize::kBoxRank,
-                        .round = chunk.open_round()});
   quantize::kernels().encode[quantize::format_index(chunk.dtype)](
-      chunk.result[slot], chunk.accumulator[slot], chunk.residue, chunk.elements, key);
+      chunk.result[slot], chunk.accumulator[slot], chunk.residue, chunk.elements,
+      rounding_key(shard, chunk));
 }
 
 // Mode aggregate: the result is the sum or mean, narrowed to the chunk's type in place.

@@ -289,7 +289,14 @@ Status Client::join() {
   // A rank cannot repeat the steps of other optimizers on its copy, so the box answers its reads.
   if (!repeats_steps(optimizer_, tensors_)) answer_cached_reads(joining.sync, tensors_);
   std::unique_ptr<ChosenTensors> chosen;
-  if (ChosenTensors::any(tensors_)) chosen = std::make_unique<ChosenTensors>(tensors_);
+  if (ChosenTensors::any(tensors_)) {
+    if (options_.optimize) {
+      return Error{ErrorCode::kInvalidArgument,
+                   "compression auto needs mode aggregate: in mode optimize a tensor cannot change "
+                   "its form; set q8, q4 or none"};
+    }
+    chosen = std::make_unique<ChosenTensors>(tensors_);
+  }
   const std::vector<TensorSpec>& tensors = chosen ? chosen->tensors() : tensors_;
   const auto map =
       ask_part_map(joining, tensors, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);

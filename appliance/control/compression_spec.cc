@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "appliance/control/field_text.h"
+#include "appliance/control/sync_spec.h"
 
 namespace pbox::control {
 namespace {
@@ -23,10 +24,14 @@ Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
   if (spec.is_backup) {
     return invalid(" cannot be used with backup = 1: a copy must have all bits");
   }
-  if (spec.mode != pipeline::Mode::kAggregate) {
-    return invalid(
-        " needs mode aggregate: in mode optimize the box sends weights, which must be whole; set "
-        "mode aggregate, or compression none");
+  if (tensor.row_elements > 0) {
+    return invalid(" cannot be used for a table, of which few rows travel anyway; set it none");
+  }
+  if (spec.is_relaxed()) {
+    return invalid(std::string(" needs model bsp for all tensors, and some tensor has ") +
+                   to_string(spec.relaxed_model) +
+                   ": a delta is right only for ranks that have the same weights; set sync bsp, or "
+                   "compression none");
   }
   return ok_status();
 }

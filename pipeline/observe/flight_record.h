@@ -104,9 +104,9 @@ struct ChunkRecord {
   uint8_t dtype = 0;
   uint8_t opens = 0;    // 1: the chunk before the packet of the preceding record
   uint16_t claims = 0;  // ClaimsRecords that follow
-  // 1: the chunk is of a table. Its packets cannot be replayed: how many fragments they cover is in
-  // their payload.
-  uint32_t is_table = 0;
+  // 1: the chunk's packets cannot be replayed. It is of a table, where the payload says how many
+  // fragments a packet covers, or its results are deltas, and a rank may ask for weights instead.
+  uint32_t is_left_out = 0;
 };
 
 struct ClaimsRecord {

@@ -14,6 +14,12 @@ namespace {
 // least count of the state's fragments that it overlaps.
 void restore_contributors(const JobShard& shard, const Chunk& chunk, const ChunkState& state,
                           uint16_t* counts) {
+  if (chunk.gives_deltas()) {  // the state has the least count of all fragments
+    const uint16_t least = state.contributors.empty() ? static_cast<uint16_t>(shard.worker_count())
+                                                      : state.contributors.front();
+    std::fill_n(counts, limits::kFragmentCountMax, least);
+    return;
+  }
   for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
     const uint32_t begin = fragment * shard.fragment_bytes;
     const uint32_t end = std::min(begin + shard.fragment_bytes, chunk.wire_bytes);
@@ -44,9 +50,22 @@ void begin_fragments(const JobShard& shard, Chunk& chunk, const ChunkState& stat
   std::fill_n(chunk.sync->updates, chunk.fragment_count, state.steps);
 }
 
+// The weights that the ranks have. The optimizer goes on from them.
 void fill_weights(const JobShard& shard, Chunk& chunk, const ChunkState& state) {
   const auto values = view_of(shard, chunk, state).weights;
   std::copy(values.begin(), values.end(), chunk.weights);
+  if (chunk.gives_deltas()) std::copy(values.begin(), values.end(), chunk.master);
+}
+
+// Makes the restored weights the last result.
+void restore_result(const JobShard& shard, Chunk& chunk, size_t slot) {
+  if (chunk.gives_deltas()) {
+    chunk.is_result_full = true;
+    shard.take_layout(chunk, chunk.delta_dtype);
+  } else if (chunk.dtype != wire::Dtype::kF32) {
+    reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot], chunk.weights,
+                                                               chunk.elements);
+  }
 }
 
 Chunk& new_chunk(JobShard& shard, const ChunkState& state) {
@@ -152,6 +171,10 @@ std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk) {
   const uint16_t* counts = chunk.contributors[(chunk.rounds_made() - 1) & 1];
   if (counts != nullptr) {
     state.contributors.assign(counts, counts + chunk.fragment_count);
+    if (chunk.gives_deltas()) {
+      const auto least = *std::min_element(state.contributors.begin(), state.contributors.end());
+      std::fill(state.contributors.begin(), state.contributors.end(), least);
+    }
   }
   return state;
 }
@@ -186,10 +209,7 @@ void restore(JobShard& shard, const ChunkState& state) {
   chunk.first_round = state.rounds_finished - 1;
   chunk.stateless_round = state.rounds_finished - 1 - state.steps;
   const size_t slot = chunk.first_round & 1;
-  if (chunk.dtype != wire::Dtype::kF32) {
-    reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot], chunk.weights,
-                                                               chunk.elements);
-  }
+  restore_result(shard, chunk, slot);
   if (chunk.contributors[slot] != nullptr && state.fragment_bytes > 0) {
     restore_contributors(shard, chunk, state, chunk.contributors[slot]);
   }

@@ -269,22 +269,36 @@ TEST_CASE("a job or tensor that cannot be compressed is refused in words") {
   pbox_options_init(&options);
   const std::string box = daemon.control();
   options.box = box.c_str();
-  options.compression = PBOX_COMPRESSION_Q8;
+  options.compression = PBOX_COMPRESSION_AUTO;
   options.mode = PBOX_MODE_OPTIMIZE;
   pbox_context* context = nullptr;
   CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
-  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("compression needs PBOX_MODE_AGGREGATE"));
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("COMPRESSION_AUTO needs PBOX_MODE_AGGR"));
+  options.compression = PBOX_COMPRESSION_Q8;
+  options.mode = PBOX_MODE_COLLECTIVE;
+  CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("compression needs PBOX_MODE_AGGREGATE or"));
 
-  const AbiWorker worker({.box = box, .adjust = [](pbox_options& optimizing) {
-                            optimizing.mode = PBOX_MODE_OPTIMIZE;
-                          }});
-  const uint32_t tensor = worker.tensor("dense", 8192);
-  pbox_optimizer_options sgd;
-  pbox_optimizer_options_init(&sgd, PBOX_SGD);
-  worker.must(pbox_set_optimizer(worker.context(), &sgd));
-  worker.must(pbox_set_tensor_compression(worker.context(), tensor, PBOX_COMPRESSION_Q4));
-  CHECK_THAT(worker.must_be(PBOX_INVALID_ARGUMENT, pbox_join(worker.context())),
-             Catch::Contains("tensor 'dense': compression q4 needs mode aggregate"));
+  const auto refusal = [&](pbox_compression compression, bool is_table, pbox_sync sync) {
+    const AbiWorker worker({.box = box, .adjust = [sync](pbox_options& optimizing) {
+                              optimizing.mode = PBOX_MODE_OPTIMIZE;
+                              optimizing.sync = sync;
+                              if (sync != PBOX_SYNC_BSP) optimizing.recovery = PBOX_RECOVERY_NONE;
+                            }});
+    const uint32_t tensor = worker.tensor("dense", 8192);
+    pbox_optimizer_options sgd;
+    pbox_optimizer_options_init(&sgd, PBOX_SGD);
+    worker.must(pbox_set_optimizer(worker.context(), &sgd));
+    if (is_table) worker.must(pbox_set_tensor_rows(worker.context(), tensor, 64));
+    worker.must(pbox_set_tensor_compression(worker.context(), tensor, compression));
+    return worker.must_be(PBOX_INVALID_ARGUMENT, pbox_join(worker.context()));
+  };
+  CHECK_THAT(refusal(PBOX_COMPRESSION_AUTO, false, PBOX_SYNC_BSP),
+             Catch::Contains("compression auto needs mode aggregate"));
+  CHECK_THAT(refusal(PBOX_COMPRESSION_Q4, true, PBOX_SYNC_BSP),
+             Catch::Contains("tensor 'dense': compression q4 cannot be used for a table"));
+  CHECK_THAT(refusal(PBOX_COMPRESSION_Q8, false, PBOX_SYNC_ASP),
+             Catch::Contains("tensor 'dense': compression q8 needs model bsp for all tensors"));
 }
 
 }  // namespace pbox::test

@@ -69,6 +69,12 @@ void BlockOracle::sum(uint32_t id, uint32_t round, uint32_t ranks, uint32_t firs
   }
 }
 
+std::vector<std::byte> BlockOracle::result_of(uint32_t id, uint32_t round, const Values& values,
+                                              Values& residue) const {
+  return encoded(at(id).chunk, values, residue, seed_, quantize::kBoxRank, round,
+                 uint64_t{part_} << 32 | id, 0);
+}
+
 std::optional<std::string> BlockOracle::made(uint32_t id, uint32_t round, Values& residue,
                                              const std::byte* blocks) {
   State& state = chunks_.at(id);
@@ -77,8 +83,7 @@ std::optional<std::string> BlockOracle::made(uint32_t id, uint32_t round, Values
   if (reduction_ == pipeline::Reduction::kMean) {
     for (float& value : sums) value *= 1.0f / static_cast<float>(workers_);
   }
-  const auto expected = encoded(state.chunk, sums, residue, seed_, quantize::kBoxRank, round,
-                                uint64_t{part_} << 32 | id, 0);
+  const auto expected = result_of(id, round, sums, residue);
   state.results[round].push_back(expected);
   if (std::memcmp(expected.data(), blocks, expected.size()) == 0) return std::nullopt;
   return "the result differs from the oracle's blocks";

@@ -38,14 +38,22 @@ class BlockOracle {
 
   void add(const Chunk& chunk) { chunks_[chunk.id].chunk = chunk; }
   bool has(uint32_t chunk) const { return chunks_.contains(chunk); }
+  wire::Dtype dtype(uint32_t chunk) const { return at(chunk).chunk.dtype; }
   // How many rounds of the rank's pushes are known.
   uint32_t pushed_rounds(uint32_t chunk, uint32_t rank) const;
   // The rank's next push is of these values.
   void push(uint32_t chunk, uint32_t rank, const Values& values);
+  // The rank's next push is of weights, in full.
+  void push_weights(uint32_t chunk, uint32_t rank) {
+    chunks_.at(chunk).pushes[rank].emplace_back();
+  }
 
   // Adds up what the pushes of `ranks` carry, from element `first` of the chunk on.
   void sum(uint32_t chunk, uint32_t round, uint32_t ranks, uint32_t first,
            std::span<float> sums) const;
+  // Returns a box's blocks of these values and this residue, which is changed to what they leave.
+  std::vector<std::byte> result_of(uint32_t chunk, uint32_t round, const Values& values,
+                                   Values& residue) const;
   // A box has made a result of all ranks' pushes, with this residue of earlier ones, which is
   // changed to what this one leaves. Returns what is wrong with it.
   std::optional<std::string> made(uint32_t chunk, uint32_t round, Values& residue,

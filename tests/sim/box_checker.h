@@ -61,6 +61,13 @@ class BoxChecker {
       std::vector<float> residue;
     };
     std::map<size_t, Blocks> blocks;
+    // The same in mode optimize: rounds whose result is made.
+    struct Deltas {
+      uint64_t rounds = 0;
+      DeltaOracle::Held held;
+      std::vector<std::byte> result;
+    };
+    std::map<size_t, Deltas> deltas;
   };
   struct Tally {
     uint64_t received = 0, verdicts = 0, pulls = 0;
@@ -103,6 +110,7 @@ class BoxChecker {
   void check_sum(Shard& shard, const pipeline::Chunk& chunk, uint32_t fragment);
   void check_result(Shard& shard, const pipeline::Chunk& chunk, uint32_t ranks);
   static void check_blocks(Shard& shard, const pipeline::Chunk& chunk);
+  static void check_deltas(Shard& shard, const pipeline::Chunk& chunk);
 
   Rack& rack_;
   std::vector<Pipeline> pipelines_;

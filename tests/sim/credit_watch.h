@@ -68,8 +68,9 @@ class CreditWatch {
       });
       Chunk& chunk = under_way_[header.chunk];
       chunk = {.round = header.round,
-               .bytes = job_.wire_bytes(header.chunk),
-               .fragment_bytes = job_.fragment_bytes(header.chunk, session_.fragment_bytes)};
+               .bytes = job_.wire_bytes(header.chunk, header.round),
+               .fragment_bytes =
+                   job_.fragment_bytes(header.chunk, header.round, session_.fragment_bytes)};
       const Said& said = said_[header.chunk];
       if (reads_cached(chunk) && said.round == header.round) chunk.result_mask = said.received_mask;
       enter(chunk);
@@ -96,7 +97,8 @@ class CreditWatch {
     bool in_window = false;
     bool waits = false;  // the box has the push, and other ranks are late
     bool announced = false;
-    bool asked = false;  // the announced result has been asked for
+    bool asked = false;        // the announced result has been asked for
+    bool awaits_full = false;  // weights have come, in place of a delta
   };
 
   // Reports of the box about a push that an earlier session made, before this session sent any of
@@ -164,10 +166,13 @@ class CreditWatch {
     const bool is_result =
         header.type() == wire::PacketType::kResult || header.type() == wire::PacketType::kZeros;
     if (is_result && answers(chunk, header)) {
+      const bool is_full = job_.has_deltas(header.chunk) && (header.dtype_scale & 15) == 0;
+      if (is_full && std::exchange(chunk.awaits_full, true) == false) chunk.result_mask = 0;
+      if (is_full != chunk.awaits_full) return;  // a delta: the worker takes the weights
       chunk.result_mask |= covered(parsed);
       // Its label says that the box has applied this fragment of the push.
       if (reads_cached(chunk)) chunk.received_mask |= uint64_t{1} << header.fragment;
-      if (chunk.result_mask == all) finish(header.chunk);
+      if (chunk.result_mask == (is_full ? full_mask_of(header.chunk) : all)) finish(header.chunk);
     } else if (header.type() == wire::PacketType::kStatus && header.round == chunk.round) {
       const wire::StatusPayload status = status_of(parsed);
       chunk.received_mask |= status.received_mask;
@@ -184,6 +189,12 @@ class CreditWatch {
       chunk.waits = waits;
       if (waits || is_done) leave(chunk);
     }
+  }
+
+  // The fragments of a chunk in full, as bits.
+  uint64_t full_mask_of(uint32_t id) const {
+    const auto bytes = static_cast<uint32_t>(job_.chunks[id].elements * sizeof(float));
+    return wire::full_mask(wire::fragment_count(bytes, session_.fragment_bytes));
   }
 
   // The fragments that a RESULT covers, as bits.

@@ -66,6 +66,7 @@ bool JobModel::is_rejected(uint32_t id, uint32_t round) const {
 
 uint32_t JobModel::begin_process(uint32_t rank) {
   const uint32_t process = processes_[rank];
+  has_new_process_ = has_new_process_ || process > 0;
   if (process == 0 || options.mode == pipeline::Mode::kAggregate) ++processes_[rank];
   return processes_[rank] - 1;
 }
@@ -81,6 +82,7 @@ void JobModel::give_back(std::span<const uint32_t> give, std::span<const uint32_
   require(may_lose_state || may_fail || give.empty(),
           [&] { return title + ": the optimizer restarts although no box was lost"; });
   for (const uint32_t id : give) {
+    if (has_deltas(id)) continue;  // its optimizer has no state
     oracle.restart_optimizer(chunks[id].tensor, chunks[id].first_element, open_rounds[id]);
   }
 }
@@ -94,7 +96,8 @@ std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t
   if (is_refused) return "there is a result, although the guard rejects a push to it";
   const Chunk& chunk = chunks[id];
   if (is_compressed(id)) {
-    return has_replacements() ? std::nullopt : blocks->consumed(id, round, bytes);
+    if (has_lost_residues()) return std::nullopt;
+    return deltas ? deltas->consumed(id, round, bytes) : blocks->consumed(id, round, bytes);
   }
   if (!may_lack_ranks() && !has_replacements()) {
     const std::byte* expected =
@@ -232,7 +235,7 @@ std::optional<std::string> JobModel::wrong_sums(uint32_t id, uint32_t round, uin
 
 std::optional<std::string> JobModel::wrong_decoded(uint32_t id, uint32_t round, uint32_t ranks,
                                                    uint32_t first, std::span<const float> sums) {
-  if (has_replacements()) return std::nullopt;
+  if (has_lost_residues()) return std::nullopt;
   know_pushes(id, round);
   std::vector<float> expected(sums.size());
   blocks->sum(id, round, ranks, first, expected);
@@ -244,12 +247,21 @@ std::optional<std::string> JobModel::wrong_decoded(uint32_t id, uint32_t round, 
 std::optional<std::string> JobModel::wrong_blocks(uint32_t id, uint32_t round, bool is_copy,
                                                   std::vector<float>& residue,
                                                   const std::byte* made) {
-  if (has_replacements() || !has_known_sums()) return std::nullopt;
+  if (has_lost_residues() || !has_known_sums()) return std::nullopt;
   know_pushes(id, round);
   return is_copy ? blocks->given_back(id, round, made) : blocks->made(id, round, residue, made);
 }
 
-wire::Dtype JobModel::wire_dtype(uint32_t id) const {
+std::optional<std::string> JobModel::wrong_delta(uint32_t id, uint32_t round,
+                                                 DeltaOracle::Held& held, const std::byte* delta,
+                                                 const float* weights) {
+  if (has_lost_residues() || !has_known_sums()) return std::nullopt;
+  know_pushes(id, round);
+  return deltas->made(id, round, held, delta, {weights, weights + chunks[id].elements});
+}
+
+wire::Dtype JobModel::wire_dtype(uint32_t id, uint32_t round) const {
+  if (options.mode == pipeline::Mode::kOptimize && round == 0) return options.dtype;
   const wire::Compression compression = options.tensors[chunks[id].tensor].compression;
   return compression == wire::Compression::kNone ? options.dtype : wire::payload_dtype(compression);
 }
@@ -261,11 +273,12 @@ void JobModel::open_blocks() {
     if (!blocks) blocks.emplace(name, options.part, options.reduction, options.workers);
     const std::string tensor = std::to_string(chunk.tensor) + ".weight";
     blocks->add({.id = id,
-                 .dtype = wire_dtype(id),
+                 .dtype = wire_dtype(id, 1),
                  .tensor_hash = quantize::hash_of(tensor),
                  .first_element = chunk.first_element,
                  .elements = chunk.elements});
   }
+  if (blocks && options.mode == pipeline::Mode::kOptimize) deltas.emplace(options, *blocks);
 }
 
 // The oracle of blocks knows all ranks' pushes of the chunk up to this round.
@@ -276,7 +289,10 @@ void JobModel::know_pushes(uint32_t id, uint32_t round) {
     for (uint32_t next = blocks->pushed_rounds(id, rank); next <= round; ++next) {
       gradients.fill_compressed(rank, chunk.tensor, next, tensor);
       const auto begin = tensor.begin() + chunk.first_element;
-      blocks->push(id, rank, {begin, begin + chunk.elements});
+      const BlockOracle::Values values(begin, begin + chunk.elements);
+      const bool are_weights = deltas && next == 0;
+      if (are_weights && rank == 0) deltas->begin(id, values);
+      are_weights ? blocks->push_weights(id, rank) : blocks->push(id, rank, values);
     }
   }
 }
@@ -284,7 +300,8 @@ void JobModel::know_pushes(uint32_t id, uint32_t round) {
 std::optional<std::string> JobModel::consume(uint32_t rank, uint32_t id, uint32_t round,
                                              const std::byte* bytes) {
   if (!has_known_sums()) return std::nullopt;
-  if (options.mode == pipeline::Mode::kOptimize) return wrong(id, round, 0, bytes);
+  const bool has_oracle = options.mode == pipeline::Mode::kOptimize && !has_deltas(id);
+  if (has_oracle) return wrong(id, round, 0, bytes);
   const size_t size = size_t{chunks[id].elements} * element_bytes();
   Consumed& consumed = consumed_[id][round];
   if (consumed.ranks.empty()) consumed.bytes.assign(bytes, bytes + size);

@@ -11,6 +11,7 @@
 
 #include "tests/sim/block_oracle.h"
 #include "tests/sim/collective_oracle.h"
+#include "tests/sim/delta_oracle.h"
 #include "tests/sim/network.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/read_oracle.h"
@@ -75,14 +76,18 @@ struct JobModel {
   // wrong.
   std::optional<std::string> wrong_blocks(uint32_t chunk, uint32_t round, bool is_copy,
                                           std::vector<float>& residue, const std::byte* blocks);
+  // Mode optimize: the same; the result is weights, as DeltaOracle::made() says.
+  std::optional<std::string> wrong_delta(uint32_t chunk, uint32_t round, DeltaOracle::Held& held,
+                                         const std::byte* delta, const float* weights);
   bool is_compressed(uint32_t chunk) const { return blocks && blocks->has(chunk); }
-  // The type and the size of a chunk on the wire, and of its fragments but the last.
-  wire::Dtype wire_dtype(uint32_t chunk) const;
-  uint32_t wire_bytes(uint32_t chunk) const {
-    return wire::payload_bytes(wire_dtype(chunk), chunks[chunk].elements);
+  bool has_deltas(uint32_t chunk) const { return deltas && is_compressed(chunk); }
+  // The type and the size of a chunk's push on the wire, and of its fragments but the last.
+  wire::Dtype wire_dtype(uint32_t chunk, uint32_t round) const;
+  uint32_t wire_bytes(uint32_t chunk, uint32_t round) const {
+    return wire::payload_bytes(wire_dtype(chunk, round), chunks[chunk].elements);
   }
-  uint32_t fragment_bytes(uint32_t chunk, uint32_t path_fragment_bytes) const {
-    return wire::fragment_bytes_of(wire_dtype(chunk), path_fragment_bytes);
+  uint32_t fragment_bytes(uint32_t chunk, uint32_t round, uint32_t path_fragment_bytes) const {
+    return wire::fragment_bytes_of(wire_dtype(chunk, round), path_fragment_bytes);
   }
 
   uint32_t element_bytes() const { return wire::dtype_bytes(options.dtype); }
@@ -111,6 +116,7 @@ struct JobModel {
   std::optional<CollectiveOracle> collectives;  // set if the job is one of collectives
   std::vector<Chunk> chunks;                    // by id
   std::optional<BlockOracle> blocks;            // set if a tensor is compressed
+  std::optional<DeltaOracle> deltas;            // ... in mode optimize
 
   // The consistency models in force, by tensor.
   std::vector<wire::SyncSpec> models;
@@ -139,6 +145,7 @@ struct JobModel {
   std::optional<uint32_t> contributors(const Chunk& chunk, uint32_t round, uint32_t first,
                                        std::span<const double> sums) const;
   bool has_replacements() const;
+  bool has_lost_residues() const { return has_replacements() || has_new_process_; }
   std::optional<std::string> wrong_decoded(uint32_t chunk, uint32_t round, uint32_t ranks,
                                            uint32_t first, std::span<const float> sums);
   void open_blocks();
@@ -147,6 +154,7 @@ struct JobModel {
 
   uint32_t fragment_bytes_;
   std::vector<uint32_t> processes_;  // number of processes so far, by rank
+  bool has_new_process_ = false;     // some rank has had another one
   struct Consumed {
     std::vector<std::byte> bytes;
     std::set<uint32_t> ranks;

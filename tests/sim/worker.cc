@@ -230,7 +230,7 @@ std::optional<BurstCheck::Chunk> Worker::chunk(uint32_t id) const {
   }
   const JobModel::Chunk& chunk = job_.chunks[id];
   return BurstCheck::Chunk{.priority = application_->priority(chunk.tensor),
-                           .bytes = job_.wire_bytes(id)};
+                           .bytes = job_.wire_bytes(id, 1)};  // or more: weights
 }
 
 // The product's statistics of reads must equal what was read.

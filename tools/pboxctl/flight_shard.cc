@@ -43,7 +43,7 @@ std::vector<ChunkSpec> chunks_of(const ShardRecord& facts, uint32_t number, Reco
   for (const FlightRecord& record : records) {
     if (record.kind != FlightKind::kChunk || record.subject != number) continue;
     const auto chunk = body_of<ChunkRecord>(record);
-    if (!is_possible(chunk, facts) || chunk.is_table != 0) continue;
+    if (!is_possible(chunk, facts) || chunk.is_left_out != 0) continue;
     chunks.emplace(chunk.chunk, ChunkSpec{.chunk = chunk.chunk,
                                           .elements = chunk.elements,
                                           .dtype = static_cast<wire::Dtype>(chunk.dtype)});

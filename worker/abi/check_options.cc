@@ -81,8 +81,15 @@ Status check_choices(const pbox_options& options) {
                    " must be finite and >= 0");
   }
   if (const Status known = check_compression(options.compression); !known) return known;
-  if (options.compression != PBOX_COMPRESSION_NONE && options.mode != PBOX_MODE_AGGREGATE) {
-    return invalid("compression needs PBOX_MODE_AGGREGATE; set PBOX_COMPRESSION_NONE");
+  if (options.compression == PBOX_COMPRESSION_AUTO && options.mode == PBOX_MODE_OPTIMIZE) {
+    return invalid(
+        "PBOX_COMPRESSION_AUTO needs PBOX_MODE_AGGREGATE: in PBOX_MODE_OPTIMIZE a tensor "
+        "cannot change its form; set PBOX_COMPRESSION_Q8 or PBOX_COMPRESSION_NONE");
+  }
+  if (options.compression != PBOX_COMPRESSION_NONE && options.mode == PBOX_MODE_COLLECTIVE) {
+    return invalid(
+        "compression needs PBOX_MODE_AGGREGATE or PBOX_MODE_OPTIMIZE; set "
+        "PBOX_COMPRESSION_NONE");
   }
   if (options.replicas > 1) {
     return invalid("replicas " + std::to_string(options.replicas) + " must be 0 or 1");

@@ -58,6 +58,8 @@ pbox_status pbox_set_tensor_rows(pbox_context* context, uint32_t tensor_id, uint
                                 "; row_elements must divide them");
       }
       table.row_elements = row_elements;
+      table.compression = pbox::wire::Compression::kNone;
+      table.chooses = false;
       return pbox::ok_status();
     });
   });

@@ -286,7 +286,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   spec_.delivery = options_.delivery;
   spec_.ignores_results = options_.is_backup;
   spec_.caller_keeps_results = options_.caller_keeps_results && keeps_results(options_);
-  spec_.alternates_outputs = options_.optimize;
+  spec_.optimizes = options_.optimize;
   spec_.holds_rounds = session.gives_verdicts();
   spec_.probes_path = options_.probes_path;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;

@@ -20,6 +20,10 @@ bool is_compressed(const TensorSpec& tensor) {
   return tensor.compression != wire::Compression::kNone;
 }
 
+bool has_deltas(const SessionSpec& session, const TensorSpec& tensor) {
+  return session.optimizes && is_compressed(tensor);
+}
+
 // Bytes of one copy of the tensor's results.
 uint64_t result_bytes(const TensorSpec& tensor, uint32_t chunk_bytes) {
   if (!is_compressed(tensor)) return bytes_of(tensor);
@@ -36,6 +40,9 @@ void open_encoding(const SessionSpec& session, const TensorSpec& spec, ExchangeT
                                                   .tensor = quantize::hash_of(spec.name),
                                                   .first_element = spec.first_element,
                                                   .rank = session.rank});
+  if (!session.optimizes) return;
+  tensor.deltas.emplace(tensor.dtype, spec.elements,
+                        session.chunk_bytes / static_cast<uint32_t>(sizeof(float)));
 }
 
 }  // namespace
@@ -44,6 +51,7 @@ uint64_t shadow_bytes(const SessionSpec& session, const std::vector<TensorSpec>&
                       uint32_t shadow_count) {
   uint64_t bytes = 0;
   for (const TensorSpec& tensor : tensors) {
+    if (has_deltas(session, tensor)) continue;  // they keep the weights anyway
     const uint32_t count = tensor.row_elements > 0 ? 1 : shadow_count;
     bytes += count * align_up(result_bytes(tensor, session.chunk_bytes), kCacheLineBytes);
   }
@@ -90,7 +98,8 @@ void Exchange::add_tensors(const std::vector<TensorSpec>& tensors, uint32_t shad
     job_bytes += bytes;
     tensor.row_bytes = spec.row_elements * wire::dtype_bytes(spec.dtype);
     tensor.first_byte = spec.first_element * wire::dtype_bytes(spec.dtype);
-    if (shadow_.size() > 0 && !wire::keeps_copies(state_.session.sync)) {
+    const bool has_shadow = shadow_.size() > 0 && !tensor.deltas;
+    if (has_shadow && !wire::keeps_copies(state_.session.sync)) {
       const uint64_t copy_bytes = result_bytes(spec, chunk_bytes);
       tensor.shadow[0] = shadow_.take(copy_bytes);
       // A table's shadow changes by whole chunks (row_stage.h), so one is enough.
@@ -128,7 +137,11 @@ void Exchange::open_lanes() {
     const bool is_slot = state_.tensors[chunk.tensor].slot != nullptr;
     largest[chunk.pipeline] =
         std::max(largest[chunk.pipeline], is_slot ? session.chunk_bytes : chunk.wire_bytes);
-    state_.set_size(chunk, chunk.wire_bytes);
+    if (state_.tensors[chunk.tensor].deltas) {
+      state_.take_size(chunk);
+    } else {
+      state_.set_size(chunk, chunk.wire_bytes);
+    }
   }
   lanes_.clear();
   lanes_.reserve(session.pipelines.size());
@@ -155,7 +168,7 @@ void Exchange::start(const Operation& operation) {
     std::byte*& shadow = tensor.shadow[tensor.round & 1];
     PBOX_CHECK(shadow == nullptr || shadow == operation.output);
     shadow = operation.output;
-    if (!state_.session.alternates_outputs) tensor.shadow[(tensor.round + 1) & 1] = shadow;
+    if (!state_.session.optimizes) tensor.shadow[(tensor.round + 1) & 1] = shadow;
   }
   begin(tensor);
 }
@@ -172,7 +185,7 @@ void Exchange::begin(Tensor& tensor) {
     chunk.fetched = false;
     if (state_.drops_rounds()) chunk.round = round;
     // A chunk that restores a result is in flight already. It continues with this round by itself.
-    if (!chunk.restoring) state_.take_slot(chunk);
+    if (!chunk.restoring) state_.take_size(chunk);
     if (!suspended_ && !chunk.restoring) lane(chunk.pipeline).queue(id, tensor.priority);
   }
 }

@@ -35,6 +35,7 @@
 // A compressed tensor travels in blocks (encoded_tensor.h). Its push is encoded when the first
 // fragment leaves, and the caller's input is not read again. Its shadow holds the result in blocks,
 // which are decoded into the output once the chunk is complete; without a shadow, as they arrive.
+// In mode optimize its result is a delta (delta_weights.h), which needs no shadow.
 #pragma once
 
 #include <array>
@@ -176,7 +177,8 @@ class Exchange {
   void on_packet(Lane& lane, const nic::RxPacket& packet, uint64_t now_ns);
   Chunk* find_chunk(const Lane& lane, const wire::Header& header);
   void on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
-  void store_fragment(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed,
+  bool accept_form(Lane& lane, Chunk& chunk, const wire::Header& header, uint64_t now_ns);
+  void store_fragment(Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed,
                       uint64_t fragments);
   void on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void push_again(Lane& lane, Chunk& chunk, uint64_t fragments);
@@ -185,6 +187,7 @@ class Exchange {
   void finish_flight(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void consume(Tensor& tensor, Chunk& chunk);
+  void read_weights(Tensor& tensor, const Chunk& chunk);
 
   // exchange_sync.cc
   void open_cache(const std::vector<TensorSpec>& tensors);

@@ -32,7 +32,7 @@ bool names_zeros(const wire::Header& header) {
 bool fits_layout(const ExchangeState& state, const ExchangeChunk& chunk,
                  const wire::Header& header) {
   const uint32_t fragment_bytes = chunk.fragment_bytes;
-  wire::Dtype dtype = state.tensors[chunk.tensor].dtype;
+  wire::Dtype dtype = state.payload_dtype(chunk);
   if (const SlotRound* slot = state.slot(chunk)) {
     dtype = slot->shape.dtype;
     if (header.timestamp_us != slot->shape.digest || slot->bytes == 0) return false;
@@ -104,6 +104,19 @@ void store_blocks(const ExchangeTensor& tensor, const ExchangeChunk& chunk,
       std::min(wire::payload_elements(tensor.dtype, bytes), chunk.elements - first);
   auto* const output = reinterpret_cast<float*>(tensor.output + chunk.offset);
   tensor.encoded->decode(parsed.payload, count, output + first);
+}
+
+// A fragment of the weights of a tensor in mode optimize, or of a delta.
+void store_weights(ExchangeTensor& tensor, const ExchangeChunk& chunk, const wire::Parsed& parsed) {
+  const uint32_t begin = parsed.header.fragment * chunk.fragment_bytes;
+  const uint32_t bytes = parsed.header.payload_bytes;
+  PBOX_DCHECK(begin + bytes <= chunk.wire_bytes);
+  const uint64_t first = chunk.offset / sizeof(float);
+  if (chunk.is_full) {
+    tensor.deltas->store_full(first, begin, parsed.payload, bytes);
+  } else {
+    tensor.deltas->store_delta(first, begin, parsed.payload, bytes);
+  }
 }
 
 // Calls store(fragment, bit) for each of these fragments of a result, with zeros as payload.
@@ -190,9 +203,33 @@ Exchange::Chunk* Exchange::find_chunk(const Lane& lane, const wire::Header& head
   return &chunk;
 }
 
+// Of a tensor with deltas: sees to it that the chunk takes what has come, full weights or a delta.
+// Returns false if it is of no use. A delta is useless without the weights of the round before,
+// which a process that has taken a lost rank's place may lack: it asks for the weights then.
+bool Exchange::accept_form(Lane& lane, Chunk& chunk, const wire::Header& header, uint64_t now_ns) {
+  PBOX_DCHECK(state_.tensors[chunk.tensor].deltas && chunk.in_flight);
+  const bool is_full = (header.dtype_scale & 15) == static_cast<uint16_t>(wire::Dtype::kF32);
+  const DeltaWeights& deltas = *state_.tensors[chunk.tensor].deltas;
+  const uint64_t first = chunk.offset / sizeof(float);
+  const bool lacks_base = !is_full && deltas.round(first) != chunk.flight_round - 1;
+  if (chunk.is_full == is_full && !lacks_base) return true;
+  if (chunk.is_full) return false;
+  lane.drop_unsent(state_.chunk_id(chunk));
+  if (lane.cancel_sending(chunk)) lane.arm(chunk, now_ns);
+  state_.set_full(chunk, true);
+  if (is_full) return true;
+  lane.end_wait(chunk, true, now_ns);
+  lane.pull(chunk, now_ns);
+  return false;
+}
+
 void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
   const wire::Header& header = parsed.header;
   Tensor& tensor = state_.tensors[chunk.tensor];
+  if (tensor.deltas && !accept_form(lane, chunk, header, now_ns)) {
+    ++state_.statistics.stale_packets;
+    return;
+  }
   if (!fits_layout(state_, chunk, header)) {
     ++state_.statistics.rejected_packets;
     return;
@@ -218,7 +255,9 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   if (!chunk.restoring) {  // a result that was restored is here already
     store_fragment(tensor, chunk, parsed, fragments & ~chunk.result_mask);
     if (names_zeros(header)) chunk.zero_result_mask |= fragments & ~chunk.result_mask;
-    const bool overwrites = tensor.shadow[0] == tensor.shadow[1] && !state_.stages_result(chunk);
+    const bool overwrites =
+        tensor.deltas ? chunk.is_full
+                      : tensor.shadow[0] == tensor.shadow[1] && !state_.stages_result(chunk);
     if (overwrites) chunk.in_shadow = false;
     note_version(chunk, header);
     const uint16_t contributors = header.contributors();
@@ -248,7 +287,7 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
 // because each fragment of a rank and round counts once, and this round is finished there. An
 // earlier push cannot be the first copy of its fragment to arrive either: pushes of an earlier
 // session ended with its transport.
-void Exchange::store_fragment(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed,
+void Exchange::store_fragment(Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed,
                               uint64_t fragments) {
   if (names_zeros(parsed.header)) {  // as if they had come with their bytes
     for_each_zero(chunk, parsed, fragments, [&](const wire::Parsed& fragment, uint64_t bit) {
@@ -264,6 +303,7 @@ void Exchange::store_fragment(const Tensor& tensor, const Chunk& chunk, const wi
     if (chunk.result_mask == 0) stage.clear();
     return stage.add(parsed, fragments);
   }
+  if (tensor.deltas) return store_weights(tensor, chunk, parsed);
   if (tensor.encoded) return store_blocks(tensor, chunk, parsed);
   const size_t offset = chunk.offset + size_t{parsed.header.fragment} * chunk.fragment_bytes;
   const size_t bytes = parsed.header.payload_bytes;
@@ -313,13 +353,14 @@ void Exchange::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   Tensor& tensor = state_.tensors[chunk.tensor];
   if (chunk.restoring) {
     chunk.restoring = false;
-    state_.take_slot(chunk);
+    state_.take_size(chunk);
     if (is_pending(chunk)) lane.queue(state_.chunk_id(chunk), tensor.priority);
     return;
   }
   PBOX_DCHECK(tensor.chunks_left > 0);
   if (tensor.fetching) {
     chunk.fetched = true;
+    if (tensor.deltas) read_weights(tensor, chunk);
   } else {
     consume(tensor, chunk);
     state_.trace.complete(state_.chunk_id(chunk), now_ns);
@@ -351,6 +392,11 @@ void Exchange::consume(Tensor& tensor, Chunk& chunk) {
   PBOX_DCHECK(state_.drops_rounds() || chunk.flight_round == chunk.round);
   chunk.round = chunk.flight_round + 1;
   chunk.pushed = chunk.is_encoded = false;
+  if (tensor.deltas) {
+    read_weights(tensor, chunk);
+    chunk.in_shadow = true;
+    return;
+  }
   std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
   if (state_.stages_result(chunk)) {
     state_.stages[state_.chunk_id(chunk)].apply(
@@ -367,6 +413,20 @@ void Exchange::consume(Tensor& tensor, Chunk& chunk) {
   }
   if (!tensor.is_staged(chunk)) return;
   copy_bytes(state_, tensor.output + chunk.offset, shadow + chunk.offset, chunk.wire_bytes);
+}
+
+// Of a tensor with deltas: the chunk's result is complete. Writes its weights into the output.
+void Exchange::read_weights(Tensor& tensor, const Chunk& chunk) {
+  const uint64_t first = chunk.offset / sizeof(float);
+  PBOX_DCHECK(tensor.deltas && tensor.output != nullptr);
+  if (chunk.is_full) {
+    tensor.deltas->take(first, chunk.flight_round);
+  } else {
+    tensor.deltas->add(first, chunk.elements, chunk.flight_round);
+  }
+  copy_bytes(state_, tensor.output + chunk.offset,
+             reinterpret_cast<const std::byte*>(tensor.deltas->weights(first)),
+             chunk.elements * sizeof(float));
 }
 
 void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
@@ -415,7 +475,8 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   if (state_.reads_cache(chunk)) {
     return on_acknowledgement(lane, chunk, status.received_mask, now_ns);
   }
-  const uint64_t missing = fetching ? 0 : chunk.push_mask & ~status.received_mask;
+  const bool is_pushed = fetching || state_.awaits_full(chunk);
+  const uint64_t missing = is_pushed ? 0 : chunk.push_mask & ~status.received_mask;
   // Where the box holds a round until it has all of it, a chunk must leave the window before its
   // result comes, so that the others can be pushed.
   const bool is_held =

@@ -70,7 +70,7 @@ Status Exchange::resume(const SessionSpec& session) {
     Chunk& chunk = state_.chunks[id];
     if (chunk.restoring) continue;
     chunk.restoring = true;
-    state_.take_slot(chunk);
+    state_.take_size(chunk);
     lane(chunk.pipeline).queue(id, kRestorePriority);
   }
   for (Tensor& tensor : state_.tensors) tensor.unannounced = tensor.chunks_left;
@@ -81,7 +81,7 @@ Status Exchange::resume(const SessionSpec& session) {
     chunk.pulls_first =
         !chunk.restoring && (chunk.pushed || session.open_rounds[id] != chunk.round);
     if (chunk.restoring || !is_pending(chunk)) continue;
-    state_.take_slot(chunk);
+    state_.take_size(chunk);
     lane(chunk.pipeline).queue(id, state_.tensors[chunk.tensor].priority);
   }
   return ok_status();

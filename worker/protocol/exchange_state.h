@@ -14,6 +14,7 @@
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/zeros.h"
 #include "worker/protocol/chunk_trace.h"
+#include "worker/protocol/delta_weights.h"
 #include "worker/protocol/encoded_tensor.h"
 #include "worker/protocol/read_cache.h"
 #include "worker/protocol/row_push.h"
@@ -83,6 +84,7 @@ struct ExchangeChunk {
   bool in_shadow = false;   // a shadow holds the previous round's result
   bool announced = false;   // delivery by pull: the result can be pulled
   bool is_encoded = false;  // compressed tensors: the push of `round` is made
+  bool is_full = false;     // of a tensor with deltas: what is in flight is weights, not a delta
 
   bool is_acknowledged() const {
     PBOX_DCHECK((acknowledged_mask & ~full_mask) == 0);
@@ -109,6 +111,7 @@ struct ExchangeTensor {
   int32_t priority = 0;                           // the active operation's
   wire::Dtype dtype = wire::Dtype::kF32;          // the payloads' type
   std::optional<EncodedTensor> encoded;           // set if the tensor is compressed
+  std::optional<DeltaWeights> deltas;             // ... and its results are deltas
   wire::SyncModel model = wire::SyncModel::kBsp;  // as registered
   bool is_votes = false;                          // as in TensorSpec
   bool fetching = false;
@@ -160,16 +163,35 @@ struct ExchangeState {
     const ExchangeTensor& tensor = tensors[chunk.tensor];
     return chunk.restoring ? tensor.consumed_slot.get() : tensor.slot.get();
   }
+  // The type of the payloads of what is in flight, or of what will be next.
+  wire::Dtype payload_dtype(const ExchangeChunk& chunk) const {
+    return chunk.is_full ? wire::Dtype::kF32 : tensors[chunk.tensor].dtype;
+  }
   void set_size(ExchangeChunk& chunk, uint32_t bytes) const {
     chunk.wire_bytes = bytes;
-    chunk.fragment_bytes =
-        wire::fragment_bytes_of(tensors[chunk.tensor].dtype, session.fragment_bytes);
+    chunk.fragment_bytes = wire::fragment_bytes_of(payload_dtype(chunk), session.fragment_bytes);
     const uint32_t fragments = bytes == 0 ? 1 : wire::fragment_count(bytes, chunk.fragment_bytes);
     chunk.push_mask = chunk.full_mask = wire::full_mask(fragments);
     chunk.zero_mask = chunk.zero_result_mask = 0;
   }
-  // Gives a slot's chunk, which is not in flight, the size of its next round.
-  void take_slot(ExchangeChunk& chunk) const {
+  // Chunks of a tensor with deltas: what is in flight, or will be next, is in full or is not.
+  void set_full(ExchangeChunk& chunk, bool is_full) const {
+    PBOX_DCHECK(tensors[chunk.tensor].deltas && chunk.to_send == 0);
+    chunk.is_full = is_full;
+    chunk.result_mask = 0;
+    set_size(chunk, wire::payload_bytes(payload_dtype(chunk), chunk.elements));
+  }
+  // Whether what the chunk pushes or fetches next is weights. So are the initial ones.
+  bool carries_weights(const ExchangeChunk& chunk) const {
+    return chunk.restoring || tensors[chunk.tensor].fetching || chunk.round == 0;
+  }
+  // Whether the chunk's push is done, and its result is to come in full.
+  bool awaits_full(const ExchangeChunk& chunk) const {
+    return chunk.is_full && !carries_weights(chunk);
+  }
+  // Gives a chunk that is not in flight the size of what it pushes or fetches next, if that varies.
+  void take_size(ExchangeChunk& chunk) const {
+    if (tensors[chunk.tensor].deltas) return set_full(chunk, carries_weights(chunk));
     const SlotRound* next = slot(chunk);
     if (next == nullptr) return;
     PBOX_DCHECK(!chunk.in_flight && chunk.to_send == 0 && chunk.offset == 0);
@@ -230,14 +252,20 @@ struct ExchangeState {
   }
   // Returns the bytes of the result that the chunk restores.
   const std::byte* given_back(const ExchangeChunk& chunk) const {
-    PBOX_DCHECK(tensors[chunk.tensor].shadow[0] != nullptr);
-    return tensors[chunk.tensor].shadow[(chunk.round - 1) & 1] + chunk.shadow_offset;
+    const ExchangeTensor& tensor = tensors[chunk.tensor];
+    if (tensor.deltas) {
+      const uint64_t first = chunk.offset / sizeof(float);
+      PBOX_DCHECK(tensor.deltas->round(first) == chunk.round - 1);
+      return reinterpret_cast<const std::byte*>(tensor.deltas->weights(first));
+    }
+    PBOX_DCHECK(tensor.shadow[0] != nullptr);
+    return tensor.shadow[(chunk.round - 1) & 1] + chunk.shadow_offset;
   }
   // Returns the bytes of the chunk's push. Encodes them if that has not been done yet.
   const std::byte* push(ExchangeChunk& chunk) {
     ExchangeTensor& tensor = tensors[chunk.tensor];
     PBOX_DCHECK(tensor.input != nullptr);
-    if (!tensor.encoded) return tensor.input + chunk.offset;
+    if (!tensor.encoded || chunk.is_full) return tensor.input + chunk.offset;
     const uint64_t first = chunk.offset / sizeof(float);
     if (!chunk.is_encoded) {
       PBOX_DCHECK(chunk.flight_round == chunk.round);

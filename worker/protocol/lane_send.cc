@@ -247,7 +247,6 @@ void Lane::fill_pushes(uint64_t now_ns) {
 
 // Builds the next fragment of a gradient, or of a result that is restored on the box.
 void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
-  const ExchangeTensor& tensor = state_.tensors[chunk.tensor];
   const uint64_t others = chunk.to_send & ~chunk.zero_mask;
   if (others == 0) return make_zeros(chunk, now_ns);
   const auto fragment = static_cast<uint32_t>(__builtin_ctzll(others));
@@ -265,7 +264,7 @@ void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
   PBOX_DCHECK(!is_empty || bit == (chunk.full_mask & ~(chunk.full_mask >> 1)));
   packet.header.payload_bytes = static_cast<uint16_t>(
       is_empty ? 0 : wire::fragment_length(chunk.wire_bytes, chunk.fragment_bytes, fragment));
-  packet.header.dtype_scale = static_cast<uint16_t>(tensor.dtype);
+  packet.header.dtype_scale = static_cast<uint16_t>(state_.payload_dtype(chunk));
   if (slot != nullptr) {
     wire::RoundShape shape = slot->shape;
     shape.fragment_count = static_cast<uint16_t>(__builtin_popcountll(chunk.full_mask));
@@ -302,7 +301,7 @@ void Lane::make_zeros(ExchangeChunk& chunk, uint64_t now_ns) {
   address(chunk, wire::PacketType::kZeros, now_ns, packet);
   packet.header.fragment = static_cast<uint16_t>(__builtin_ctzll(mask));
   packet.header.payload_bytes = sizeof(wire::ZerosPayload);
-  packet.header.dtype_scale = static_cast<uint16_t>(state_.tensors[chunk.tensor].dtype);
+  packet.header.dtype_scale = static_cast<uint16_t>(state_.payload_dtype(chunk));
   packet.header.flags = wire::flag::kLast;
   if (first_copies != 0) {
     state_.statistics.bytes_pushed += sizeof(wire::ZerosPayload);
@@ -333,6 +332,9 @@ void Lane::fill_probes(uint64_t now_ns) {
     const size_t index = outgoing_end_++;
     nic::TxPacket& packet = outgoing_[index];
     address(chunk, wire::PacketType::kPull, now_ns, packet);
+    if (state_.tensors[chunk.tensor].deltas) {  // it says which form of the result is wanted
+      packet.header.dtype_scale = static_cast<uint16_t>(state_.payload_dtype(chunk));
+    }
     outgoing_pull_[index] = {{state_.held_mask(chunk)}, challenge_};
     packet.header.payload_bytes =
         challenge_.number != 0 ? sizeof(wire::ProvingPullPayload) : sizeof(wire::PullPayload);

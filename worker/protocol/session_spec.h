@@ -72,10 +72,11 @@ struct SessionSpec {
   // announced. A backup's job works so.
   bool ignores_results = false;
   // The caller leaves each result where it was put, unchanged, and has the next one put there too,
-  // or, with `alternates_outputs`, the one after the next. So outputs are shadows, and results are
+  // or, in mode optimize, the one after the next. So outputs are shadows, and results are
   // not copied twice. The input is another buffer.
   bool caller_keeps_results = false;
-  bool alternates_outputs = false;
+  // Mode optimize: results are weights, and those of compressed tensors deltas (delta_weights.h).
+  bool optimizes = false;
   // The box makes no result of a round before it has all of the round (verdicts).
   bool holds_rounds = false;
   // This side's bound on bytes in flight per pipeline. The box's credit is another bound.

@@ -120,7 +120,48 @@ def average_gradients(options, store, compression, bucket_mb):
     return collected, pushed
 
 
+def optimize(options, compression):
+    """Trains a model with DistributedOptimizer. Returns its weights, those that exact means would
+    have given, and the bytes that were pushed."""
+    torch.manual_seed(1)
+    models = [torch.nn.Sequential(torch.nn.Linear(80, 96), torch.nn.Tanh(), torch.nn.Linear(96, 10))
+              for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    boxed, exact = models
+    optimizer = pbox.torch.DistributedOptimizer(torch.optim.SGD(boxed.parameters(), lr=0.1), boxed,
+                                                compression=compression, **options)
+    reference = torch.optim.SGD(exact.parameters(), lr=0.1)
+    for step in range(10):
+        inputs = [torch.randn(8, 80, generator=torch.Generator().manual_seed(100 * step + rank))
+                  for rank in range(options["world_size"])]
+        optimizer.zero_grad()
+        boxed(inputs[options["rank"]]).square().mean().backward()
+        optimizer.step()
+        reference.zero_grad()
+        sum(exact(one).square().mean() for one in inputs).div(len(inputs)).backward()
+        reference.step()
+    optimizer.synchronize()
+    pushed = optimizer.client.statistics()["bytes_pushed"]
+    optimizer.close()
+    return [[parameter.detach().clone() for parameter in model.parameters()]
+            for model in models] + [pushed]
+
+
 class CompressionTest(BoxTestCase):
+    def test_the_box_optimizes_compressed_parameters(self):
+        for compression in ("q8", "q4"):
+            (boxed, exact, pushed), (other, _, _) = self.run_ranks(
+                optimize, WORLD_SIZE, compression)
+            for one, two in zip(boxed, other):
+                self.assertTrue(torch.equal(one, two))
+            for mine, wanted in zip(boxed, exact):
+                distance = (mine - wanted).abs().max().item()
+                self.assertLess(distance, 0.1 * STEP[compression])
+            # The first matrix has 80 x 96 elements; others are too small, or of one dimension.
+            large, small = 80 * 96, 96 + 96 * 10 + 10
+            expected = 4 * (large + small) + 10 * (BYTES_PER_VALUE[compression] * large + 4 * small)
+            self.assertAlmostEqual(pushed, expected, delta=0.01 * expected)
+
     def test_all_ranks_choose_alike_and_say_why(self):
         rounds = 50
         (first, known, results, statistics), (second, _, others, _) = self.run_ranks(

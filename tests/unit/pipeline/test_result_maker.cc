@@ -26,7 +26,7 @@ struct Job {
     shard = std::move(*made);
   }
   pipeline::ResultMaker maker(const wire::TagPolicy& tag = kPlain) {
-    return {*shard, shard->sessions()[kRank], shard->chunks()[0], 3, tag};
+    return {*shard, shard->sessions()[kRank], shard->chunks()[0], 3, false, tag};
   }
   uint64_t next_number() const { return shard->sessions()[kRank].seal.next_number(); }
 

@@ -88,7 +88,8 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
     skipped instead.
     `compression`: gradients and results travel in 8.25 bits per value ("q8") or 4.25 ("q4"), with
     error feedback; only f32 tensors of at least 4096 elements. "auto": "q8" for those of 65,536
-    and more, while that is faster. Needs mode "aggregate". docs/compression.md says when it helps.
+    and more, while that is faster; needs mode "aggregate". With mode "optimize" changes of the
+    weights come back so. docs/compression.md says when it helps.
     `replicas`: with mode "optimize" and several boxes, 1 keeps a replica of weights and optimizer
     state on another box, so that none of it is lost with a box.
     `sync`: when a rank may continue without the others. "bsp" (the default); or, with mode
@@ -152,6 +153,8 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
         self.wait_timeout_ms = filled.wait_timeout_ms
         self.rejoin = filled.rejoin != 0 or 0 < filled.min_world_size < filled.world_size
         self.guard = next(name for name, value in _options.GUARDS.items() if value == filled.guard)
+        self.compression = next(name for name, value in _options.COMPRESSIONS.items()
+                                if value == filled.compression)
         _open_clients.add(self)
 
     def register(self, name: str, like: Buffer, priority: int = 0, *,

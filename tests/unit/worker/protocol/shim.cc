@@ -19,7 +19,7 @@ worker::SessionSpec session_of(const ShimOptions& options) {
   session.delivery = options.delivery;
   session.ignores_results = options.ignores_results;
   session.caller_keeps_results = options.caller_keeps_results;
-  session.alternates_outputs = options.alternates_outputs;
+  session.optimizes = options.optimizes;
   session.holds_rounds = options.holds_rounds;
   session.takes_zeros = options.takes_zeros;
   session.pipelines.push_back({kSpi, options.credit_bytes, *nic::parse_endpoint("10.0.0.1", 9542)});
@@ -92,7 +92,7 @@ void Shim::start(uint32_t tensor, float value, int32_t priority) {
   auto& buffer = buffers_[tensor];
   std::fill(buffer.begin(), buffer.end(), value);
   auto* data = reinterpret_cast<std::byte*>(buffer.data());
-  const uint32_t slot = session.alternates_outputs ? exchange.round(tensor) & 1 : 0;
+  const uint32_t slot = session.optimizes ? exchange.round(tensor) & 1 : 0;
   auto* kept = reinterpret_cast<std::byte*>(kept_[slot][tensor].data());
   exchange.start({.tensor = tensor,
                   .input = data,

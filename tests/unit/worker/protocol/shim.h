@@ -27,7 +27,7 @@ struct ShimOptions {
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   bool ignores_results = false;
   bool caller_keeps_results = false;
-  bool alternates_outputs = false;  // with caller_keeps_results
+  bool optimizes = false;  // mode optimize
   bool holds_rounds = false;
   bool takes_zeros = false;
   std::vector<uint32_t> open_rounds = {};

@@ -195,7 +195,7 @@ TEST_CASE("results that the caller keeps are restored from where they are, witho
 }
 
 TEST_CASE("outputs that alternate keep the last result until the next one is whole") {
-  Shim shim({.tensor_chunks = {1}, .caller_keeps_results = true, .alternates_outputs = true});
+  Shim shim({.tensor_chunks = {1}, .caller_keeps_results = true, .optimizes = true});
   run_round(shim, 1, 1, 0, 5.0f);
   run_round(shim, 1, 1, 1, 6.0f);
   shim.start(0, 1.0f);

@@ -86,6 +86,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     keep their weights and the optimizer's state, as with torch.optim.SparseAdam. This needs the
     model, not `named_parameters`.
 
+    With `compression` "q8" or "q4" gradients and changes of weights travel in fewer bits
+    (docs/compression.md). Parameters of one dimension, such as biases and norms, and those with
+    fewer than 4096 elements travel as they are. The parameters must be in host memory.
+
     With another consistency model (pbox.Client), for example sync="ssp" and staleness=3, a rank
     need not wait for the others in each step. This needs recovery="none". `sync_by_tensor` gives
     some parameters another model, by patterns of their names: with {"embedding.*": "ssp:3"} all
@@ -156,7 +160,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             tensor = self.client.register(
                 _layout.name_with_order(name, parameter),
                 parameter.detach() if is_table else weights, priority=len(named) - position,
-                table=is_table)
+                table=is_table, compression="none" if parameter.dim() < 2 else None)
             slots.append(_Slot(parameter, tensor, weights))
         return slots
 
@@ -178,6 +182,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             device = common_device([slot.weights])
             if device is None:
                 self.client.init_weights(slot.tensor, slot.weights)
+            elif self.client.compression != "none":
+                raise InvalidArgument(
+                    "with compression the parameters must be in host memory; leave compression "
+                    "out, or move the model to the CPU")
             else:
                 if device not in devices:
                     devices[device] = classes[device.type](self.client, device)

@@ -1,0 +1,83 @@
+// How a finished round's result leaves. Of a chunk whose results are deltas, a rank that lacks the
+// weights to which a delta belongs is sent the weights, in full. On the data path.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "nic/wire/chunk_layout.h"
+#include "nic/wire/header.h"
+#include "pipeline/job_shard.h"
+
+namespace pbox::pipeline {
+
+struct ResultForm {
+  const std::byte* data = nullptr;
+  uint32_t bytes = 0;           // of all fragments
+  uint32_t fragment_bytes = 0;  // of all fragments but the last
+  uint32_t fragment_count = 0;
+  wire::Dtype dtype = wire::Dtype::kF32;
+};
+
+// Returns whether a packet for a chunk whose results are deltas is about full weights: a push of
+// them, or a PULL that asks for them.
+inline bool asks_in_full(const wire::Header& header) {
+  constexpr uint16_t kDtypeMask = 15;
+  return (header.dtype_scale & kDtypeMask) == static_cast<uint16_t>(wire::Dtype::kF32);
+}
+
+// Returns whether the last result leaves in full for a rank that has sent this packet.
+inline bool leaves_in_full(const Chunk& chunk, const wire::Header& header) {
+  return chunk.gives_deltas() && (chunk.is_result_full || asks_in_full(header));
+}
+
+inline ResultForm full_form(const Chunk& chunk, uint32_t fragment_bytes) {
+  PBOX_DCHECK(chunk.gives_deltas() && chunk.weights != nullptr);
+  const uint32_t bytes = wire::payload_bytes(wire::Dtype::kF32, chunk.elements);
+  return {.data = reinterpret_cast<const std::byte*>(chunk.weights),
+          .bytes = bytes,
+          .fragment_bytes = fragment_bytes,
+          .fragment_count = wire::fragment_count(bytes, fragment_bytes)};
+}
+
+// `round`: the last finished one, or, if it has no result in full, any that is kept. `in_full`: as
+// leaves_in_full() says, or as the result is.
+inline ResultForm result_form(const JobShard& shard, const Chunk& chunk, uint32_t round,
+                              bool in_full) {
+  if (in_full) [[unlikely]]
+    return full_form(chunk, shard.fragment_bytes);
+  ResultForm form{.data = chunk.result[round & 1],
+                  .bytes = chunk.wire_bytes,
+                  .fragment_bytes = chunk.fragment_bytes,
+                  .fragment_count = chunk.fragment_count,
+                  .dtype = chunk.dtype};
+  if (shard.is_collective) [[unlikely]] {
+    PBOX_DCHECK(round + 1 == chunk.open_round());
+    const ShapedRound& finished = finished_shape(chunk);
+    form.bytes = finished.result_bytes;
+    form.fragment_count = finished.shape.fragment_count;
+    form.dtype = finished.shape.dtype;
+  }
+  return form;
+}
+
+// Returns all fragments of a push to the last finished round.
+inline uint64_t finished_push_mask(const JobShard& shard, const Chunk& chunk) {
+  if (!chunk.is_result_full) [[likely]]
+    return chunk.full_mask;
+  return wire::full_mask(full_form(chunk, shard.fragment_bytes).fragment_count);
+}
+
+// Returns the fragments of the last result that the rank may ask for.
+inline uint64_t result_mask(const JobShard& shard, const Chunk& chunk, uint32_t rank,
+                            bool in_full) {
+  if (in_full) [[unlikely]]
+    return wire::full_mask(full_form(chunk, shard.fragment_bytes).fragment_count);
+  if (chunk.shaped == nullptr) [[likely]]
+    return chunk.full_mask;
+  const ShapedRound& finished = finished_shape(chunk);
+  return finished.shape.is_sent_to(rank) ? finished.mask() : 0;
+}
+
+}  // namespace pbox::pipeline

@@ -1,0 +1,328 @@
+// Compressed tensors in mode optimize, in an engine: full weights first, then deltas; weights for a
+// rank that asks for them, for one that gives them back, and after a move.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cfloat>
+#include <cmath>
+
+#include "nic/quantize/reference.h"
+#include "pipeline/optimizer/reference.h"
+#include "pipeline/state/chunk_state.h"
+#include "tests/unit/pipeline/box.h"
+
+namespace pbox::test {
+namespace {
+
+using pipeline::CommandKind;
+using pipeline::Counter;
+using pipeline::Mode;
+using wire::Dtype;
+using wire::PacketType;
+using Bytes = std::vector<std::byte>;
+using Floats = std::vector<float>;
+
+constexpr uint32_t kElements = 2000;  // ends within a block
+constexpr Dtype kFormats[] = {Dtype::kQ8, Dtype::kQ4};
+
+JobOptions job_of(Dtype dtype) {
+  return {
+      .fragment_bytes = 512,
+      .chunk_elements = kElements,
+      .dtype = dtype,
+      .mode = Mode::kOptimize,
+      .optimizer = {
+          .kind = optimizer::OptimizerKind::kNesterov, .learning_rate = 0.1f, .momentum = 0.9f}};
+}
+
+Floats values_of(uint32_t rank, uint32_t round) {
+  Floats values(kElements);
+  for (uint32_t i = 0; i < kElements; ++i) {
+    values[i] = static_cast<float>(std::sin(i * (rank + 1.0) + round));
+  }
+  return values;
+}
+
+Bytes bytes_of(const Floats& values) {
+  Bytes bytes(values.size() * sizeof(float));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+Floats floats_of(const Bytes& bytes) {
+  Floats values(kElements);
+  REQUIRE(bytes.size() == values.size() * sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+Bytes encoded(Dtype dtype, const Floats& values, Floats& residue,
+              const quantize::RoundingSource& source) {
+  Bytes blocks(wire::payload_bytes(dtype, kElements));
+  quantize::reference::encode(dtype, blocks.data(), values.data(), residue.data(), kElements,
+                              quantize::key_of(source));
+  return blocks;
+}
+
+Bytes push_of(Dtype dtype, uint32_t rank, uint32_t round) {
+  Floats none(kElements);
+  return encoded(dtype, values_of(rank, round), none, {.rank = rank, .round = round});
+}
+
+void push(Box& box, const JobOptions& job, uint32_t rank, uint32_t round, Dtype dtype,
+          const Bytes& bytes, PacketType type = PacketType::kPush) {
+  const uint32_t stride = wire::fragment_bytes_of(dtype, job.fragment_bytes);
+  for (uint32_t at = 0; at < bytes.size(); at += stride) {
+    Packet packet = box.pull(job, rank, round);
+    packet.header.set_type(type);
+    packet.header.fragment = static_cast<uint16_t>(at / stride);
+    packet.header.dtype_scale = static_cast<uint16_t>(dtype);
+    const auto length = std::min<size_t>(stride, bytes.size() - at);
+    packet.header.payload_bytes = static_cast<uint16_t>(length);
+    packet.payload.assign(bytes.begin() + at, bytes.begin() + ptrdiff_t(at + length));
+    box.deliver(packet);
+  }
+}
+
+// The results that have left, by rank, each whole and of one type; empty if none has.
+struct Results {
+  std::vector<Bytes> bytes;
+  Dtype dtype = Dtype::kF32;
+};
+Results take_results(Box& box, const JobOptions& job) {
+  Results results;
+  results.bytes.resize(job.workers);
+  std::vector<size_t> taken(job.workers);
+  for (const Sent& sent : box.take_all()) {
+    if (sent.header.type() != PacketType::kResult) continue;
+    results.dtype = static_cast<Dtype>(sent.header.dtype_scale & 15);
+    const uint32_t stride = wire::fragment_bytes_of(results.dtype, job.fragment_bytes);
+    const uint32_t rank = (sent.header.spi & 63) % job.workers;
+    Bytes& bytes = results.bytes[rank];
+    bytes.resize(wire::payload_bytes(results.dtype, kElements));
+    REQUIRE(sent.header.fragment * stride + sent.payload.size() <= bytes.size());
+    std::copy(sent.payload.begin(), sent.payload.end(),
+              bytes.begin() + sent.header.fragment * stride);
+    taken[rank] += sent.payload.size();
+  }
+  for (uint32_t rank = 0; rank < job.workers; ++rank)
+    CHECK(taken[rank] == results.bytes[rank].size());
+  return results;
+}
+
+// What a box must make of the ranks' pushes: it steps `master`, and takes `weights` there.
+struct Model {
+  Dtype dtype;
+  Floats weights, master, momentum = Floats(kElements);
+  uint32_t steps = 0;
+
+  Bytes next(const JobOptions& job, uint32_t round, const std::vector<Bytes>& pushes) {
+    Floats sum(kElements), difference(kElements);
+    for (const Bytes& push : pushes) {
+      quantize::reference::accumulate(dtype, sum.data(), push.data(), kElements, FLT_MAX, true,
+                                      false);
+    }
+    const optimizer::StepParameters parameters{.learning_rate = job.optimizer.learning_rate,
+                                               .weight_decay = 0,
+                                               .gradient_scale = 1,
+                                               .step = ++steps};
+    optimizer::reference::step(job.optimizer.kind,
+                               optimizer::step_coefficients(job.optimizer, parameters),
+                               master.data(), momentum.data(), sum.data(), kElements);
+    for (uint32_t i = 0; i < kElements; ++i) difference[i] = -weights[i];
+    const Bytes delta =
+        encoded(dtype, master, difference,
+                {.seed = quantize::hash_of("job 0"), .rank = quantize::kBoxRank, .round = round});
+    quantize::reference::accumulate(dtype, weights.data(), delta.data(), kElements, FLT_MAX, true,
+                                    false);
+    return delta;
+  }
+};
+
+// A job whose initial weights have left.
+Model begin(Box& box, const JobOptions& job) {
+  const Floats initial = values_of(0, 0);
+  for (const uint32_t rank : {0u, 1u})
+    push(box, job, rank, 0, Dtype::kF32, bytes_of(values_of(rank, 0)));
+  const Results results = take_results(box, job);
+  CHECK(results.dtype == Dtype::kF32);
+  for (const Bytes& bytes : results.bytes) CHECK(floats_of(bytes) == initial);
+  return {.dtype = job.dtype, .weights = initial, .master = initial};
+}
+
+void run_round(Box& box, const JobOptions& job, Model& model, uint32_t round) {
+  std::vector<Bytes> pushes;
+  for (const uint32_t rank : {0u, 1u}) {
+    pushes.push_back(push_of(job.dtype, rank, round));
+    push(box, job, rank, round, job.dtype, pushes.back());
+    push(box, job, rank, round, job.dtype, pushes.back());  // duplicates
+  }
+  const Bytes delta = model.next(job, round, pushes);
+  const Results results = take_results(box, job);
+  CHECK(results.dtype == job.dtype);
+  for (const Bytes& bytes : results.bytes) CHECK(bytes == delta);
+}
+
+Packet pull_as(Box& box, const JobOptions& job, uint32_t rank, uint32_t round, Dtype dtype,
+               uint64_t held_mask = 0) {
+  Packet packet = box.pull(job, rank, round, held_mask);
+  packet.header.dtype_scale = static_cast<uint16_t>(dtype);
+  return packet;
+}
+
+}  // namespace
+
+TEST_CASE("a box in mode optimize takes full weights first, then blocks, and sends deltas") {
+  for (const Dtype dtype : kFormats) {
+    Box box;
+    const JobOptions job = job_of(dtype);
+    const pipeline::Chunk& chunk = box.admit(job).chunks()[0];
+    Model model = begin(box, job);
+    for (uint32_t round = 1; round < 5; ++round) {
+      run_round(box, job, model, round);
+      CHECK(Floats(chunk.weights, chunk.weights + kElements) == model.weights);
+    }
+    CHECK(model.weights != model.master);
+    CHECK(box.count(Counter::kRejectDtype) == 0);
+  }
+}
+
+TEST_CASE("the last delta is sent again as it was, or as weights to a rank that asks for them") {
+  for (const Dtype dtype : kFormats) {
+    Box box;
+    const JobOptions job = job_of(dtype);
+    box.admit(job);
+    Model model = begin(box, job);
+    run_round(box, job, model, 1);
+    const Floats weights = model.weights;
+
+    box.deliver(pull_as(box, job, 1, 1, dtype));
+    const Results again = take_results(box, job);
+    CHECK(again.dtype == dtype);
+    box.deliver(pull_as(box, job, 0, 1, Dtype::kF32));
+    const Results full = take_results(box, job);
+    CHECK(full.dtype == Dtype::kF32);
+    CHECK(floats_of(full.bytes[0]) == weights);
+    CHECK(full.bytes[1].empty());
+
+    // What a rank holds of the weights is left out.
+    box.deliver(pull_as(box, job, 0, 1, Dtype::kF32, 0b11));
+    const auto rest = box.take_all();
+    CHECK(rest.size() == kElements * sizeof(float) / 512 + 1 - 2);
+    // Both forms at once.
+    box.deliver(pull_as(box, job, 1, 1, dtype));
+    box.deliver(pull_as(box, job, 1, 1, Dtype::kF32));
+    size_t full_packets = 0;
+    for (const Sent& sent : box.take_all()) full_packets += (sent.header.dtype_scale & 15) == 0;
+    CHECK(full_packets == kElements * sizeof(float) / 512 + 1);
+    run_round(box, job, model, 2);
+  }
+}
+
+TEST_CASE("a late push of the initial weights is a duplicate, and asks for the weights") {
+  Box box;
+  const JobOptions job = job_of(Dtype::kQ8);
+  box.admit(job);
+  const Floats initial = begin(box, job).weights;
+  push(box, job, 1, 0, Dtype::kF32, bytes_of(initial));
+  const Results again = take_results(box, job);
+  CHECK(again.dtype == Dtype::kF32);
+  CHECK(floats_of(again.bytes[1]) == initial);
+  CHECK(box.count(Counter::kRejectDtype) == 0);
+  CHECK(box.count(Counter::kDuplicate) > 0);
+  // A PULL of the delta that there never was gets the weights too.
+  box.deliver(pull_as(box, job, 1, 0, Dtype::kQ8, ~uint64_t{0}));
+  CHECK(floats_of(take_results(box, job).bytes[1]) == initial);
+}
+
+TEST_CASE("the open round takes only its own form") {
+  Box box;
+  const JobOptions job = job_of(Dtype::kQ4);
+  box.admit(job);
+  push(box, job, 0, 0, Dtype::kQ4, push_of(Dtype::kQ4, 0, 0));
+  CHECK(box.count(Counter::kRejectDtype) > 0);
+  Model model = begin(box, job);
+  const uint64_t rejected = box.count(Counter::kRejectDtype) + box.count(Counter::kRejectFragment);
+  push(box, job, 0, 1, Dtype::kF32, bytes_of(values_of(0, 1)));
+  CHECK(box.count(Counter::kRejectDtype) + box.count(Counter::kRejectFragment) > rejected);
+  run_round(box, job, model, 1);
+}
+
+TEST_CASE("a box that has lost everything takes weights from a rank and goes on with deltas") {
+  for (const Dtype dtype : kFormats) {
+    Box first;
+    const JobOptions job = job_of(dtype);
+    first.admit(job);
+    Model model = begin(first, job);
+    run_round(first, job, model, 1);
+    const Floats weights = model.weights;
+
+    Box box;
+    pipeline::ShardSpec spec = spec_of(job);
+    spec.chunks[0].first_round = 1;
+    spec.chunks[0].copy_rank = 1;
+    const auto shard = pipeline::JobShard::create(spec);
+    REQUIRE(shard.ok());
+    box.engine.execute({.kind = CommandKind::kInstall, .shard = shard->get()});
+    push(box, job, 0, 1, dtype, push_of(dtype, 0, 1));  // it has not seen the result: a duplicate
+    CHECK(box.count(Counter::kDuplicate) > 0);
+    push(box, job, 1, 1, Dtype::kF32, bytes_of(weights), PacketType::kState);
+    const Results results = take_results(box, job);
+    CHECK(results.dtype == Dtype::kF32);
+    for (const Bytes& bytes : results.bytes) CHECK(floats_of(bytes) == weights);
+    // The optimizer begins anew, and what the deltas have not carried is lost with the box.
+    Model next{.dtype = dtype, .weights = weights, .master = weights};
+    for (uint32_t round = 2; round < 4; ++round) run_round(box, job, next, round);
+    box.engine.execute({.kind = CommandKind::kRemove, .shard = shard->get()});
+  }
+}
+
+TEST_CASE("a chunk that moves takes the weights along that its ranks have") {
+  for (const Dtype dtype : kFormats) {
+    Box first;
+    const JobOptions job = job_of(dtype);
+    pipeline::JobShard& shard = first.admit(job);
+    Model model = begin(first, job);
+    for (uint32_t round = 1; round < 3; ++round) run_round(first, job, model, round);
+    const auto state = pipeline::state_of(shard, shard.chunks()[0]);
+    REQUIRE(state);
+
+    Box box;
+    pipeline::JobShard& moved = box.admit(job);
+    pipeline::restore(moved, *state);
+    box.deliver(pull_as(box, job, 0, 2, dtype));
+    const Results results = take_results(box, job);
+    CHECK(results.dtype == Dtype::kF32);
+    CHECK(floats_of(results.bytes[0]) == model.weights);
+    model.master = model.weights;
+    for (uint32_t round = 3; round < 5; ++round) run_round(box, job, model, round);
+  }
+}
+
+TEST_CASE("a skipped round's delta carries what the last one has left") {
+  Box box;
+  JobOptions job = job_of(Dtype::kQ4);
+  job.gated = true;
+  pipeline::JobShard& shard = box.admit(job);
+  Model model = begin(box, job);
+  const auto run = [&](uint32_t round, bool is_skip) {
+    for (const uint32_t rank : {0u, 1u}) {
+      push(box, job, rank, round, job.dtype, push_of(job.dtype, rank, round));
+    }
+    box.engine.execute({.kind = CommandKind::kGiveVerdict,
+                        .shard = &shard,
+                        .verdict = {.round = round, .factor = 1.0f, .is_skip = is_skip}});
+    while (box.engine.finish_waiting(box.now_ns)) {
+    }
+    return take_results(box, job);
+  };
+  const Bytes delta = model.next(job, 1, {push_of(job.dtype, 0, 1), push_of(job.dtype, 1, 1)});
+  CHECK(run(1, false).bytes[0] == delta);
+  const Results skipped = run(2, true);
+  Floats difference(kElements);
+  for (uint32_t i = 0; i < kElements; ++i) difference[i] = -model.weights[i];
+  CHECK(skipped.bytes[0] ==
+        encoded(job.dtype, model.master, difference,
+                {.seed = quantize::hash_of("job 0"), .rank = quantize::kBoxRank, .round = 2}));
+}
+
+}  // namespace pbox::test

@@ -1,0 +1,56 @@
+// The weights of a compressed tensor in mode optimize, as all ranks have them. A result is what to
+// add to them, in blocks (nic/wire/blocks.h), or the weights themselves, in full: the initial ones,
+// those of a box that has lost what came before, and those that a new process fetches. Deltas
+// arrive fragment by fragment and are added once a chunk is complete, so that the weights of its
+// last round stay whole until then. The thread that drives the exchange.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/check.h"
+#include "nic/wire/blocks.h"
+
+namespace pbox::worker {
+
+class DeltaWeights {
+ public:
+  // `elements`: of the tensor's piece that this exchange has, in chunks of `chunk_elements`.
+  DeltaWeights(wire::Dtype dtype, uint64_t elements, uint32_t chunk_elements);
+
+  // The round of whose result a chunk has the weights; nothing: of none. Elements are counted in
+  // the piece, here and below; `first` is a chunk's first.
+  std::optional<uint32_t> round(uint64_t first) const { return rounds_[chunk_of(first)]; }
+  // A chunk's weights, in full.
+  const float* weights(uint64_t first) const { return weights_.data() + first; }
+
+  // Stores a part of a chunk's weights, from byte `begin` of the chunk on. They are of no round
+  // until take().
+  void store_full(uint64_t first, uint32_t begin, const std::byte* bytes, size_t count);
+  // Stores a part of a delta, from byte `begin` of the chunk's blocks on.
+  void store_delta(uint64_t first, uint32_t begin, const std::byte* bytes, size_t count);
+
+  // All of the weights have been stored, and are the result of this round.
+  void take(uint64_t first, uint32_t round) { rounds_[chunk_of(first)] = round; }
+  // All of the delta to the result of this round has been stored. The chunk has `count` elements,
+  // and the weights of the round before.
+  void add(uint64_t first, uint32_t count, uint32_t round);
+
+ private:
+  size_t chunk_of(uint64_t first) const {
+    PBOX_DCHECK(first % chunk_elements_ == 0 && first < weights_.size());
+    return first / chunk_elements_;
+  }
+  std::byte* blocks(uint64_t first) { return blocks_.data() + chunk_of(first) * chunk_bytes_; }
+
+  wire::Dtype dtype_;
+  uint32_t chunk_elements_;
+  uint32_t chunk_bytes_;  // of a whole chunk, in blocks
+  std::vector<float> weights_;
+  std::vector<std::byte> blocks_;
+  std::vector<std::optional<uint32_t>> rounds_;  // by chunk
+};
+
+}  // namespace pbox::worker
