@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "tests/support/box_cluster.h"
 #include "tests/support/mortal_box.h"

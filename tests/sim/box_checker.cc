@@ -353,6 +353,8 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
   JobModel& job = *entry.job;
   const auto index = static_cast<size_t>(&chunk - entry.shard->chunks().data());
   uint64_t& seen = entry.rounds_finished[index];
+  // Before it leaves for the backup box, and before the layout is the next round's.
+  if (job.has_deltas(chunk.id) && chunk.is_stepped) check_deltas(entry, chunk);
   if (chunk.rounds_finished != seen) {
     require(chunk.rounds_finished == seen + 1, [&] {
       return place(job, chunk, chunk.open_round()) + ": a round was skipped or finished twice";

@@ -97,6 +97,7 @@ std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t
   const Chunk& chunk = chunks[id];
   if (is_compressed(id)) {
     if (has_lost_residues()) return std::nullopt;
+    know_pushes(id, 0);  // the initial weights
     return deltas ? deltas->consumed(id, round, bytes) : blocks->consumed(id, round, bytes);
   }
   if (!may_lack_ranks() && !has_replacements()) {
