@@ -405,7 +405,7 @@ void Egress::fill_group(JobShard& shard, Session& session, EgressRoom& room) {
 // Makes the packets of a result for one worker, from the cursor's fragment on. Returns false if the
 // room is used up before the last one.
 bool Egress::fill_copy(JobShard& shard, Session& session, const FanOut& at, EgressRoom& room) {
-  const ResultMaker maker(shard, session, *at.chunk, at.round, at.chunk->is_result_full,
+  const ResultMaker maker(shard, session, *at.chunk, at.round, at.chunk->deltas.is_result_full,
                           context_.tag);
   const bool announces =
       shard.delivery == wire::Delivery::kPull ||

@@ -39,6 +39,12 @@ struct FanOut {
   uint32_t rotation = 0;  // valid if step > 0
 };
 
+// Fragments of the last result that a rank wants.
+struct AskedResult {
+  uint64_t mask = 0;     // one bit per fragment
+  bool in_full = false;  // as result_form() takes it
+};
+
 // Fragments of a finished round that one worker lacks. They are sent again, or, with delivery
 // `pull`, for the first time.
 struct Answer {

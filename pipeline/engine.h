@@ -126,8 +126,6 @@ class Engine {
   [[gnu::always_inline]] inline void finish_push(JobShard& shard, Session& session, Chunk& chunk);
   void on_push_of_finished(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                            uint64_t now_ns);
-  void on_former_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& header,
-                      uint64_t now_ns);
 
   // engine_checks.h: checks that every consistency model shares.
   [[gnu::always_inline]] inline Chunk* find_chunk(JobShard& shard, const wire::Header& header);
@@ -148,15 +146,8 @@ class Engine {
   // Returns whether a PULL from another address than the session's may be answered like any other.
   bool check_address(JobShard& shard, Session& session, const nic::RxPacket& packet,
                      const wire::Parsed& parsed);
-  // Fragments of the last result that a rank wants.
-  struct Asked {
-    uint64_t mask = 0;
-    bool in_full = false;  // as result_form() takes it
-  };
-  static Asked asked_by(const JobShard& shard, const Session& session, const Chunk& chunk,
-                        const wire::Header& header, uint64_t held_mask);
-  bool answer_pull(JobShard& shard, const Session& session, Chunk& chunk, const Asked& asked);
-  bool request_resend(JobShard& shard, Session& session, Chunk& chunk, const Asked& asked,
+  bool answer_pull(JobShard& shard, const Session& session, Chunk& chunk, const AskedResult& asked);
+  bool request_resend(JobShard& shard, Session& session, Chunk& chunk, const AskedResult& asked,
                       uint64_t now_ns);
 
   // engine_sync.cc: relaxed shards.

@@ -13,9 +13,9 @@ namespace {
 
 // Whatever the finished round was in, the ranks push gradients now.
 void open_delta_round(const JobShard& shard, Chunk& chunk) {
-  chunk.is_result_full = chunk.dtype == wire::Dtype::kF32;
-  if (chunk.is_result_full) shard.take_layout(chunk, chunk.delta_dtype);
-  PBOX_DCHECK(chunk.dtype == chunk.delta_dtype);
+  chunk.deltas.is_result_full = chunk.dtype == wire::Dtype::kF32;
+  if (chunk.deltas.is_result_full) shard.take_layout(chunk, chunk.deltas.dtype);
+  PBOX_DCHECK(chunk.dtype == chunk.deltas.dtype);
 }
 
 // The lane has given the chunk back: makes the result of its round.
@@ -95,6 +95,7 @@ void Engine::finish_round(JobShard& shard, Chunk& chunk) {
 // Opens the next round and queues the result of this one.
 void Engine::publish_result(JobShard& shard, Chunk& chunk) {
   const uint32_t round = chunk.open_round();
+  const bool is_compressed = wire::is_in_blocks(chunk.dtype);
   PBOX_DCHECK(!chunk.is_stepped);
   PBOX_DCHECK(wire::round_distance(chunk.fanned_out_rounds, round) <= 0);
   if (chunk.sync != nullptr) close_round(shard, chunk);
@@ -105,13 +106,15 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
   chunk.first_missing = 0;
   chunk.copy_rank = kNoRank;
   ++chunk.rounds_finished;
-  if (chunk.gives_deltas()) [[unlikely]]
+  if (gives_deltas(chunk)) [[unlikely]]
     open_delta_round(shard, chunk);
   if (shard.is_collective) [[unlikely]]
     chunk.shaped[chunk.open_round() & 1] = {};
   if (chunk.table != nullptr) [[unlikely]]
     chunk.table->clear(chunk.open_round());
   context_.counters.add(Counter::kRoundsFinished);
+  if (is_compressed) [[unlikely]]
+    context_.counters.add(Counter::kCompressedRounds);
   shard.rounds_finished.add(1);
   if (shard.trace != nullptr) [[unlikely]] {
     trace_round(shard, chunk, round, TraceEvent::Kind::kFull);

@@ -35,22 +35,11 @@ void Engine::on_pull(JobShard& shard, Session& session, const nic::RxPacket& pac
   if (parsed.header.round + 1 == chunk->open_round() && !is_replacing(*chunk)) {
     wire::PullPayload pull;
     std::memcpy(&pull, parsed.payload, sizeof(pull));
-    const Asked asked = asked_by(shard, session, *chunk, parsed.header, pull.held_mask);
+    const AskedResult asked = asked_by(shard, session, *chunk, parsed.header, pull.held_mask);
     if (chunk->pulled != nullptr && answer_pull(shard, session, *chunk, asked)) return;
     if (request_resend(shard, session, *chunk, asked, now_ns)) return;
   }
   egress_.send_status(shard, session, *chunk, parsed.header);
-}
-
-// What the worker holds of another form is of no use.
-Engine::Asked Engine::asked_by(const JobShard& shard, const Session& session, const Chunk& chunk,
-                               const wire::Header& header, uint64_t held_mask) {
-  Asked asked;
-  asked.in_full = leaves_in_full(chunk, header);
-  asked.mask = result_mask(shard, chunk, session.rank, asked.in_full);
-  const bool is_same_form = !asked.in_full || asks_in_full(header);
-  if (is_same_form) asked.mask &= ~held_mask;
-  return asked;
 }
 
 // An address is proved by a PULL that echoes the challenge sent there. Nothing longer than the PULL
@@ -81,7 +70,7 @@ bool Engine::check_address(JobShard& shard, Session& session, const nic::RxPacke
 // Delivery `pull`. The first copy of a result for each worker is no resend: only the queue's
 // capacity bounds it. Returns false if nothing was queued.
 bool Engine::answer_pull(JobShard& shard, const Session& session, Chunk& chunk,
-                         const Asked& asked) {
+                         const AskedResult& asked) {
   PBOX_DCHECK(shard.delivery == wire::Delivery::kPull && session.rank < shard.worker_count());
   uint32_t& pulled = chunk.pulled[session.rank];
   if (asked.mask == 0 || pulled == chunk.open_round()) return false;
@@ -95,8 +84,8 @@ bool Engine::answer_pull(JobShard& shard, const Session& session, Chunk& chunk,
 }
 
 // Queues fragments of the last finished round to leave again. Returns false if nothing was queued.
-bool Engine::request_resend(JobShard& shard, Session& session, Chunk& chunk, const Asked& asked,
-                            uint64_t now_ns) {
+bool Engine::request_resend(JobShard& shard, Session& session, Chunk& chunk,
+                            const AskedResult& asked, uint64_t now_ns) {
   PBOX_DCHECK(asked.in_full || (asked.mask & ~chunk.full_mask) == 0);
   if (asked.mask == 0) return false;
   if (!session.reachable) return false;

@@ -130,9 +130,9 @@ void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
       return;
     case wire::PacketType::kZeros:
       if (Chunk* chunk = check_round(*entry->shard, parsed.header)) {
-        if (chunk->gives_deltas() && parsed.header.round != chunk->open_round()) {
-          return on_former_push(*entry->shard, *entry->session, *chunk, wire::Header(parsed.header),
-                                now_ns);
+        if (gives_deltas(*chunk) && parsed.header.round != chunk->open_round()) {
+          const uint64_t mask = asked_by_push(*entry->shard, *chunk, parsed.header);
+          return on_push_of_finished(*entry->shard, *entry->session, *chunk, mask, now_ns);
         }
         on_formatted_push(*entry->shard, *entry->session, *chunk, wire::Parsed(parsed), now_ns);
       }
@@ -185,10 +185,11 @@ void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& pars
   const wire::Header& header = parsed.header;
   Chunk* chunk = check_round(shard, header);
   if (chunk == nullptr) return;
-  if (chunk->gives_deltas() && header.round != chunk->open_round()) [[unlikely]] {
-    return on_former_push(shard, session, *chunk, wire::Header(header), now_ns);
+  if (gives_deltas(*chunk) && header.round != chunk->open_round()) [[unlikely]] {
+    const uint64_t mask = asked_by_push(shard, *chunk, header);
+    return on_push_of_finished(shard, session, *chunk, mask, now_ns);
   }
-  if (chunk->gives_deltas() && chunk->copy_rank != kNoRank &&
+  if (gives_deltas(*chunk) && chunk->copy_rank != kNoRank &&
       header.type() == wire::PacketType::kPush) [[unlikely]] {
     return count_duplicate(context_, session);  // it counts already, and may be in another form
   }
@@ -252,26 +253,12 @@ bool Engine::on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
 
 void Engine::on_push_of_finished(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                                  uint64_t now_ns) {
-  PBOX_DCHECK(chunk.is_result_full || (mask & ~chunk.full_mask) == 0);
+  PBOX_DCHECK(chunk.deltas.is_result_full || (mask & ~chunk.full_mask) == 0);
   count_duplicate(context_, session);
-  mask &= result_mask(shard, chunk, session.rank, chunk.is_result_full);
+  mask &= result_mask(shard, chunk, session.rank, chunk.deltas.is_result_full);
   if (shard.delivery == wire::Delivery::kBroadcast) {
-    request_resend(shard, session, chunk, {mask, chunk.is_result_full}, now_ns);
+    request_resend(shard, session, chunk, {mask, chunk.deltas.is_result_full}, now_ns);
   }
-}
-
-// A chunk whose results are deltas: a push of its last finished round may be in another form than
-// the open round's. A fragment stands for the same one of the result if that has the push's form;
-// otherwise the worker will ask.
-void Engine::on_former_push(JobShard& shard, Session& session, Chunk& chunk,
-                            const wire::Header& header, uint64_t now_ns) {
-  PBOX_DCHECK(chunk.gives_deltas() && header.round != chunk.open_round());
-  const bool is_known = header.type() != wire::PacketType::kZeros &&
-                        header.fragment < limits::kFragmentCountMax &&
-                        asks_in_full(header) == chunk.is_result_full;
-  const uint64_t fragment = is_known ? uint64_t{1} << header.fragment : 0;
-  const uint64_t mask = fragment & finished_push_mask(shard, chunk);
-  on_push_of_finished(shard, session, chunk, mask, now_ns);
 }
 
 // Sets the bits of the fragments, so that they count once. Returns false, and counts the packet, if

@@ -159,7 +159,7 @@ void FlightRecording::record_chunk(const JobShard& shard, const Chunk& chunk, bo
   record.fanned_out_rounds = chunk.fanned_out_rounds;
   record.copy_rank = chunk.copy_rank;
   record.dtype = static_cast<uint8_t>(chunk.dtype);
-  record.is_left_out = chunk.table != nullptr || chunk.gives_deltas() ? 1 : 0;
+  record.is_left_out = chunk.table != nullptr || gives_deltas(chunk) ? 1 : 0;
   record.opens = opens ? 1 : 0;
   const bool has_claims = chunk.claimed_any != 0 || chunk.copy_rank != kNoRank;
   const uint32_t workers = shard.worker_count();
@@ -183,7 +183,7 @@ void FlightRecording::record_left(const JobShard& shard, const FanOut& at) {
   record.chunk = at.chunk->id;
   record.round = at.round;
   PBOX_DCHECK(at.round + 1 == at.chunk->open_round());
-  if (ring_.is_enabled() && !at.chunk->gives_deltas()) {
+  if (ring_.is_enabled() && !gives_deltas(*at.chunk)) {
     const Chunk& chunk = *at.chunk;
     const uint32_t piece = at.round % ((chunk.wire_bytes - 1) / kDigestedBytes + 1);
     PBOX_DCHECK(piece * kDigestedBytes < chunk.wire_bytes);

@@ -114,12 +114,6 @@ size_t sum_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
   return size_t{chunk.elements} * (spec.is_collective ? 1 : sizeof(float));
 }
 
-// Relayed: the size of the results that the ranks get, if these are not as the upper box sends
-// them.
-size_t own_result_bytes(const ChunkSpec& chunk) {
-  return chunk.dtype == wire::Dtype::kF32 ? 0 : cache_lines(size_t{chunk.elements} * 2);
-}
-
 // The size of all ranks' pushes of one round.
 size_t pushed_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
   if (spec.numerics != wire::Numerics::kOrdered) return 0;
@@ -131,15 +125,15 @@ size_t blocks_bytes(const ChunkSpec& chunk) {
   return staggered(wire::payload_bytes(chunk.dtype, chunk.elements));
 }
 
-// Mode optimize: the size of results that are not the weights themselves.
+// The size of results that are neither the weights themselves nor, relayed, the upper box's.
 size_t narrow_result_bytes(const ChunkSpec& chunk) {
   if (wire::is_in_blocks(chunk.dtype)) return blocks_bytes(chunk);
   return chunk.dtype == wire::Dtype::kF32 ? 0 : cache_lines(size_t{chunk.elements} * 2);
 }
 
-// The weights of the optimizer, if the ranks have others.
+// The size of the optimizer's weights, if the ranks have others.
 size_t master_bytes(const ChunkSpec& chunk) {
-  return wire::is_in_blocks(chunk.dtype) ? staggered(size_t{chunk.elements} * sizeof(float)) : 0;
+  return wire::is_in_blocks(chunk.dtype) ? staggered(chunk.elements * sizeof(float)) : 0;
 }
 
 }  // namespace
@@ -154,7 +148,7 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
       (counts_contributors(spec, chunk) ? limits::kSlotRing * contributors_bytes() : 0);
   if (spec.relayed) {
     const size_t results = spec.mode == Mode::kOptimize ? limits::kSlotRing : 1;
-    return masks + (1 + results) * floats + own_result_bytes(chunk);
+    return masks + (1 + results) * floats + narrow_result_bytes(chunk);
   }
   if (spec.mode == Mode::kAggregate) {
     if (wire::is_in_blocks(chunk.dtype)) return masks + 2 * floats + blocks_bytes(chunk);
@@ -326,10 +320,9 @@ void JobShard::lay_out_weights(const ShardSpec& job, const ChunkSpec& spec, Chun
   const StateLayout block = StateLayout::block(optimizer.kind, spec.elements);
   chunk.weights = take_floats(job.replicated ? block.floats * sizeof(float) : float_bytes);
   const size_t narrow = narrow_result_bytes(spec);
-  std::byte* result =
-      narrow > 0 ? arena_.take(narrow) : reinterpret_cast<std::byte*>(chunk.weights);
-  PBOX_DCHECK(chunk.weights != nullptr && result != nullptr);
-  chunk.result[0] = chunk.result[1] = result;
+  auto* const weights = reinterpret_cast<std::byte*>(chunk.weights);
+  chunk.result[0] = chunk.result[1] = narrow > 0 ? arena_.take(narrow) : weights;
+  PBOX_DCHECK(chunk.weights != nullptr && chunk.result[0] != nullptr);
   const size_t state = optimizer::state_floats_per_element(optimizer.kind);
   if (state > 0) {
     chunk.optimizer_state =
@@ -337,8 +330,8 @@ void JobShard::lay_out_weights(const ShardSpec& job, const ChunkSpec& spec, Chun
   }
   if (!wire::is_in_blocks(spec.dtype)) return;
   PBOX_CHECK(!is_relaxed() && chunk.table == nullptr);
-  chunk.delta_dtype = spec.dtype;
-  chunk.master = take_floats(float_bytes);
+  chunk.deltas.dtype = spec.dtype;
+  chunk.deltas.master = take_floats(float_bytes);
 }
 
 // Mode aggregate. One sum and one result serve both slots: a round finishes, and its sum is
@@ -364,7 +357,7 @@ void JobShard::lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chun
   if (optimizes) chunk.weights = chunk.accumulator[0];
   chunk.up.result[0] = take_floats();
   chunk.up.result[1] = optimizes ? take_floats() : chunk.up.result[0];
-  const size_t own = own_result_bytes(spec);
+  const size_t own = narrow_result_bytes(spec);
   std::byte* const narrow = own > 0 ? arena_.take(own) : nullptr;
   for (size_t slot = 0; slot < limits::kSlotRing; ++slot) {
     auto* const upper = reinterpret_cast<std::byte*>(chunk.up.result[slot]);

@@ -37,6 +37,7 @@
 #include "nic/wire/header.h"
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
+#include "pipeline/chunk_deltas.h"
 #include "pipeline/chunk_zeros.h"
 #include "pipeline/egress_queue.h"
 #include "pipeline/observe/gradient_squares.h"
@@ -62,7 +63,7 @@ enum class Reduction : uint8_t { kSum = 0, kMean = 1 };
 struct ChunkSpec {
   uint32_t chunk = 0;  // job-local id
   uint32_t elements = 0;
-  wire::Dtype dtype = wire::Dtype::kF32;  // on the wire. In blocks (blocks.h): see Chunk::master
+  wire::Dtype dtype = wire::Dtype::kF32;  // on the wire. In blocks (blocks.h): see ChunkDeltas
   int32_t priority = 0;
   float lr_scale = 1;
   float weight_decay = 0;
@@ -186,17 +187,10 @@ struct alignas(kCacheLineBytes) Chunk {
   uint32_t* pulled = nullptr;
   float* weights = nullptr;  // mode optimize. Replicated: a block (StateLayout) begins here
   float* residue = nullptr;  // in blocks, mode aggregate: what earlier results have left of sums
-  // In blocks, mode optimize: the optimizer's own weights, in addition to those that all ranks have
-  // (`weights`). A result in blocks is what takes the ranks' weights to these but for what the
-  // blocks do not carry. Initial weights and those that a rank gives back come in full (f32), and
-  // leave so; the layout above is always that of the open round. Null in other chunks.
-  float* master = nullptr;
-  wire::Dtype delta_dtype = wire::Dtype::kQ8;  // of those blocks
-  bool is_result_full = false;                 // the last result is `weights`: there are no blocks
+  ChunkDeltas deltas;
   // Numerics `ordered`: pushes of the open round by rank, wire_bytes each. Otherwise null.
   std::byte* pushed = nullptr;
-  // Optimizer state, [slots][elements], or that of each fragment in turn where pushes are applied
-  // on arrival. Null if the optimizer has none.
+  // [slots][elements]; where pushes are applied on arrival, of each fragment in turn. Null: none.
   float* optimizer_state = nullptr;
   ChunkUplink up;
   float lr_scale = 1, weight_decay = 0;
@@ -220,7 +214,6 @@ struct alignas(kCacheLineBytes) Chunk {
   // True if each rank is in a round of its own. The initial weights are a shared round in every
   // model.
   bool has_own_rounds() const { return applies_on_arrival() && rounds_finished > 0; }
-  bool gives_deltas() const { return master != nullptr; }
   // The round that the rank pushes next, modulo 2^32.
   uint32_t next_round(uint32_t rank) const {
     PBOX_DCHECK(sync == nullptr || rounds_finished == 0 || sync->next != nullptr ||
@@ -228,6 +221,10 @@ struct alignas(kCacheLineBytes) Chunk {
     return has_own_rounds() ? static_cast<uint32_t>(sync->progress.next(rank)) : open_round();
   }
 };
+
+inline bool gives_deltas(const Chunk& chunk) {
+  return chunk.deltas.master != nullptr;
+}
 
 // Returns whether the open round's result is replacing the last one, before the round has finished.
 // Every rank has consumed the last one, but for a new process that has taken a rank's place.

@@ -1,5 +1,5 @@
-// How a finished round's result leaves. Of a chunk whose results are deltas, a rank that lacks the
-// weights to which a delta belongs is sent the weights, in full. On the data path.
+// How a finished round's result leaves. Where results are deltas, a rank that lacks the weights to
+// which a delta belongs is sent the weights, in full. On the data path.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace pbox::pipeline {
 
 struct ResultForm {
   const std::byte* data = nullptr;
-  uint32_t bytes = 0;           // of all fragments
-  uint32_t fragment_bytes = 0;  // of all fragments but the last
+  uint32_t bytes = 0;           // all fragments' together
+  uint32_t fragment_bytes = 0;  // each fragment's but the last
   uint32_t fragment_count = 0;
   wire::Dtype dtype = wire::Dtype::kF32;
 };
@@ -29,11 +29,11 @@ inline bool asks_in_full(const wire::Header& header) {
 
 // Returns whether the last result leaves in full for a rank that has sent this packet.
 inline bool leaves_in_full(const Chunk& chunk, const wire::Header& header) {
-  return chunk.gives_deltas() && (chunk.is_result_full || asks_in_full(header));
+  return gives_deltas(chunk) && (chunk.deltas.is_result_full || asks_in_full(header));
 }
 
 inline ResultForm full_form(const Chunk& chunk, uint32_t fragment_bytes) {
-  PBOX_DCHECK(chunk.gives_deltas() && chunk.weights != nullptr);
+  PBOX_DCHECK(gives_deltas(chunk) && chunk.weights != nullptr);
   const uint32_t bytes = wire::payload_bytes(wire::Dtype::kF32, chunk.elements);
   return {.data = reinterpret_cast<const std::byte*>(chunk.weights),
           .bytes = bytes,
@@ -64,7 +64,7 @@ inline ResultForm result_form(const JobShard& shard, const Chunk& chunk, uint32_
 
 // Returns all fragments of a push to the last finished round.
 inline uint64_t finished_push_mask(const JobShard& shard, const Chunk& chunk) {
-  if (!chunk.is_result_full) [[likely]]
+  if (!chunk.deltas.is_result_full) [[likely]]
     return chunk.full_mask;
   return wire::full_mask(full_form(chunk, shard.fragment_bytes).fragment_count);
 }
@@ -78,6 +78,32 @@ inline uint64_t result_mask(const JobShard& shard, const Chunk& chunk, uint32_t 
     return chunk.full_mask;
   const ShapedRound& finished = finished_shape(chunk);
   return finished.shape.is_sent_to(rank) ? finished.mask() : 0;
+}
+
+// Returns the fragments of the last result that a rank wants which has sent this PULL. Those that
+// it holds are left out if they have the form of the answer.
+inline AskedResult asked_by(const JobShard& shard, const Session& session, const Chunk& chunk,
+                            const wire::Header& header, uint64_t held_mask) {
+  PBOX_DCHECK(header.round + 1 == chunk.open_round());
+  AskedResult asked;
+  asked.in_full = leaves_in_full(chunk, header);
+  asked.mask = result_mask(shard, chunk, session.rank, asked.in_full);
+  const bool is_same_form = !asked.in_full || asks_in_full(header);
+  if (is_same_form) asked.mask &= ~held_mask;
+  return asked;
+}
+
+// Returns what a push of the last finished round stands for, of a chunk whose results are deltas:
+// the same fragment of the result if that has the push's form, which may differ from the open
+// round's; else nothing. The worker will ask.
+inline uint64_t asked_by_push(const JobShard& shard, const Chunk& chunk,
+                              const wire::Header& header) {
+  PBOX_DCHECK(gives_deltas(chunk) && header.round != chunk.open_round());
+  const bool is_known = header.type() != wire::PacketType::kZeros &&
+                        header.fragment < limits::kFragmentCountMax &&
+                        asks_in_full(header) == chunk.deltas.is_result_full;
+  const uint64_t fragment = is_known ? uint64_t{1} << header.fragment : 0;
+  return fragment & finished_push_mask(shard, chunk);
 }
 
 }  // namespace pbox::pipeline

@@ -31,7 +31,7 @@ class ResultMaker {
         workers_(static_cast<uint16_t>(shard.worker_count())),
         contributors_(chunk.contributors[round & 1]) {
     PBOX_DCHECK(form_.data != nullptr);
-    if (in_full && !chunk.is_result_full && contributors_ != nullptr) [[unlikely]] {
+    if (in_full && !chunk.deltas.is_result_full && contributors_ != nullptr) [[unlikely]] {
       // The counts are those of other fragments. None has fewer than the least.
       least_ = *std::min_element(contributors_, contributors_ + chunk.fragment_count);
       has_one_count_ = true;

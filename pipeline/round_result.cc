@@ -89,15 +89,15 @@ void clear_rows(Chunk& chunk) {
   });
 }
 
-// Makes the result of the master weights, and takes the ranks' weights there. What the blocks do
-// not carry is in the next result: it is part of the difference then.
+// Makes the result of the master weights, and takes the ranks' weights there. The part that these
+// blocks do not carry is in the next difference.
 void make_delta(JobShard& shard, Chunk& chunk) {
   float* const difference = chunk.accumulator[chunk.open_round() & 1];  // the sum is used up
-  PBOX_DCHECK(chunk.gives_deltas() && difference != nullptr && chunk.table == nullptr);
+  PBOX_DCHECK(gives_deltas(chunk) && difference != nullptr && chunk.table == nullptr);
   for (size_t index = 0; index < chunk.elements; ++index) difference[index] = -chunk.weights[index];
-  const size_t format = quantize::format_index(chunk.delta_dtype);
-  quantize::kernels().encode[format](chunk.result[0], chunk.master, difference, chunk.elements,
-                                     rounding_key(shard, chunk));
+  const size_t format = quantize::format_index(chunk.deltas.dtype);
+  quantize::kernels().encode[format](chunk.result[0], chunk.deltas.master, difference,
+                                     chunk.elements, rounding_key(shard, chunk));
   static_cast<void>(
       quantize::kernels().add[format](chunk.weights, chunk.result[0], chunk.elements, FLT_MAX));
 }
@@ -121,7 +121,7 @@ void run_optimizer(JobShard& shard, Chunk& chunk, bool is_averaged) {
                                  gradient_scale, chunk.rounds_finished - chunk.stateless_round);
   PBOX_DCHECK(parameters.step == chunk.steps() + 1);
   if (chunk.table != nullptr) return step_rows(shard, chunk, parameters);
-  float* const weights = chunk.gives_deltas() ? chunk.master : chunk.weights;
+  float* const weights = gives_deltas(chunk) ? chunk.deltas.master : chunk.weights;
   optimizer::step(shard.optimizer, parameters, weights, chunk.optimizer_state,
                   chunk.accumulator[chunk.open_round() & 1], chunk.elements);
 }
@@ -134,9 +134,9 @@ void make_weights(JobShard& shard, Chunk& chunk, bool is_averaged) {
   } else if (chunk.table != nullptr) {
     chunk.table->touch_all(chunk.open_round());
   }
-  if (chunk.gives_deltas()) [[unlikely]] {
+  if (gives_deltas(chunk)) [[unlikely]] {
     if (!shard.receives_weights(chunk)) return make_delta(shard, chunk);
-    std::copy_n(chunk.weights, chunk.elements, chunk.master);
+    std::copy_n(chunk.weights, chunk.elements, chunk.deltas.master);
   }
   if (chunk.dtype == wire::Dtype::kF32) return;
   PBOX_DCHECK(chunk.result[chunk.open_round() & 1] != nullptr);

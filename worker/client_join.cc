@@ -52,6 +52,13 @@ uint32_t left_ms(uint64_t end_ns) {
   return now_ns >= end_ns ? 0 : static_cast<uint32_t>((end_ns - now_ns) / kNanosPerMilli) + 1;
 }
 
+Error cannot_choose() {
+  return {
+      ErrorCode::kInvalidArgument,
+      "compression auto needs mode aggregate: in mode optimize a tensor cannot change its form; "
+      "set q8, q4 or none"};
+}
+
 Error unanswered(const MembershipOptions& options) {
   return {ErrorCode::kTimeout, "box " + options.box + " did not answer this worker of job '" +
                                    options.job + "' within " +
@@ -290,11 +297,7 @@ Status Client::join() {
   if (!repeats_steps(optimizer_, tensors_)) answer_cached_reads(joining.sync, tensors_);
   std::unique_ptr<ChosenTensors> chosen;
   if (ChosenTensors::any(tensors_)) {
-    if (options_.optimize) {
-      return Error{ErrorCode::kInvalidArgument,
-                   "compression auto needs mode aggregate: in mode optimize a tensor cannot change "
-                   "its form; set q8, q4 or none"};
-    }
+    if (options_.optimize) return cannot_choose();
     chosen = std::make_unique<ChosenTensors>(tensors_);
   }
   const std::vector<TensorSpec>& tensors = chosen ? chosen->tensors() : tensors_;

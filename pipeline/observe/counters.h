@@ -22,6 +22,8 @@ namespace pbox::pipeline {
   X(kZeroResults, "pbox_zero_result_fragments_total", "", "",                                     \
     "Result fragments that were named and not sent, as they are zero")                            \
   X(kRoundsFinished, "pbox_chunk_rounds_total", "", "", "Chunk rounds finished")                  \
+  X(kCompressedRounds, "pbox_compressed_chunk_rounds_total", "", "",                              \
+    "Chunk rounds finished whose gradients came as q8 or q4")                                     \
   X(kPullsReceived, "pbox_pulls_total", "", "", "PULL packets received")                          \
   X(kStatusSent, "pbox_status_sent_total", "", "", "STATUS packets sent in answer to a PULL")     \
   X(kAddressesChallenged, "pbox_addresses_challenged_total", "", "",                              \

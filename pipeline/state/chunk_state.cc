@@ -14,7 +14,7 @@ namespace {
 // least count of the state's fragments that it overlaps.
 void restore_contributors(const JobShard& shard, const Chunk& chunk, const ChunkState& state,
                           uint16_t* counts) {
-  if (chunk.gives_deltas()) {  // the state has the least count of all fragments
+  if (gives_deltas(chunk)) {  // the state has the least count of all fragments
     const uint16_t least = state.contributors.empty() ? static_cast<uint16_t>(shard.worker_count())
                                                       : state.contributors.front();
     std::fill_n(counts, limits::kFragmentCountMax, least);
@@ -54,14 +54,14 @@ void begin_fragments(const JobShard& shard, Chunk& chunk, const ChunkState& stat
 void fill_weights(const JobShard& shard, Chunk& chunk, const ChunkState& state) {
   const auto values = view_of(shard, chunk, state).weights;
   std::copy(values.begin(), values.end(), chunk.weights);
-  if (chunk.gives_deltas()) std::copy(values.begin(), values.end(), chunk.master);
+  if (gives_deltas(chunk)) std::copy(values.begin(), values.end(), chunk.deltas.master);
 }
 
 // Makes the restored weights the last result.
 void restore_result(const JobShard& shard, Chunk& chunk, size_t slot) {
-  if (chunk.gives_deltas()) {
-    chunk.is_result_full = true;
-    shard.take_layout(chunk, chunk.delta_dtype);
+  if (gives_deltas(chunk)) {
+    chunk.deltas.is_result_full = true;
+    shard.take_layout(chunk, chunk.deltas.dtype);
   } else if (chunk.dtype != wire::Dtype::kF32) {
     reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot], chunk.weights,
                                                                chunk.elements);
@@ -171,7 +171,7 @@ std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk) {
   const uint16_t* counts = chunk.contributors[(chunk.rounds_made() - 1) & 1];
   if (counts != nullptr) {
     state.contributors.assign(counts, counts + chunk.fragment_count);
-    if (chunk.gives_deltas()) {
+    if (gives_deltas(chunk)) {
       const auto least = *std::min_element(state.contributors.begin(), state.contributors.end());
       std::fill(state.contributors.begin(), state.contributors.end(), least);
     }

@@ -1,5 +1,5 @@
-// Compressed tensors in mode optimize over real boxes: the initial weights are exact, all ranks have
-// the same weights whatever is lost, and over rounds they stay near those of exact sums.
+// Compressed tensors in mode optimize over real boxes: the initial weights are exact, all ranks
+// have the same weights whatever is lost, and over rounds they stay near those of exact sums.
 #include <signal.h>
 
 #include <algorithm>
@@ -137,7 +137,7 @@ Outcome collect(std::vector<WorkerProcess>& ranks) {
   return outcome;
 }
 
-// What residues of the ranks' gradients hold, and the box's of the last step: a step of each.
+// The residues of the ranks' gradients hold at most a step each, and so does the last delta's.
 double bound_of(const Plan& plan) {
   const double step = plan.compression == PBOX_COMPRESSION_Q4 ? 1 / 3.5 : 1.0 / 127;
   return 2 * double{kLearningRate} * plan.workers * step;

@@ -22,7 +22,7 @@ class DeltaOracle {
   // The initial weights of a chunk, which are rank 0's.
   void begin(uint32_t chunk, const Values& weights);
 
-  // What a box has of a chunk: the weights that ranks have, and the optimizer's own. Empty if it
+  // A box has this of a chunk: the weights that ranks have, and the optimizer's own. Empty if it
   // has just been given the chunk, or has come by the weights in another way than by a step.
   struct Held {
     Values weights, master;

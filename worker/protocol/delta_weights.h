@@ -47,7 +47,7 @@ class DeltaWeights {
 
   wire::Dtype dtype_;
   uint32_t chunk_elements_;
-  uint32_t chunk_bytes_;  // of a whole chunk, in blocks
+  uint32_t chunk_bytes_;  // the size of a whole chunk, in blocks
   std::vector<float> weights_;
   std::vector<std::byte> blocks_;
   std::vector<std::optional<uint32_t>> rounds_;  // by chunk

@@ -177,7 +177,6 @@ class Exchange {
   void on_packet(Lane& lane, const nic::RxPacket& packet, uint64_t now_ns);
   Chunk* find_chunk(const Lane& lane, const wire::Header& header);
   void on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
-  bool accept_form(Lane& lane, Chunk& chunk, const wire::Header& header, uint64_t now_ns);
   void store_fragment(Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed,
                       uint64_t fragments);
   void on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
@@ -187,7 +186,6 @@ class Exchange {
   void finish_flight(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void consume(Tensor& tensor, Chunk& chunk);
-  void read_weights(Tensor& tensor, const Chunk& chunk);
 
   // exchange_sync.cc
   void open_cache(const std::vector<TensorSpec>& tensors);

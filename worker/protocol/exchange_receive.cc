@@ -8,6 +8,7 @@
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/path_probe.h"
 #include "nic/wire/zeros.h"
+#include "worker/protocol/delta_results.h"
 #include "worker/protocol/exchange.h"
 #include "worker/protocol/result_copy.h"
 
@@ -106,19 +107,6 @@ void store_blocks(const ExchangeTensor& tensor, const ExchangeChunk& chunk,
   tensor.encoded->decode(parsed.payload, count, output + first);
 }
 
-// A fragment of the weights of a tensor in mode optimize, or of a delta.
-void store_weights(ExchangeTensor& tensor, const ExchangeChunk& chunk, const wire::Parsed& parsed) {
-  const uint32_t begin = parsed.header.fragment * chunk.fragment_bytes;
-  const uint32_t bytes = parsed.header.payload_bytes;
-  PBOX_DCHECK(begin + bytes <= chunk.wire_bytes);
-  const uint64_t first = chunk.offset / sizeof(float);
-  if (chunk.is_full) {
-    tensor.deltas->store_full(first, begin, parsed.payload, bytes);
-  } else {
-    tensor.deltas->store_delta(first, begin, parsed.payload, bytes);
-  }
-}
-
 // Calls store(fragment, bit) for each of these fragments of a result, with zeros as payload.
 template <typename Store>
 void for_each_zero(const ExchangeChunk& chunk, const wire::Parsed& parsed, uint64_t fragments,
@@ -203,30 +191,10 @@ Exchange::Chunk* Exchange::find_chunk(const Lane& lane, const wire::Header& head
   return &chunk;
 }
 
-// Of a tensor with deltas: sees to it that the chunk takes what has come, full weights or a delta.
-// Returns false if it is of no use. A delta is useless without the weights of the round before,
-// which a process that has taken a lost rank's place may lack: it asks for the weights then.
-bool Exchange::accept_form(Lane& lane, Chunk& chunk, const wire::Header& header, uint64_t now_ns) {
-  PBOX_DCHECK(state_.tensors[chunk.tensor].deltas && chunk.in_flight);
-  const bool is_full = (header.dtype_scale & 15) == static_cast<uint16_t>(wire::Dtype::kF32);
-  const DeltaWeights& deltas = *state_.tensors[chunk.tensor].deltas;
-  const uint64_t first = chunk.offset / sizeof(float);
-  const bool lacks_base = !is_full && deltas.round(first) != chunk.flight_round - 1;
-  if (chunk.is_full == is_full && !lacks_base) return true;
-  if (chunk.is_full) return false;
-  lane.drop_unsent(state_.chunk_id(chunk));
-  if (lane.cancel_sending(chunk)) lane.arm(chunk, now_ns);
-  state_.set_full(chunk, true);
-  if (is_full) return true;
-  lane.end_wait(chunk, true, now_ns);
-  lane.pull(chunk, now_ns);
-  return false;
-}
-
 void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
   const wire::Header& header = parsed.header;
   Tensor& tensor = state_.tensors[chunk.tensor];
-  if (tensor.deltas && !accept_form(lane, chunk, header, now_ns)) {
+  if (tensor.deltas && !accept_form(state_, lane, chunk, header, now_ns)) {
     ++state_.statistics.stale_packets;
     return;
   }
@@ -303,7 +271,7 @@ void Exchange::store_fragment(Tensor& tensor, const Chunk& chunk, const wire::Pa
     if (chunk.result_mask == 0) stage.clear();
     return stage.add(parsed, fragments);
   }
-  if (tensor.deltas) return store_weights(tensor, chunk, parsed);
+  if (tensor.deltas) return store_delta(tensor, chunk, parsed);
   if (tensor.encoded) return store_blocks(tensor, chunk, parsed);
   const size_t offset = chunk.offset + size_t{parsed.header.fragment} * chunk.fragment_bytes;
   const size_t bytes = parsed.header.payload_bytes;
@@ -360,7 +328,7 @@ void Exchange::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   PBOX_DCHECK(tensor.chunks_left > 0);
   if (tensor.fetching) {
     chunk.fetched = true;
-    if (tensor.deltas) read_weights(tensor, chunk);
+    if (tensor.deltas) read_weights(state_, tensor, chunk);
   } else {
     consume(tensor, chunk);
     state_.trace.complete(state_.chunk_id(chunk), now_ns);
@@ -393,7 +361,7 @@ void Exchange::consume(Tensor& tensor, Chunk& chunk) {
   chunk.round = chunk.flight_round + 1;
   chunk.pushed = chunk.is_encoded = false;
   if (tensor.deltas) {
-    read_weights(tensor, chunk);
+    read_weights(state_, tensor, chunk);
     chunk.in_shadow = true;
     return;
   }
@@ -413,20 +381,6 @@ void Exchange::consume(Tensor& tensor, Chunk& chunk) {
   }
   if (!tensor.is_staged(chunk)) return;
   copy_bytes(state_, tensor.output + chunk.offset, shadow + chunk.offset, chunk.wire_bytes);
-}
-
-// Of a tensor with deltas: the chunk's result is complete. Writes its weights into the output.
-void Exchange::read_weights(Tensor& tensor, const Chunk& chunk) {
-  const uint64_t first = chunk.offset / sizeof(float);
-  PBOX_DCHECK(tensor.deltas && tensor.output != nullptr);
-  if (chunk.is_full) {
-    tensor.deltas->take(first, chunk.flight_round);
-  } else {
-    tensor.deltas->add(first, chunk.elements, chunk.flight_round);
-  }
-  copy_bytes(state_, tensor.output + chunk.offset,
-             reinterpret_cast<const std::byte*>(tensor.deltas->weights(first)),
-             chunk.elements * sizeof(float));
 }
 
 void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {

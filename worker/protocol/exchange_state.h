@@ -84,7 +84,7 @@ struct ExchangeChunk {
   bool in_shadow = false;   // a shadow holds the previous round's result
   bool announced = false;   // delivery by pull: the result can be pulled
   bool is_encoded = false;  // compressed tensors: the push of `round` is made
-  bool is_full = false;     // of a tensor with deltas: what is in flight is weights, not a delta
+  bool is_full = false;     // with deltas: weights are in flight, not a delta
 
   bool is_acknowledged() const {
     PBOX_DCHECK((acknowledged_mask & ~full_mask) == 0);

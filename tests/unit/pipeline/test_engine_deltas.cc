@@ -109,7 +109,7 @@ Results take_results(Box& box, const JobOptions& job) {
   return results;
 }
 
-// What a box must make of the ranks' pushes: it steps `master`, and takes `weights` there.
+// The box must step `master` by the ranks' pushes, and take `weights` there.
 struct Model {
   Dtype dtype;
   Floats weights, master, momentum = Floats(kElements);
@@ -182,6 +182,8 @@ TEST_CASE("a box in mode optimize takes full weights first, then blocks, and sen
       CHECK(Floats(chunk.weights, chunk.weights + kElements) == model.weights);
     }
     CHECK(model.weights != model.master);
+    CHECK(box.count(Counter::kRoundsFinished) == 5);
+    CHECK(box.count(Counter::kCompressedRounds) == 4);
     CHECK(box.count(Counter::kRejectDtype) == 0);
   }
 }
@@ -204,7 +206,7 @@ TEST_CASE("the last delta is sent again as it was, or as weights to a rank that 
     CHECK(floats_of(full.bytes[0]) == weights);
     CHECK(full.bytes[1].empty());
 
-    // What a rank holds of the weights is left out.
+    // Fragments of the weights that a rank holds are left out.
     box.deliver(pull_as(box, job, 0, 1, Dtype::kF32, 0b11));
     const auto rest = box.take_all();
     CHECK(rest.size() == kElements * sizeof(float) / 512 + 1 - 2);

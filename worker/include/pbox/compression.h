@@ -21,9 +21,9 @@ extern "C" {
  * same results. A block with an infinity, a NaN or a magnitude above 2^120 arrives as NaNs.
  *
  * In PBOX_MODE_OPTIMIZE gradients go to the box so, and changes of the weights come back so; the
- * initial weights are exact. Each rank keeps 5.03 bytes per element more (Q4: 4.53), and recovery no
- * other copy. It needs PBOX_SYNC_BSP. AUTO needs PBOX_MODE_AGGREGATE. docs/compression.md says when
- * it helps. */
+ * initial weights are exact. Each rank keeps 5.03 bytes per element more (Q4: 4.53), and recovery
+ * no other copy. It needs PBOX_SYNC_BSP. AUTO needs PBOX_MODE_AGGREGATE. docs/compression.md says
+ * when it helps. */
 typedef int32_t pbox_compression;
 enum pbox_compression_value {
   PBOX_COMPRESSION_NONE = 0,

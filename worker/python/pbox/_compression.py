@@ -17,7 +17,7 @@ class CompressionCalls:
         now, plain, compressed = ctypes.c_int32(), ctypes.c_double(), ctypes.c_double()
         self._call(self._library.pbox_tensor_compression, tensor.id, ctypes.byref(now),
                    ctypes.byref(plain), ctypes.byref(compressed))
-        name = next(name for name, value in _options.COMPRESSIONS.items() if value == now.value)
+        name = _options.name_of(now.value, _options.COMPRESSIONS)
         return name, plain.value, compressed.value
 
     def _set_compression(self, tensor_id, compression):

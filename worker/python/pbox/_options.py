@@ -46,6 +46,11 @@ def fill(library, given):
     return filled
 
 
+def name_of(value, choices):
+    """Returns the string that a number stands for: the inverse of choice()."""
+    return next(name for name, number in choices.items() if number == value)
+
+
 def choice(what, value, choices):
     """Returns the number of one of the strings that an argument may have."""
     if value not in choices:

@@ -88,8 +88,7 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
     skipped instead.
     `compression`: gradients and results travel in 8.25 bits per value ("q8") or 4.25 ("q4"), with
     error feedback; only f32 tensors of at least 4096 elements. "auto": "q8" for those of 65,536
-    and more, while that is faster; needs mode "aggregate". With mode "optimize" changes of the
-    weights come back so. docs/compression.md says when it helps.
+    and more, while that is faster; mode "aggregate" only. See docs/compression.md.
     `replicas`: with mode "optimize" and several boxes, 1 keeps a replica of weights and optimizer
     state on another box, so that none of it is lost with a box.
     `sync`: when a rank may continue without the others. "bsp" (the default); or, with mode
@@ -103,8 +102,7 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
     string. `statistics()["restored_steps"]` is the number of steps that its weights had taken; 0 if
     there was no snapshot.
 
-    `collective_bytes`: with mode "collective", the memory of the slots through which operations
-    pass; 0 means the default.
+    `collective_bytes`: with mode "collective", the memory of its slots; 0 means the default.
 
     `keys`: folder of keys that `pboxctl keys job` has made, or token of `pboxctl keys token`, for
     boxes that have keys. The job's name is then TENANT/NAME.
@@ -152,9 +150,8 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
         self.world_size = filled.world_size
         self.wait_timeout_ms = filled.wait_timeout_ms
         self.rejoin = filled.rejoin != 0 or 0 < filled.min_world_size < filled.world_size
-        self.guard = next(name for name, value in _options.GUARDS.items() if value == filled.guard)
-        self.compression = next(name for name, value in _options.COMPRESSIONS.items()
-                                if value == filled.compression)
+        self.guard = _options.name_of(filled.guard, _options.GUARDS)
+        self.compression = _options.name_of(filled.compression, _options.COMPRESSIONS)
         _open_clients.add(self)
 
     def register(self, name: str, like: Buffer, priority: int = 0, *,
