@@ -37,9 +37,7 @@ void draw_tensors(Draw& draw, uint32_t chunks_left, JobOptions& job) {
 
 void draw_optimizer(Draw& draw, JobOptions& job) {
   job.mode = pipeline::Mode::kOptimize;
-  // Often SGD, with which compressed tensors have an oracle.
-  const uint64_t kind = draw.between(1, 9);
-  job.optimizer = static_cast<optimizer::OptimizerKind>(kind > 6 ? 1 : kind);
+  job.optimizer = static_cast<optimizer::OptimizerKind>(draw.between(1, 6));
   if (job.on_worker_lost == control::LostPolicy::kPartial) job.on_worker_lost = {};  // wait
 }
 
@@ -435,6 +433,14 @@ bool has_plain_steps(const JobOptions& job) {
 
 void draw_compression(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x626c6f636b735f5full);
+  // Deltas have an oracle with SGD only, and jobs that move or lose their box are rare.
+  for (JobOptions& job : options.jobs) {
+    if (job.part > 0 || job.mode != pipeline::Mode::kOptimize || job.is_relaxed()) continue;
+    if (!draw.chance(0.7)) continue;
+    for (JobOptions& part : options.jobs) {
+      if (part.name() == job.name()) part.optimizer = optimizer::OptimizerKind::kSgd;
+    }
+  }
   for (JobOptions& job : options.jobs) {
     const bool may = has_plain_steps(job) && job.dtype == wire::Dtype::kF32 && !job.is_collective &&
                      !job.is_relaxed() && !job.rogue &&
