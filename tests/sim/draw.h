@@ -55,6 +55,10 @@ void draw_elastic(uint64_t seed, Options& options);
 // are checked. A fragment that is zero does not show who is in it, so no rank may be left out.
 void draw_zeros(uint64_t seed, Options& options);
 
+// options_compression.cc, with a generator of its own: compresses some tensors of jobs that have an
+// oracle for it, and makes more jobs use SGD, the optimizer with such an oracle.
+void draw_compression(uint64_t seed, Options& options);
+
 // options_cluster.cc. Each uses a generator of its own, so that the other draws of the rack do not
 // depend on it.
 // Draws more boxes, and jobs that move between them while the boxes' views of the map differ.

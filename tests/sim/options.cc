@@ -425,35 +425,6 @@ void draw_tables(uint64_t seed, Options& options) {
   }
 }
 
-// Compressed tensors. With ranks that are left out, and with guards, the oracle of blocks does not
-// know what a result must be, nor that of deltas with optimizers that have a state.
-bool has_plain_steps(const JobOptions& job) {
-  return job.mode == pipeline::Mode::kAggregate || job.optimizer == optimizer::OptimizerKind::kSgd;
-}
-
-void draw_compression(uint64_t seed, Options& options) {
-  Draw draw(seed ^ 0x626c6f636b735f5full);
-  // Deltas have an oracle with SGD only, and jobs that move or lose their box are rare.
-  for (JobOptions& job : options.jobs) {
-    if (job.part > 0 || job.mode != pipeline::Mode::kOptimize || job.is_relaxed()) continue;
-    if (!draw.chance(0.7)) continue;
-    for (JobOptions& part : options.jobs) {
-      if (part.name() == job.name()) part.optimizer = optimizer::OptimizerKind::kSgd;
-    }
-  }
-  for (JobOptions& job : options.jobs) {
-    const bool may = has_plain_steps(job) && job.dtype == wire::Dtype::kF32 && !job.is_collective &&
-                     !job.is_relaxed() && !job.rogue &&
-                     job.on_worker_lost != control::LostPolicy::kPartial &&
-                     job.guard == wire::GuardSpec{};
-    if (!may || !draw.chance(0.6)) continue;
-    for (TensorOptions& tensor : job.tensors) {
-      if (!draw.chance(0.75) || tensor.row_elements > 0) continue;
-      tensor.compression = draw.chance(0.5) ? wire::Compression::kQ8 : wire::Compression::kQ4;
-    }
-  }
-}
-
 }  // namespace
 
 const char* name_of(EpisodeKind kind) {

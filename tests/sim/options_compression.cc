@@ -1,0 +1,41 @@
+// Which tensors are compressed. With ranks that are left out, and with guards, the oracle of blocks
+// does not know what a result must be.
+#include "tests/sim/draw.h"
+
+namespace pbox::sim {
+namespace {
+
+// Deltas of weights have an oracle with SGD only, and jobs that move or lose their box are rare.
+void draw_more_sgd(Draw& draw, Options& options) {
+  for (const JobOptions& job : options.jobs) {
+    if (job.part > 0 || job.mode != pipeline::Mode::kOptimize || job.is_relaxed()) continue;
+    if (!draw.chance(0.7)) continue;
+    for (JobOptions& part : options.jobs) {
+      if (part.name() == job.name()) part.optimizer = optimizer::OptimizerKind::kSgd;
+    }
+  }
+}
+
+bool has_oracle(const JobOptions& job) {
+  const bool has_plain_steps =
+      job.mode == pipeline::Mode::kAggregate || job.optimizer == optimizer::OptimizerKind::kSgd;
+  return has_plain_steps && job.dtype == wire::Dtype::kF32 && !job.is_collective &&
+         !job.is_relaxed() && !job.rogue && job.on_worker_lost != control::LostPolicy::kPartial &&
+         job.guard == wire::GuardSpec{};
+}
+
+}  // namespace
+
+void draw_compression(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x626c6f636b735f5full);
+  draw_more_sgd(draw, options);
+  for (JobOptions& job : options.jobs) {
+    if (!has_oracle(job) || !draw.chance(0.6)) continue;
+    for (TensorOptions& tensor : job.tensors) {
+      if (!draw.chance(0.75) || tensor.row_elements > 0) continue;
+      tensor.compression = draw.chance(0.5) ? wire::Compression::kQ8 : wire::Compression::kQ4;
+    }
+  }
+}
+
+}  // namespace pbox::sim
