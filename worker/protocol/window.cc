@@ -44,7 +44,7 @@ Window::Mark Window::leave(uint64_t outstanding_bytes, uint64_t now_ns) {
 }
 
 void Window::arrive(const Mark& mark, uint32_t bytes, bool clean, uint64_t now_ns) {
-  PBOX_DCHECK(bytes > 0 && bytes <= chunk_bytes_);
+  PBOX_DCHECK(bytes > 0);
   PBOX_DCHECK(mark.sent_ns <= now_ns && mark.delivered_ns <= now_ns);
   PBOX_DCHECK(mark.delivered_bytes <= delivered_bytes_);
   delivered_bytes_ += bytes;

@@ -71,7 +71,8 @@ class Window {
   // `slack_ns`: how long this side, the box or another rank may be kept from running. The bytes in
   // flight must last at least that long.
   explicit Window(uint64_t slack_ns) : slack_ns_(slack_ns) {}
-  // Chunks of up to this size are pushed, here and below.
+  // Chunks of up to this size are pushed, here and below; weights of compressed tensors, which few
+  // rounds push in full, may be larger.
   void fit(uint32_t chunk_bytes) { chunk_bytes_ = std::max<uint64_t>(chunk_bytes_, chunk_bytes); }
 
   // Upper bound on the bytes in flight. UINT64_MAX: nothing has been measured yet. 0: push nothing
@@ -90,7 +91,7 @@ class Window {
   void arrive(const Mark& mark, uint32_t bytes, bool clean, uint64_t now_ns);
 
  private:
-  uint64_t chunk_bytes_ = 0;  // size of the largest chunk
+  uint64_t chunk_bytes_ = 0;  // as fit() says
   uint64_t slack_ns_;
   uint64_t delivered_bytes_ = 0;
   uint64_t delivered_ns_ = 0;
