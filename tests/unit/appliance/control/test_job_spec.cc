@@ -302,6 +302,7 @@ TEST_CASE("a compressed tensor needs f32 and model bsp, and is never forwarded")
              Contains("compression q4 cannot be used for a table"));
   CHECK_THAT(refusal([](auto& bad) {
                bad.set_mode(1);
+               bad.set_recovery(1);
                bad.mutable_sync()->set_model(static_cast<uint32_t>(wire::SyncModel::kAsp));
              }),
              Contains("compression q4 needs model bsp for all tensors, and some tensor has"));

@@ -1,0 +1,371 @@
+"""DiLoCo and LocalSGD: ranks train on their own for many steps, and the box is the outer optimizer.
+
+Sources: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models"
+(arXiv 2311.08105), algorithm 1; Douillard et al., "Streaming DiLoCo with overlapping communication"
+(arXiv 2501.18512), algorithm 2: fragments, delay and the blend with `alpha`.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..client import Client
+from ..errors import InvalidArgument
+from . import _layout
+from ._ranks import with_process_group
+
+_WIRES = {"f32": "none", "q8": "q8", "q4": "q4"}
+
+
+class _Slot:
+    """A parameter, its tensor in the job, and the box's weights of it."""
+
+    __slots__ = ("name", "parameter", "tensor", "anchor", "change")
+
+    def __init__(self, name, parameter):
+        self.name = name
+        self.parameter = parameter
+        self.tensor = None
+        # In host memory and f32, in the parameter's order of memory. The anchor is the box's newest
+        # result, and the change what this rank has trained since.
+        self.anchor = _host_copy(parameter)
+        self.change = torch.empty_like(self.anchor)
+
+    def adopt(self, alpha):
+        """Blends the box's weights into the parameter."""
+        weights = _layout.flat(self.parameter.detach())
+        newest = self.anchor.to(weights.device, weights.dtype)
+        if alpha == 0:
+            weights.copy_(newest)
+        else:
+            weights.copy_(torch.lerp(newest, weights, alpha))
+
+
+class Fragment:
+    """Some of the parameters, exchanged together, at the same steps in each period."""
+
+    def __init__(self, slots: list[_Slot], period: int, offset: int, delay: int) -> None:
+        self.slots = slots
+        self._period = period
+        self._delay = delay
+        # The first step after which a result is adopted, if it could have been sent after step 1 or
+        # later.
+        self._first = offset if offset > delay else offset + period
+        self.in_flight = False
+
+    def pushes_after(self, step: int) -> bool:
+        return self._is_due(step + self._delay)
+
+    def adopts_after(self, step: int) -> bool:
+        return self._is_due(step)
+
+    def _is_due(self, step):
+        return step >= self._first and (step - self._first) % self._period == 0
+
+    def push_step(self, index: int) -> int:
+        """The step after which change number `index` is sent, counted from 0."""
+        return self._first - self._delay + index * self._period
+
+
+class DiLoCo:
+    """Trains with few exchanges: each rank takes `sync_every` steps on its own, sends by how much
+    its weights have changed, and the box takes an outer step with the mean of the changes.
+
+        inner = torch.optim.AdamW(model.parameters(), lr=4e-4)
+        with pbox.torch.DiLoCo(model, inner, sync_every=24, fragments=4, delay=2) as diloco:
+            for inputs, targets in batches:
+                inner.zero_grad()
+                loss(model(inputs), targets).backward()
+                inner.step()
+
+    Takes the options of pbox.Client, and joins the job. Every rank starts from rank 0's weights.
+    Until close() each step of the inner optimizer counts, whether `inner.step()`, a GradScaler or
+    diloco.step() takes it. Ranks should have data of their own, and take the same number of steps.
+
+    `fragments`: the parameters are divided into so many parts of about the same size, in the
+    model's order, and exchanged in turn, each once in `sync_every` steps. So at no time all of the
+    model travels. A parameter is not divided.
+    `delay`: a result is adopted so many steps after the change was sent. Meanwhile training goes
+    on. 0: the step waits for the result. Less than `sync_every`.
+    `alpha`: what the weights are after that: alpha * own + (1 - alpha) * the box's. 0 forgets what
+    this rank has trained during the delay; Streaming DiLoCo uses 0.5.
+    `outer`: `lr`, `momentum` and `nesterov` of the outer optimizer, SGD; by default 0.7, 0.9, True.
+    `wire`: changes and weights travel as "f32", or in blocks of "q8" or "q4" (docs/compression.md);
+    parameters of one dimension travel as f32 all the same.
+    `state`: what state_dict() has returned before a restart.
+
+    Parameters may be on any device and of any floating point type. A rank keeps two copies of them
+    in host memory, as f32.
+
+    A process that comes back with rejoin=True begins with the box's weights, at the step of the
+    period that the others are at. With on_worker_lost="partial" the others do not wait for a lost
+    rank longer than lost_timeout_ms. `pboxctl snapshot` saves the weights and the outer momentum;
+    restore="latest" continues from there.
+
+    After a Timeout, call step() again: it then only waits for what is left, and takes no step.
+    """
+
+    client: Client
+
+    def __init__(self, model: torch.nn.Module, inner_optimizer: torch.optim.Optimizer, *,
+                 sync_every: int, fragments: int = 1, delay: int = 0, alpha: float = 0.0,
+                 outer: Mapping[str, Any] | None = None, wire: str = "f32",
+                 state: Mapping[str, Any] | None = None, **options: Any) -> None:
+        kind, learning_rate, momentum = _outer_optimizer(outer or {})
+        _check(sync_every, fragments, delay, alpha, wire, options)
+        self._inner = inner_optimizer
+        self._alpha = alpha
+        self._steps = 0
+        self._unadopted = []  # fragments whose results are due
+        self._fragments = _fragments(model, sync_every, fragments, delay)
+        self._slots = [slot for fragment in self._fragments for slot in fragment.slots]
+        self.client = Client(mode="optimize", compression=_WIRES[wire],
+                             **with_process_group(model, options))
+        try:
+            self._join(kind, learning_rate, momentum, state)
+        except BaseException:
+            self.client.close()
+            raise
+        self._count_steps()
+
+    def _join(self, kind, learning_rate, momentum, state):
+        for position, slot in enumerate(self._slots):
+            slot.tensor = self.client.register(
+                _layout.name_with_order(slot.name, slot.parameter), slot.anchor,
+                priority=len(self._slots) - position,
+                compression="none" if slot.parameter.dim() < 2 else None)
+        self.client.set_optimizer(kind, learning_rate, momentum=momentum)
+        saved = _saved_anchors(state, self._slots)
+        for slot, anchor in zip(self._slots, saved):
+            slot.anchor.copy_(anchor)
+        self.client.join()
+        for slot in self._slots:
+            self.client.init_weights(slot.tensor, slot.anchor)
+        for slot, anchor in zip(self._slots, saved):
+            self.client.wait(slot.tensor)
+            # With the same anchor, what the saved weights have trained since goes on to count.
+            if state is None or not torch.equal(slot.anchor, anchor):
+                slot.adopt(alpha=0)
+        for slot in self._slots:
+            if state is not None and slot.name in state["pending"]:
+                slot.adopt(self._alpha)
+        # In a job that runs already, each tensor's first round was that of the initial weights.
+        next_pushes = [fragment.push_step(self.client.tensor_round(slot.tensor) - 1)
+                       for fragment in self._fragments for slot in fragment.slots]
+        self._steps = max(min(next_pushes) - 1, 0) if self._is_late(next_pushes) else 0
+
+    def _is_late(self, next_pushes):
+        first_pushes = [fragment.push_step(0)
+                        for fragment in self._fragments for _ in fragment.slots]
+        return next_pushes != first_pushes
+
+    def _count_steps(self):
+        step = self._inner.step
+        self._is_open = True
+
+        def counted(optimizer, *arguments, **keywords):
+            if not self._is_open:
+                return step(*arguments, **keywords)
+            if self._unadopted:  # the last call has ended with an error
+                self._adopt_due()
+                return None
+            result = step(*arguments, **keywords)
+            self._end_step()
+            return result
+
+        # A method, because learning rate schedulers wrap what they find here as one.
+        counted._with_counter = getattr(step, "_with_counter", False)
+        self._inner.step = types.MethodType(counted, self._inner)
+
+    def _end_step(self):
+        self._steps += 1
+        for fragment in self._fragments:
+            if fragment.pushes_after(self._steps):
+                self._push(fragment)
+        self._unadopted = [fragment for fragment in self._fragments
+                           if fragment.in_flight and fragment.adopts_after(self._steps)]
+        self._adopt_due()
+
+    def _push(self, fragment):
+        for slot in fragment.slots:
+            weights = _layout.flat(slot.parameter.detach())
+            torch.sub(slot.anchor, weights.to("cpu", torch.float32), out=slot.change)
+            self.client.push_pull(slot.tensor, slot.change, slot.anchor)
+        fragment.in_flight = True
+
+    def _adopt_due(self):
+        while self._unadopted:
+            fragment = self._unadopted[0]
+            self._wait(fragment)
+            for slot in fragment.slots:
+                slot.adopt(self._alpha)
+            fragment.in_flight = False
+            self._unadopted.pop(0)
+
+    def _wait(self, fragment):
+        for slot in fragment.slots:
+            self.client.wait(slot.tensor)
+
+    @property
+    def steps(self) -> int:
+        """The number of inner steps since this job's begin; of a process that has come later, so
+        that its exchanges fall on the steps of the others'."""
+        return self._steps
+
+    def step(self, closure: Any = None) -> Any:
+        """Takes a step of the inner optimizer, as `inner_optimizer.step(closure)` does."""
+        return self._inner.step(closure)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the box's weights, to which the model's and the inner optimizer's states belong:
+        save all three, after the same step. Waits for what is in flight. The outer momentum is on
+        the box; `pboxctl snapshot` saves it."""
+        pending = []
+        for fragment in self._fragments:
+            if fragment.in_flight:
+                self._wait(fragment)
+                pending += [slot.name for slot in fragment.slots]
+        return {"anchors": {slot.name: slot.anchor.clone() for slot in self._slots},
+                "pending": pending}
+
+    def contributors(self) -> int:
+        """Returns how many ranks were in the last results, the minimum over all parameters. Below
+        the world size only with on_worker_lost="partial"."""
+        return min(self.client.contributors(slot.tensor) for slot in self._slots)
+
+    def synchronize(self) -> None:
+        """Gives the model the box's weights, the same on all ranks that call it after the same
+        step. Waits for what is in flight. Training can go on, without what this rank has trained
+        since its last exchange: call it before evaluation at the end."""
+        for fragment in self._fragments:
+            self._wait(fragment)
+            fragment.in_flight = False
+            for slot in fragment.slots:
+                slot.adopt(alpha=0)
+        self._unadopted.clear()
+
+    def close(self) -> None:
+        """Waits for what is in flight and leaves the job. The model keeps this rank's weights."""
+        try:
+            for fragment in self._fragments:
+                if fragment.in_flight:
+                    self._wait(fragment)
+        finally:
+            self._release()
+
+    def _release(self):
+        self._is_open = False
+        self.client.close()
+
+    def __enter__(self) -> DiLoCo:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._release()
+
+
+class LocalSGD(DiLoCo):
+    """Averages the weights of all ranks every `sync_every` steps (McMahan et al., FedAvg, AISTATS
+    2017; Stich, ICLR 2019): DiLoCo whose outer step is the mean of the changes."""
+
+    def __init__(self, model: torch.nn.Module, inner_optimizer: torch.optim.Optimizer, *,
+                 sync_every: int, **options: Any) -> None:
+        if "outer" in options:
+            raise InvalidArgument("LocalSGD has no outer optimizer; use DiLoCo, or leave `outer` "
+                                  "out")
+        super().__init__(model, inner_optimizer, sync_every=sync_every,
+                         outer={"lr": 1.0, "momentum": 0.0, "nesterov": False}, **options)
+
+
+def _host_copy(parameter):
+    # A copy, even of a parameter that is f32 and in host memory.
+    return _layout.flat(parameter.detach()).to("cpu", torch.float32, copy=True)
+
+
+def _outer_optimizer(outer):
+    unknown = set(outer) - {"lr", "momentum", "nesterov"}
+    if unknown:
+        raise InvalidArgument(f"outer has {sorted(unknown)[0]!r}; it knows lr, momentum and "
+                              "nesterov")
+    learning_rate, momentum = outer.get("lr", 0.7), outer.get("momentum", 0.9)
+    if not 0 < learning_rate < math.inf:
+        raise InvalidArgument(f"outer lr is {learning_rate}: it must be finite and above 0")
+    if not 0 <= momentum < 1:
+        raise InvalidArgument(f"outer momentum is {momentum}: it must be at least 0 and below 1")
+    if momentum == 0:
+        return "sgd", learning_rate, 0.0
+    kind = "nesterov" if outer.get("nesterov", True) else "momentum"
+    return kind, learning_rate, momentum
+
+
+def _check(sync_every, fragments, delay, alpha, wire, options):
+    if sync_every < 1:
+        raise InvalidArgument(f"sync_every is {sync_every}: it must be at least 1")
+    if not 1 <= fragments <= sync_every:
+        raise InvalidArgument(f"fragments is {fragments}: it must be at least 1, and at most "
+                              f"sync_every, {sync_every}, as each is exchanged at a step of its "
+                              "own")
+    if not 0 <= delay < sync_every:
+        raise InvalidArgument(f"delay is {delay}: it must be at least 0 and below sync_every, "
+                              f"{sync_every}")
+    if not 0 <= alpha < 1:
+        raise InvalidArgument(f"alpha is {alpha}: it must be at least 0 and below 1")
+    if wire not in _WIRES:
+        raise InvalidArgument(f"wire is {wire!r}: it must be one of {', '.join(_WIRES)}")
+    if options.get("sync", "bsp") != "bsp":
+        raise InvalidArgument(f"sync is {options['sync']!r}: DiLoCo needs bsp, as a rank's changes "
+                              "belong to the weights that all ranks had; leave sync out")
+    for name in "mode", "compression":
+        if name in options:
+            raise InvalidArgument(f"DiLoCo sets {name} itself; leave it out"
+                                  + (", and give `wire`" if name == "compression" else ""))
+
+
+def _fragments(model, sync_every, count, delay):
+    named = [(name, parameter) for name, parameter in model.named_parameters()
+             if parameter.requires_grad and parameter.numel() > 0]
+    if len(named) < count:
+        raise InvalidArgument(f"fragments is {count}, but the model has {len(named)} parameters "
+                              "to train")
+    groups = divide([parameter.numel() for _, parameter in named], count)
+    return [Fragment([_Slot(*named[position]) for position in positions], sync_every,
+                     (index + 1) * sync_every // count, delay)
+            for index, positions in enumerate(groups)]
+
+
+def divide(sizes: list[int], count: int) -> list[range]:
+    """Divides positions into `count` runs, none of them empty, of about the same total size: a run
+    ends where the sum so far comes nearest to its share of the whole."""
+    groups = []
+    begin, before = 0, 0
+    for index in range(count):
+        share = sum(sizes) * (index + 1) / count
+        end, total = begin + 1, before + sizes[begin]
+        last = len(sizes) - (count - index - 1)
+        while end < last and abs(total + sizes[end] - share) <= abs(total - share):
+            total += sizes[end]
+            end += 1
+        if index == count - 1:
+            end = len(sizes)
+        groups.append(range(begin, end))
+        begin, before = end, total
+    return groups
+
+
+def _saved_anchors(state, slots):
+    if state is None:
+        return [slot.anchor.clone() for slot in slots]
+    for slot in slots:
+        saved = state["anchors"].get(slot.name)
+        if saved is None or saved.shape != slot.anchor.shape:
+            raise InvalidArgument(f"state has no weights of {slot.name} with {slot.anchor.numel()} "
+                                  "elements: it belongs to another model")
+    return [state["anchors"][slot.name] for slot in slots]
