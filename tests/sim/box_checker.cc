@@ -125,12 +125,19 @@ uint64_t BoxChecker::hash(const Pipeline& pipeline) {
       for (const float* values : {chunk.accumulator[0], chunk.accumulator[1], chunk.weights}) {
         if (values != nullptr) hash = crc_of(hash, values, chunk.elements * element_bytes);
       }
-      hash = crc_of(hash, chunk.result[0], chunk.wire_bytes);
+      const bool has_deltas = chunk.deltas.master != nullptr;
+      // A chunk whose open round is in full has pushes and results in blocks all the same.
+      const size_t wire_bytes =
+          has_deltas ? wire::payload_bytes(chunk.deltas.dtype, chunk.elements) : chunk.wire_bytes;
+      hash = crc_of(hash, chunk.result[0], wire_bytes);
+      if (has_deltas) {
+        hash = crc_of(hash, chunk.deltas.master, chunk.elements * sizeof(float));
+      }
       if (chunk.residue != nullptr) {
         hash = crc_of(hash, chunk.residue, chunk.elements * sizeof(float));
       }
       if (chunk.pushed == nullptr) continue;
-      hash = crc_of(hash, chunk.pushed, entry.shard->worker_count() * size_t{chunk.wire_bytes});
+      hash = crc_of(hash, chunk.pushed, entry.shard->worker_count() * wire_bytes);
     }
   }
   return hash;

@@ -18,7 +18,7 @@ from pbox.torch.diloco import divide
 from support import BoxTestCase, Ranks, make_model, shard_loss, wait_for_file, weights_of
 
 WORKERS = 2
-# Of an outer step: it rounds the change, the mean, the momentum, the step and the blend, all of
+# An outer step rounds the change, the mean, the momentum, the step and the blend, all of
 # them to within half a unit of values below 1.
 ROUNDING = 5 * 2.0**-24
 
@@ -166,7 +166,7 @@ def train_with_a_restart(options, steps, stop_after, case):
         saved = model.state_dict(), inner.state_dict(), diloco.state_dict()
         saved = copy.deepcopy(saved)
         diloco.client.barrier()
-    model = make_model(seed=options["rank"] + 1)  # what a new process might begin with
+    model = make_model(seed=options["rank"] + 1)  # as a new process may begin
     model.load_state_dict(saved[0])
     model, inner, diloco = open_diloco({**options, "job": options["job"] + "-again"}, case, model,
                                        state=saved[2])
