@@ -228,8 +228,7 @@ void BoxChecker::replay(uint32_t index, const SimPort& port) {
     for (Shard& entry : pipeline.shards) {
       if (!entry.replay) continue;
       for (const auto& session : entry.shard->sessions()) {
-        const bool is_its =
-            session.spi == parsed.header.spi && entry.replay->is_present(session.rank);
+        const bool is_its = entry.replay->is_of(parsed.header.spi, session.rank);
         // A PULL from an address that is not proved is answered with a challenge, and no more.
         const bool is_challenged = is_pull && session.known_host && !session.is_at(packet.from);
         if (is_its && !is_challenged) entry.replay->received(session.rank, parsed);

@@ -28,10 +28,9 @@ bool follows(const wire::SyncSpec& rule, const wire::SyncSpec& model) {
 }  // namespace
 
 SyncReplay::SyncReplay(pipeline::JobShard& shard, const JobModel& job)
-    : shard_(shard), job_(job), generation_(shard.generation) {
+    : shard_(shard), job_(job), spis_(shard.worker_count()) {
   const uint32_t ranks = shard.worker_count();
-  for (const auto& session : shard.sessions())
-    present_ |= uint32_t{session.present} << session.rank;
+  present_ = follow_sessions();
   for (const pipeline::Chunk& held : shard.chunks()) {
     Chunk chunk;
     chunk.held = &held;
@@ -116,7 +115,7 @@ void SyncReplay::received(uint32_t rank, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   // Elsewhere than at its host a rank is sent nothing before it has proved its address.
   if (shard_.sessions()[rank].reachable) heard_ |= 1u << rank;
-  if (header.epoch != shard_.epoch || header.generation != generation_) return;
+  if (header.epoch != epoch_ || header.generation != generation_) return;
   const pipeline::Chunk* held = shard_.find(header.chunk);
   if (held == nullptr) return;
   Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
@@ -298,14 +297,22 @@ void SyncReplay::on_pull(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed
   if (waits(chunk, rank, chunk.next[rank] - 1)) chunk.parked |= 1u << rank;
 }
 
-void SyncReplay::note_command() {
+// Returns which ranks are in the job.
+uint32_t SyncReplay::follow_sessions() {
+  epoch_ = shard_.epoch;
   generation_ = shard_.generation;
-  for (Chunk& chunk : chunks_) chunk.due = 0;
   uint32_t present = 0;
   for (const auto& session : shard_.sessions()) {
+    spis_[session.rank] = session.spi;
     present |= uint32_t{session.present} << session.rank;
     if (!session.reachable) heard_ &= ~(1u << session.rank);
   }
+  return present;
+}
+
+void SyncReplay::note_command() {
+  for (Chunk& chunk : chunks_) chunk.due = 0;
+  const uint32_t present = follow_sessions();
   for (Chunk& chunk : chunks_) {
     if (chunk.held->sync->spec != chunk.rule) follow_model(chunk);
   }

@@ -28,6 +28,8 @@ class SyncReplay {
   // A command has been carried out, which may have excluded ranks or changed models. Prepared
   // replies may be void.
   void note_command();
+  // Whether a packet with this SPI is the rank's, and the rank in the job.
+  bool is_of(uint32_t spi, uint32_t rank) const { return is_present(rank) && spis_[rank] == spi; }
   bool is_present(uint32_t rank) const { return (present_ >> rank & 1) != 0; }
 
   void check_chunk(uint32_t chunk) const;
@@ -59,6 +61,7 @@ class SyncReplay {
 
   // The model that the ranks have registered or the operator has set must be in force.
   void check_model(const Chunk& chunk) const;
+  uint32_t follow_sessions();
   void follow_model(Chunk& chunk);
   void begin_as_held(Chunk& chunk) const;
   bool applies_on_arrival(const Chunk& chunk) const;
@@ -82,7 +85,11 @@ class SyncReplay {
 
   pipeline::JobShard& shard_;
   const JobModel& job_;
-  uint16_t generation_;
+  // As they were when this turn's packets came. Commands of the same turn may have changed those of
+  // the shard since.
+  uint32_t epoch_ = 0;
+  uint16_t generation_ = 0;
+  std::vector<uint32_t> spis_;  // by rank
   uint32_t present_ = 0;
   uint32_t heard_ = 0;  // ranks whose packets have arrived, as bits; only they have a known address
   std::vector<Chunk> chunks_;  // in the shard's order
