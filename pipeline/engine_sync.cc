@@ -184,10 +184,12 @@ void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   }
 }
 
-// From now on the chunk has this rule. Reads that were answered stay answered. A parked read is
-// judged as if it were asked for now. Returns the number of elements that it has worked on.
+// From now on the chunk has this rule, if it has another. Reads that were answered stay answered. A
+// parked read is judged as if it were asked for now. Returns the number of elements that it has
+// worked on.
 size_t Engine::change_rule(JobShard& shard, Chunk& chunk, const wire::SyncSpec& rule) {
   PBOX_DCHECK(chunk.sync != nullptr && sync::may_follow(chunk.sync->spec, rule));
+  if (chunk.sync->spec == rule) return 0;
   chunk.sync->spec = rule;
   if (!chunk.applies_on_arrival()) return finish_if_complete(shard, chunk);
   if (chunk.rounds_finished == 0) return 0;

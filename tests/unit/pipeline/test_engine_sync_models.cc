@@ -127,6 +127,19 @@ TEST_CASE("a tighter model holds for reads asked for after the change, and a loo
   CHECK(served(job.push(0, 4)) == Ranks{0});
 }
 
+TEST_CASE(
+    "a model that is set again changes nothing, also if a read would not be parked any more") {
+  constexpr SyncSpec kPssp{.model = SyncModel::kPssp, .staleness = 0, .probability = 1};
+  SyncJob job(kAsp);
+  job.begin();
+  CHECK(served(job.push(1, 1)) == Ranks{1});
+  change(job, {kPssp});
+  CHECK(job.push(0, 1).empty());  // as fast as any
+  CHECK(job.push(1, 2).empty());  // now rank 1 is faster
+  CHECK(change(job, {kPssp}).empty());
+  CHECK(job.shard->parked_count == 2);
+}
+
 TEST_CASE("a parked read stays parked if the new model would park it too, until its own release") {
   SyncJob job(ssp(1));
   job.begin();
