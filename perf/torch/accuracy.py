@@ -1,15 +1,19 @@
-"""The accuracy that a model reaches with gradients exchanged as f32, bf16, q8, q4 and by PowerSGD,
-over several seeds. Four more systems are computed here in Python: q4 with error feedback and
-without, rounded at random and to the nearest, to show what each is worth. `pbox-perf accuracy` runs
-this script. Progress goes to standard error, one JSON object to standard output."""
+"""The accuracy that a model reaches, over several seeds: with gradients exchanged as f32, bf16, q8,
+q4 and by PowerSGD; with the box as optimizer; and with DiLoCo and LocalSGD, which exchange every 24
+steps. Four more systems are computed here in Python: q4 with error feedback and without, rounded at
+random and to the nearest, to show what each is worth. `pbox-perf accuracy` runs this script.
+Progress goes to standard error, one JSON object to standard output."""
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import numpy
 import torch
@@ -27,6 +31,7 @@ import problems
 
 TEXT = pathlib.Path("/usr/share/common-licenses/GPL-3")  # every Debian system has it
 COMPRESSED_ELEMENTS_MIN = 4096  # smaller tensors stay whole, as in libpbox
+SYNC_EVERY = 24  # steps of DiLoCo and LocalSGD between two exchanges of a parameter
 
 
 class Digits:
@@ -222,18 +227,57 @@ class PythonQ4:
         return {"error": statistics.mean(error / whole for error, whole in self._squares if whole)}
 
 
+def nothing():
+    pass
+
+
+@dataclasses.dataclass
+class Training:
+    """The parts of a training that differ between systems. After the last step, `finish` gives the
+    model its final weights."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    report: Callable[[], dict[str, Any]]
+    finish: Callable[[], None] = nothing
+    close: Callable[[], None] = nothing
+
+
+def sgd(model, problem):
+    return torch.optim.SGD(model.parameters(), lr=problem.rate, momentum=0.9)
+
+
 def attach(compression):
-    def prepare(model, _rank, _seed, _arguments):
-        hook = pbox.torch.attach(model, compression=compression)
-        return hook.client.statistics, hook.close
-    return prepare
+    def begin(model, problem, *_):
+        parallel = DistributedDataParallel(model)
+        hook = pbox.torch.attach(parallel, compression=compression)
+        return Training(parallel, sgd(parallel, problem), hook.client.statistics, close=hook.close)
+    return begin
 
 
 def over_group(register):
-    def prepare(model, rank, seed, arguments):
-        register(model, rank, seed, arguments)
-        return dist.group.WORLD.statistics, lambda: None
-    return prepare
+    def begin(model, problem, *others):
+        parallel = DistributedDataParallel(model)
+        register(parallel, *others)
+        return Training(parallel, sgd(parallel, problem), dist.group.WORLD.statistics)
+    return begin
+
+
+def optimize(compression):
+    def begin(model, problem, *_):
+        optimizer = pbox.torch.DistributedOptimizer(sgd(model, problem), model,
+                                                    compression=compression)
+        return Training(model, optimizer, optimizer.client.statistics, optimizer.synchronize,
+                        optimizer.close)
+    return begin
+
+
+def exchange_rarely(kind, **options):
+    def begin(model, problem, *_):
+        inner = sgd(model, problem)
+        outer = kind(model, inner, sync_every=SYNC_EVERY, **options)
+        return Training(model, inner, outer.client.statistics, outer.synchronize, outer.close)
+    return begin
 
 
 def use_bf16(model, *_):
@@ -255,20 +299,30 @@ def use_powersgd(model, _rank, seed, arguments):
 
 
 def compute(has_feedback, is_random):
-    def prepare(model, rank, seed, _arguments):
+    def begin(model, problem, rank, seed, _):
+        parallel = DistributedDataParallel(model)
         q4 = PythonQ4(rank, seed, has_feedback, is_random)
-        model.register_comm_hook(None, q4.exchange)
-        return q4.report, lambda: None
-    return prepare
+        parallel.register_comm_hook(None, q4.exchange)
+        return Training(parallel, sgd(parallel, problem), q4.report)
+    return begin
 
 
-# The backend of the process group, and what exchanges the gradients.
+# The backend of the process group, and what begins a Training.
 SYSTEMS = {
     "f32": ("gloo", attach("none")),
     "bf16": ("pbox", over_group(use_bf16)),
     "q8": ("gloo", attach("q8")),
     "q4": ("gloo", attach("q4")),
     "powersgd": ("pbox", over_group(use_powersgd)),
+    "optimizer": ("gloo", optimize("none")),
+    "optimizer-q8": ("gloo", optimize("q8")),
+    "optimizer-q4": ("gloo", optimize("q4")),
+    "local-sgd": ("gloo", exchange_rarely(pbox.torch.LocalSGD)),
+    "diloco": ("gloo", exchange_rarely(pbox.torch.DiLoCo)),
+    "diloco-q8": ("gloo", exchange_rarely(pbox.torch.DiLoCo, wire="q8")),
+    "diloco-q4": ("gloo", exchange_rarely(pbox.torch.DiLoCo, wire="q4")),
+    "diloco-streaming": ("gloo", exchange_rarely(pbox.torch.DiLoCo, fragments=4, delay=2,
+                                                 alpha=0.5)),
     "q4-python": ("gloo", compute(has_feedback=True, is_random=True)),
     "q4-no-feedback": ("gloo", compute(has_feedback=False, is_random=True)),
     "q4-nearest": ("gloo", compute(has_feedback=True, is_random=False)),
@@ -278,7 +332,7 @@ SYSTEMS = {
 
 def prepare_training(system, problem_name, seed, arguments, store):
     """Returns the function of Ranks that trains from the beginning to the end."""
-    backend, exchange = SYSTEMS[system]
+    backend, begin = SYSTEMS[system]
 
     def prepare(rank):
         torch.set_num_threads(1)
@@ -286,26 +340,26 @@ def prepare_training(system, problem_name, seed, arguments, store):
         dist.init_process_group(backend, init_method=f"file://{store}", rank=rank,
                                 world_size=arguments.workers)
         problem = PROBLEMS[problem_name](seed, pathlib.Path(store).parent)
-        model = DistributedDataParallel(problem.make_model())
-        report, close = exchange(model, rank, seed, arguments)
-        optimizer = torch.optim.SGD(model.parameters(), lr=problem.rate, momentum=0.9)
+        model = problem.make_model()
+        training = begin(model, problem, rank, seed, arguments)
 
         def train():
             for step in range(problem.steps):
                 share = problem.share(step, rank, arguments.workers)
-                optimizer.zero_grad()
-                loss = problem.loss(model, share)
+                training.optimizer.zero_grad()
+                loss = problem.loss(training.model, share)
                 loss.backward()
-                optimizer.step()
-            result = {"accuracy": problem.test(model.module), "loss": loss.item()}
-            reported = report()
+                training.optimizer.step()
+            training.finish()
+            result = {"accuracy": problem.test(model), "loss": loss.item()}
+            reported = training.report()
             if "error" in reported:
                 result["error"] = reported["error"]
             else:
                 result["bytes"] = (reported["bytes_pushed"] +
                                    reported["bytes_pulled"]) / problem.steps
             dist.barrier()
-            close()
+            training.close()
             return result
 
         return train

@@ -75,14 +75,19 @@ void add_accuracy_options(po::options_description& options) {
       "seeds", po::value<uint32_t>()->default_value(5), "trainings of each system")(
       "problems", po::value<std::string>()->default_value("digits,text,words"),
       "digits (the demo's CNN), text (a small transformer) and words (sparse gradients), "
-      "comma-separated");
+      "comma-separated")("systems", po::value<std::string>(),
+                         "names from the table, comma-separated; default: all");
 }
 
 nlohmann::json run_accuracy(const po::variables_map& options, std::ostream& report) {
-  auto figures = figures_of(options, "accuracy.py",
-                            {"--workers", std::to_string(options["workers"].as<uint32_t>()),
-                             "--seeds", std::to_string(options["seeds"].as<uint32_t>()),
-                             "--problems", options["problems"].as<std::string>()});
+  std::vector<std::string> arguments = {
+      "--workers",  std::to_string(options["workers"].as<uint32_t>()),
+      "--seeds",    std::to_string(options["seeds"].as<uint32_t>()),
+      "--problems", options["problems"].as<std::string>()};
+  if (options.count("systems") > 0) {
+    arguments.insert(arguments.end(), {"--systems", options["systems"].as<std::string>()});
+  }
+  auto figures = figures_of(options, "accuracy.py", arguments);
   report << "torch " << figures["torch"].get<std::string>() << "\n"
          << "  problem  system                  accuracy %   least    most    loss   KB a step"
             "   error\n"
@@ -116,7 +121,7 @@ const ScenarioRegistration kDdp(
      .run = run_ddp});
 const ScenarioRegistration kAccuracy(
     {.name = "accuracy",
-     .summary = "training with gradients as f32, bf16, q8, q4 and by PowerSGD, over several seeds",
+     .summary = "training with gradients as f32, bf16, q8, q4, by PowerSGD and with DiLoCo",
      .add_options = add_accuracy_options,
      .run = run_accuracy});
 
