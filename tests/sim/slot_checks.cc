@@ -52,7 +52,7 @@ void check_slot_result(const JobModel& job, const pipeline::Chunk& chunk) {
     return place(job, chunk, round) + ", at the box: the result has " + std::to_string(bytes) +
            " bytes, not " + std::to_string(expected.size());
   });
-  require(std::memcmp(chunk.result[round & 1], expected.data(), expected.size()) == 0, [&] {
+  require(std::equal(expected.begin(), expected.end(), chunk.result[round & 1]), [&] {
     return place(job, chunk, round) + ", at the box: the result differs from the oracle's";
   });
 }

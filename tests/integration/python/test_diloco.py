@@ -5,6 +5,8 @@ import copy
 import os
 import pathlib
 import socket
+import subprocess
+import tempfile
 import time
 import unittest
 import warnings
@@ -17,6 +19,7 @@ import pbox.torch
 from pbox.torch.diloco import divide
 from support import BoxTestCase, Ranks, make_model, shard_loss, wait_for_file, weights_of
 
+PBOXCTL = pathlib.Path(os.environ["PBOX_BUILD_DIR"]).resolve() / "bin" / "pboxctl"
 WORKERS = 2
 # An outer step rounds the change, the mean, the momentum, the step and the blend, all of
 # them to within half a unit of values below 1.
@@ -133,10 +136,10 @@ def train_over_a_pause(options, steps, case, pause_after, folder):
     return weights_of(model), recoveries
 
 
-def train_until_together(options, case, folder):
-    """Trains until both ranks have been in all results of the last 4 periods. Rank 1 waits to be
-    killed after 2, unless it takes a lost rank's place. Returns the box's last weights, how many
-    ranks each period had, and the number of steps at the begin."""
+def train_until_together(options, case, folder, doomed=None):
+    """Trains until both ranks have been in all results of the last 4 periods. Rank `doomed` waits
+    to be killed after 2. Returns the box's last weights, how many ranks each period had, and the
+    number of steps at the begin."""
     model, inner, diloco = open_diloco(options, case)
     begun_at = diloco.steps
     counts = []
@@ -145,7 +148,7 @@ def train_until_together(options, case, folder):
         if diloco.steps % case["sync_every"] == 0:
             counts.append(diloco.contributors())
             pathlib.Path(folder, f"{options['rank']}-{len(counts)}").touch()
-        while options["rank"] == 1 and not options.get("rejoin") and len(counts) == 2:
+        while options["rank"] == doomed and len(counts) == 2:
             time.sleep(1)
     diloco.synchronize()
     weights = weights_of(model)
@@ -153,12 +156,13 @@ def train_until_together(options, case, folder):
     return weights, counts, begun_at
 
 
-def rejoin_as_rank_1(options, case, folder):
-    return train_until_together({**options, "rank": 1, "rejoin": True}, case, folder)
+def come_as_rank_1(options, case, folder):
+    return train_until_together({**options, "rank": 1}, case, folder)
 
 
-def train_with_a_restart(options, steps, stop_after, case):
-    """Saves after a step, and goes on with new objects and a job of its own."""
+def train_with_a_restart(options, steps, stop_after, case, folder):
+    """Saves after a step, touches FOLDER/RANK, and once FOLDER/go exists leaves the job and goes on
+    with new objects and a new job, from the newest snapshot if there is one."""
     model, inner, diloco = open_diloco(options, case)
     with diloco:
         for step in range(1, stop_after + 1):
@@ -166,10 +170,11 @@ def train_with_a_restart(options, steps, stop_after, case):
         saved = model.state_dict(), inner.state_dict(), diloco.state_dict()
         saved = copy.deepcopy(saved)
         diloco.client.barrier()
+        pathlib.Path(folder, str(options["rank"])).touch()
+        wait_for_file(os.path.join(folder, "go"))
     model = make_model(seed=options["rank"] + 1)  # as a new process may begin
     model.load_state_dict(saved[0])
-    model, inner, diloco = open_diloco({**options, "job": options["job"] + "-again"}, case, model,
-                                       state=saved[2])
+    model, inner, diloco = open_diloco(options, case, model, state=saved[2], restore="latest")
     inner.load_state_dict(saved[1])
     with diloco:
         for step in range(stop_after + 1, steps + 1):
@@ -277,23 +282,48 @@ class DilocoTest(BoxTestCase):
                 folder = self.folder()
                 options = {"job": f"replaced-{case['fragments']}", "on_worker_lost": "partial",
                            "lost_timeout_ms": 500}
-                ranks = self.start_ranks(train_until_together, WORKERS, case, folder, **options)
+                ranks = self.start_ranks(train_until_together, WORKERS, case, folder, 1,
+                                         **options)
                 wait_for_file(os.path.join(folder, "1-2"))
                 ranks.kill(1)
                 wait_for_file(os.path.join(folder, "0-6"))  # alone
-                again = Ranks(rejoin_as_rank_1, 1, self.options(WORKERS, **options), (case, folder))
-                self.addCleanup(again.close)
-                lone, counts, _ = ranks.result(0)
-                new, new_counts, begun_at = again.result(0)
-                self.assertIn(1, counts)
-                self.assertEqual(new_counts[-4:], [2] * 4)
-                self.assertGreaterEqual(begun_at, 5 * case["sync_every"])
-                self.check_equal([lone, new])
+                self.check_newcomer(ranks, case, folder, rejoin=True, **options)
 
-    def test_a_checkpoint_goes_on_as_if_nothing_had_happened(self):
-        # Without momentum, which `pboxctl snapshot` saves.
-        case = {"sync_every": 6, "fragments": 2, "outer": {"momentum": 0, "nesterov": False}}
-        results = self.run_ranks(train_with_a_restart, WORKERS, 24, 12, case)
+    def test_a_rank_that_comes_later_begins_at_the_step_of_the_others(self):
+        case = {"sync_every": 6, "fragments": 2, "delay": 2, "alpha": 0.5}
+        folder = self.folder()
+        options = {"on_worker_lost": "partial", "min_world_size": 1}
+        first = Ranks(train_until_together, 1, self.options(WORKERS, **options), (case, folder))
+        self.addCleanup(first.close)
+        wait_for_file(os.path.join(folder, "0-6"))
+        self.check_newcomer(first, case, folder, **options)
+
+    def check_newcomer(self, ranks, case, folder, **options):
+        """Rank 0 of `ranks` has been alone in results; rank 1 comes as a new process."""
+        again = Ranks(come_as_rank_1, 1, self.options(WORKERS, **options), (case, folder))
+        self.addCleanup(again.close)
+        lone, counts, _ = ranks.result(0)
+        new, new_counts, begun_at = again.result(0)
+        self.assertIn(1, counts)
+        self.assertEqual(new_counts[-4:], [2] * 4)
+        self.assertGreaterEqual(begun_at, 5 * case["sync_every"])
+        self.check_equal([lone, new])
+
+    def test_a_checkpoint_and_a_snapshot_go_on_as_if_nothing_had_happened(self):
+        case = {"sync_every": 6, "fragments": 2}
+        folder, snapshots = self.folder(), tempfile.TemporaryDirectory(prefix="pbox-test-")
+        self.addCleanup(snapshots.cleanup)
+        box = pbox.LocalBox(f"--snapshots.directory={snapshots.name}")
+        self.addCleanup(box.close)
+        ranks = self.start_ranks(train_with_a_restart, WORKERS, 24, 12, case, folder, job="kept",
+                                 box=box.control)
+        for rank in range(WORKERS):
+            wait_for_file(os.path.join(folder, str(rank)))
+        taken = subprocess.run([PBOXCTL, "snapshot", "kept", "--admin", box.admin],
+                               capture_output=True, text=True)
+        self.assertEqual(taken.returncode, 0, taken.stderr)
+        pathlib.Path(folder, "go").touch()
+        results = [ranks.result(rank) for rank in range(WORKERS)]
         self.check(results, oracle(24, **case), 4)
 
     def test_a_checkpoint_holds_what_was_in_flight(self):

@@ -68,8 +68,12 @@ class Fragment:
         return step >= self._first and (step - self._first) % self._period == 0
 
     def push_step(self, index: int) -> int:
-        """The step after which change number `index` is sent, counted from 0."""
+        """Returns the step after which change number `index` is sent, counted from 0."""
         return self._first - self._delay + index * self._period
+
+    def push_index(self, step: int) -> int:
+        """Returns the number of the change that is sent after the step."""
+        return (step + self._delay - self._first) // self._period
 
 
 class DiLoCo:
@@ -154,15 +158,19 @@ class DiLoCo:
         for slot in self._slots:
             if state is not None and slot.name in state["pending"]:
                 slot.adopt(self._alpha)
-        # In a job that runs already, each tensor's first round was that of the initial weights.
-        next_pushes = [fragment.push_step(self.client.tensor_round(slot.tensor) - 1)
-                       for fragment in self._fragments for slot in fragment.slots]
-        self._steps = max(min(next_pushes) - 1, 0) if self._is_late(next_pushes) else 0
+        self._steps = self._steps_of_job()
 
-    def _is_late(self, next_pushes):
-        first_pushes = [fragment.push_step(0)
-                        for fragment in self._fragments for _ in fragment.slots]
-        return next_pushes != first_pushes
+    def _pushed(self, slot):
+        """Returns how many changes this rank has sent of the parameter, or the others, before it
+        came. A tensor's first round is that of the initial weights."""
+        return self.client.tensor_round(slot.tensor) - 1
+
+    def _steps_of_job(self):
+        """Returns how many steps the other ranks had taken, or a few less, when this one came."""
+        if not any(self._pushed(slot) for slot in self._slots):
+            return 0
+        return min(fragment.push_step(self._pushed(slot))
+                   for fragment in self._fragments for slot in fragment.slots) - 1
 
     def _count_steps(self):
         step = self._inner.step
@@ -192,7 +200,10 @@ class DiLoCo:
         self._adopt_due()
 
     def _push(self, fragment):
+        index = fragment.push_index(self._steps)
         for slot in fragment.slots:
+            if self._pushed(slot) > index:
+                continue  # a rank that has come meanwhile has fetched the result
             weights = _layout.flat(slot.parameter.detach())
             torch.sub(slot.anchor, weights.to("cpu", torch.float32), out=slot.change)
             self.client.push_pull(slot.tensor, slot.change, slot.anchor)
