@@ -15,6 +15,7 @@
 #include <stdexcept>
 
 #include "nic/wire/half.h"
+#include "perf/lists.h"
 #include "perf/peers/program.h"
 #include "perf/peers/ranks.h"
 
@@ -32,9 +33,7 @@ class PboxRank : public pbox::perf::Rank {
         call_(peer.call),
         is_bf16_(peer.values == "bf16"),
         rank_count_(peer.worker_count) {
-    std::vector<std::string> boxes;
-    std::istringstream list(box);
-    for (std::string one; std::getline(list, one, ',');) boxes.push_back(one);
+    const std::vector<std::string> boxes = pbox::perf::entries_of(box);
     const uint32_t ranks_of_a_rack = peer.worker_count / static_cast<uint32_t>(boxes.size());
     pbox_options options;
     pbox_options_init(&options);

@@ -12,10 +12,10 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
-#include <sstream>
 #include <stdexcept>
 #include <string_view>
 
+#include "perf/lists.h"
 #include "perf/peers/work.h"
 
 namespace pbox::perf {
@@ -36,8 +36,7 @@ Status parse_number(const std::string& option, std::string_view text, uint32_t& 
 }
 
 Status parse_hosts(const std::string& text, std::vector<PeerHost>& hosts) {
-  std::istringstream list(text);
-  for (std::string host; std::getline(list, host, ',');) {
+  for (const std::string& host : entries_of(text)) {
     const size_t at = host.find('@');
     if (at == std::string::npos) {
       return bad_option("--hosts", host, "must be PATH@ADDRESS, separated by commas");

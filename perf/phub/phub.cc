@@ -1,10 +1,9 @@
 // Scenario `phub`: the experiments of PHub's paper (Luo et al., "Parameter Hub", SoCC 2018) with
 // this box. perf/phub.md has the results, beside the paper's.
 #include <algorithm>
-#include <charconv>
-#include <sstream>
 #include <stdexcept>
 
+#include "perf/lists.h"
 #include "perf/phub/parts.h"
 #include "perf/rack/trace.h"
 
@@ -21,22 +20,6 @@ constexpr Part kParts[] = {{"placement", measure_placements},
                            {"chunks", measure_chunks},
                            {"loop", measure_hot_loop},
                            {"tenants", measure_neighbours}};
-
-std::vector<uint32_t> parse_workers(const std::string& text) {
-  std::vector<uint32_t> workers;
-  std::istringstream list(text);
-  for (std::string one; std::getline(list, one, ',');) {
-    uint32_t count = 0;
-    const auto end = std::from_chars(one.data(), one.data() + one.size(), count).ptr;
-    if (end != one.data() + one.size() || count < 2 || count > kWorkersMax) {
-      throw std::runtime_error("--workers has '" + one + "': use numbers from 2 to " +
-                               std::to_string(kWorkersMax) + ", separated by commas");
-    }
-    workers.push_back(count);
-  }
-  if (workers.empty()) throw std::runtime_error("--workers is empty: use numbers such as 2,4,8");
-  return workers;
-}
 
 void add_options(po::options_description& options) {
   options.add_options()("part", po::value<std::string>()->default_value(""),
@@ -56,13 +39,14 @@ void add_options(po::options_description& options) {
 }
 
 PhubSettings settings_from(const po::variables_map& options) {
-  PhubSettings settings{.model = options["model"].as<std::string>(),
-                        .scale = options["scale"].as<uint32_t>(),
-                        .workers = parse_workers(options["workers"].as<std::string>()),
-                        .turns = options["turns"].as<uint32_t>(),
-                        .iterations = options["iterations"].as<uint32_t>(),
-                        .megabits = options["box-mbit"].as<double>(),
-                        .whole = options.count("whole") != 0};
+  PhubSettings settings{
+      .model = options["model"].as<std::string>(),
+      .scale = options["scale"].as<uint32_t>(),
+      .workers = numbers_of("--workers", options["workers"].as<std::string>(), 2, kWorkersMax),
+      .turns = options["turns"].as<uint32_t>(),
+      .iterations = options["iterations"].as<uint32_t>(),
+      .megabits = options["box-mbit"].as<double>(),
+      .whole = options.count("whole") != 0};
   if (settings.scale == 0 || settings.turns == 0 || settings.iterations < 2 ||
       !(settings.megabits >= 1)) {
     throw std::runtime_error(

@@ -4,11 +4,11 @@
 // values with that of bf16, for each rate of the cables.
 #include <algorithm>
 #include <iomanip>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "perf/lists.h"
 #include "perf/measure.h"
 #include "perf/rack/systems.h"
 #include "perf/scenario.h"
@@ -17,6 +17,7 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kWorkersMax = 64;
+constexpr uint32_t kRateMbitMax = 1'000'000;
 constexpr const char* kForms = "f32,bf16,q8,q4,auto,zeros";
 constexpr uint32_t kWarmupOfAuto = 40;  // two windows of 16 exchanges to try, and some that settle
 
@@ -30,22 +31,6 @@ void add_options(po::options_description& options) {
       "turns", po::value<uint32_t>()->default_value(3), "timed exchanges per form")(
       "forms", po::value<std::string>()->default_value(kForms),
       "the forms, separated by commas; bf16 is one of them");
-}
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> entries;
-  std::istringstream list(text);
-  for (std::string entry; std::getline(list, entry, ',');) entries.push_back(entry);
-  return entries;
-}
-
-std::vector<uint32_t> rates_of(const std::string& text) {
-  std::vector<uint32_t> rates;
-  for (const std::string& rate : split(text)) {
-    rates.push_back(static_cast<uint32_t>(std::stoul(rate)));
-    if (rates.back() == 0) throw std::runtime_error("--rates-mbit: a rate must be above 0");
-  }
-  return rates;
 }
 
 RackOptions rack_options(uint32_t workers, uint32_t mtu, uint32_t rate_mbit) {
@@ -69,7 +54,7 @@ nlohmann::json measure_rate(const po::variables_map& options, uint32_t rate_mbit
                    .worker_count = workers,
                    .box = box.control,
                    .hosts = worker_hosts(rack)};
-  const std::vector<std::string> forms = split(options["forms"].as<std::string>());
+  const std::vector<std::string> forms = entries_of(options["forms"].as<std::string>());
   const auto bf16 = std::find(forms.begin(), forms.end(), "bf16");
   if (bf16 == forms.end()) throw std::runtime_error("--forms must have bf16 among them");
   std::vector<System> systems;
@@ -101,7 +86,7 @@ nlohmann::json measure_rate(const po::variables_map& options, uint32_t rate_mbit
 }
 
 void print_rate(const nlohmann::json& figures, const std::string& forms, std::ostream& report) {
-  for (const std::string& form : split(forms)) {
+  for (const std::string& form : entries_of(forms)) {
     const auto& one = figures["forms"][form];
     report << std::setw(8) << figures["rate_mbit"] << "  " << std::left << std::setw(6) << form
            << std::right << std::fixed << std::setprecision(1) << std::setw(12)
@@ -123,7 +108,8 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
                             {"mtu", options["mtu"].as<uint32_t>()},
                             {"values", element_count(*model)}};
   report << "  Mbit/s  form     median ms  M values/s  over bf16  cores used\n";
-  for (const uint32_t rate_mbit : rates_of(options["rates-mbit"].as<std::string>())) {
+  for (const uint32_t rate_mbit :
+       numbers_of("--rates-mbit", options["rates-mbit"].as<std::string>(), 1, kRateMbitMax)) {
     figures["rates"].push_back(measure_rate(options, rate_mbit, element_count(*model), report));
     print_rate(figures["rates"].back(), options["forms"].as<std::string>(), report);
   }

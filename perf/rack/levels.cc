@@ -2,11 +2,10 @@
 // through a box in each rack that sends its sums to an upper box. All boxes have cables of the same
 // rate. The scenario compares each time with the shortest that the cables allow, for each number of
 // racks. Every rank checks every sum.
-#include <charconv>
 #include <iomanip>
-#include <sstream>
 #include <stdexcept>
 
+#include "perf/lists.h"
 #include "perf/measure.h"
 #include "perf/rack/systems.h"
 #include "perf/scenario.h"
@@ -55,23 +54,6 @@ Shape shape_of(const po::variables_map& options, uint32_t racks) {
                              std::to_string(kRanksMax) + "]");
   }
   return shape;
-}
-
-std::vector<uint32_t> rack_counts(const std::string& list) {
-  std::vector<uint32_t> counts;
-  std::istringstream words(list);
-  for (std::string word; std::getline(words, word, ',');) {
-    uint32_t count = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), count);
-    if (error != std::errc() || end != word.data() + word.size() || count == 0 ||
-        count > kRanksMax) {
-      throw std::runtime_error("--racks: '" + word + "' is no number in [1, " +
-                               std::to_string(kRanksMax) + "]; give a list such as 2,3,4");
-    }
-    counts.push_back(count);
-  }
-  if (counts.empty()) throw std::runtime_error("--racks is empty; give a list such as 2,3,4");
-  return counts;
 }
 
 Link link(double megabits) {
@@ -148,7 +130,8 @@ class Racks {
 };
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
-  const std::vector<uint32_t> counts = rack_counts(options["racks"].as<std::string>());
+  const std::vector<uint32_t> counts =
+      numbers_of("--racks", options["racks"].as<std::string>(), 1, kRanksMax);
   nlohmann::json figures = {{"model", options["model"].as<std::string>()},
                             {"ranks", options["ranks"].as<uint32_t>()},
                             {"worker_mbit", options["worker-mbit"].as<uint32_t>()},

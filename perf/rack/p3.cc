@@ -10,10 +10,10 @@
 #include <fstream>
 #include <iomanip>
 #include <map>
-#include <sstream>
 #include <stdexcept>
 
 #include "base/clock.h"
+#include "perf/lists.h"
 #include "perf/measure.h"
 #include "perf/peers/peer.h"
 #include "perf/rack/cluster.h"
@@ -88,8 +88,7 @@ uint32_t slice_bytes(const Settings& settings) {
 
 std::vector<double> parse_list(const std::string& text) {
   std::vector<double> numbers;
-  std::istringstream list(text);
-  for (std::string one; std::getline(list, one, ',');) numbers.push_back(std::stod(one));
+  for (const std::string& one : entries_of(text)) numbers.push_back(std::stod(one));
   return numbers;
 }
 

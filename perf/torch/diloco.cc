@@ -1,0 +1,141 @@
+// Scenario `diloco`: the share of its time for which a rank computes, when it exchanges in each
+// step and with DiLoCo, behind cables of several rates. The ranks are diloco.py on a shaped rack.
+#include <algorithm>
+#include <iomanip>
+#include <stdexcept>
+
+#include "perf/lists.h"
+#include "perf/python.h"
+#include "perf/rack/rack.h"
+#include "perf/scenario.h"
+
+namespace pbox::perf {
+namespace {
+
+constexpr uint32_t kRateMbitMax = 1'000'000;
+constexpr int kReadyMs = 10 * 60 * 1000;
+
+// A way to train. `sync_every` 0: gradients are averaged in each step.
+struct Way {
+  const char* name;
+  const char* wire;
+  uint32_t sync_every;
+};
+
+constexpr Way kWays[] = {{"each step, f32", "f32", 0}, {"each step, q8", "q8", 0},
+                         {"each step, q4", "q4", 0},   {"diloco, f32", "f32", 24},
+                         {"diloco, q8", "q8", 24},     {"diloco, q4", "q4", 24}};
+
+void add_options(po::options_description& options) {
+  options.add_options()("python", po::value<std::string>(),
+                        "the Python to use; default: the first that has torch")(
+      "workers", po::value<uint32_t>()->default_value(4), "worker machines")(
+      "rates-mbit", po::value<std::string>()->default_value("100,1000"),
+      "rates of a worker's cable, in Mbit/s of Ethernet frames, separated by commas; the box's "
+      "cable has --workers times this rate")("step-ms", po::value<double>()->default_value(200),
+                                             "time of computing a step")(
+      "periods", po::value<uint32_t>()->default_value(2),
+      "timed periods of 24 steps; half as many steps with an exchange in each");
+}
+
+std::vector<std::string> command_of(const Way& way, const po::variables_map& options,
+                                    const std::string& python, const RackBox& box, uint32_t rank) {
+  const uint32_t periods = std::max(1u, options["periods"].as<uint32_t>());
+  const uint32_t steps = way.sync_every > 0 ? periods * way.sync_every : 12 * periods;
+  std::string job = way.name;
+  std::replace_if(
+      job.begin(), job.end(), [](char c) { return c == ' ' || c == ','; }, '-');
+  return {python,         PBOX_TORCH_FOLDER "/diloco.py",
+          "--box",        box.control,
+          "--job",        job,
+          "--rank",       std::to_string(rank),
+          "--workers",    std::to_string(options["workers"].as<uint32_t>()),
+          "--wire",       way.wire,
+          "--sync-every", std::to_string(way.sync_every),
+          "--fragments",  "6",
+          "--delay",      "4",
+          "--steps",      std::to_string(steps),
+          "--warmup",     std::to_string(way.sync_every > 0 ? way.sync_every : 2),
+          "--step-ms",    std::to_string(options["step-ms"].as<double>())};
+}
+
+nlohmann::json measure(const Way& way, const po::variables_map& options, const Rack& rack,
+                       const RackBox& box, const std::string& python) {
+  std::vector<std::unique_ptr<Program>> ranks;
+  for (uint32_t rank = 0; rank < rack.workers().size(); ++rank) {
+    ranks.push_back(rack.run(rack.worker(rank), command_of(way, options, python, box, rank)));
+  }
+  for (const auto& rank : ranks) {
+    if (rank->read_line(kReadyMs) != "ready") throw std::runtime_error("a rank has failed");
+  }
+  for (const auto& rank : ranks) rank->write_line("");
+  double longest_s = 0, cpu_s = 0, bytes = 0;
+  for (const auto& rank : ranks) {
+    const auto result = nlohmann::json::parse(rank->read_line(kReadyMs));
+    longest_s = std::max(longest_s, result["elapsed_s"].get<double>());
+    cpu_s += result["cpu_s"].get<double>();
+    bytes = std::max(bytes, result["bytes"].get<double>());
+  }
+  for (const auto& rank : ranks) rank->finish();
+  const uint32_t periods = std::max(1u, options["periods"].as<uint32_t>());
+  const double steps = periods * (way.sync_every > 0 ? way.sync_every : 12.0);
+  const double computing_s = steps * options["step-ms"].as<double>() / 1e3;
+  return {{"way", way.name},
+          {"ms_per_step", longest_s * 1e3 / steps},
+          {"utilisation", computing_s / longest_s},
+          {"mb_per_step", bytes / 1e6 / steps},
+          {"cores_of_ranks", cpu_s / longest_s}};
+}
+
+nlohmann::json measure_rate(const po::variables_map& options, uint32_t rate_mbit,
+                            const std::string& python, std::ostream& report) {
+  const auto workers = options["workers"].as<uint32_t>();
+  const Link link{.bits_per_second = uint64_t{rate_mbit} * 1'000'000};
+  Link box_link = link;
+  box_link.bits_per_second *= workers;
+  Rack rack({.worker_count = workers,
+             .box_count = 1,
+             .mtu = 1500,
+             .worker_link = link,
+             .box_link = box_link});
+  const RackBox box = rack.start_box(0, {});
+  nlohmann::json figures = {{"rate_mbit", rate_mbit}};
+  for (const Way& way : kWays) {
+    const auto one = measure(way, options, rack, box, python);
+    report << std::setw(8) << rate_mbit << "  " << std::left << std::setw(16) << way.name
+           << std::right << std::fixed << std::setprecision(1) << std::setw(12)
+           << one["ms_per_step"].get<double>() << std::setprecision(3) << std::setw(13)
+           << one["utilisation"].get<double>() << std::setprecision(2) << std::setw(12)
+           << one["mb_per_step"].get<double>() << std::setw(8)
+           << one["cores_of_ranks"].get<double>() << "\n"
+           << std::flush;
+    figures["ways"].push_back(one);
+  }
+  return figures;
+}
+
+nlohmann::json run(const po::variables_map& options, std::ostream& report) {
+  if (options["workers"].as<uint32_t>() == 0) throw std::runtime_error("--workers must be above 0");
+  if (!(options["step-ms"].as<double>() > 0)) throw std::runtime_error("--step-ms must be above 0");
+  const std::string python =
+      options.count("python") != 0 ? options["python"].as<std::string>() : find_python("torch");
+  nlohmann::json figures = {{"workers", options["workers"].as<uint32_t>()},
+                            {"step_ms", options["step-ms"].as<double>()}};
+  report << "  Mbit/s  exchange          ms a step  utilisation   MB a step   cores\n";
+  const auto rates =
+      numbers_of("--rates-mbit", options["rates-mbit"].as<std::string>(), 1, kRateMbitMax);
+  for (const uint32_t rate_mbit : rates) {
+    figures["rates"].push_back(measure_rate(options, rate_mbit, python, report));
+  }
+  return figures;
+}
+
+const ScenarioRegistration kRegistration(
+    {.name = "diloco",
+     .summary =
+         "share of computing with DiLoCo and with an exchange in each step, on a shaped rack",
+     .add_options = add_options,
+     .run = run});
+
+}  // namespace
+}  // namespace pbox::perf

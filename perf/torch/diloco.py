@@ -1,0 +1,113 @@
+"""A rank that trains with an exchange in each step, or with DiLoCo. Computing is waiting for the
+clock. `pbox-perf diloco` runs this script on each worker of a shaped rack. It prints a line when it
+is ready, waits for one, and prints one JSON object at the end."""
+
+import argparse
+import json
+import time
+
+import torch
+from ranks import cpu_seconds, use_tree
+
+use_tree()
+import pbox.torch
+
+
+class Computing(torch.optim.Optimizer):
+    """An optimizer whose step takes as long as forward, backward and step of a model would. It
+    changes every weight, so that no fragment of a change is zero."""
+
+    def __init__(self, parameters, step_s):
+        super().__init__(parameters, {})
+        self._step_s = step_s
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        end = time.monotonic() + self._step_s
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(1e-4)
+        time.sleep(max(0.0, end - time.monotonic()))
+
+
+class Diloco:
+    """Steps of a model over DiLoCo."""
+
+    def __init__(self, arguments, model):
+        self._inner = Computing(model.parameters(), arguments.step_ms / 1000)
+        self._outer = pbox.torch.DiLoCo(
+            model, self._inner, sync_every=arguments.sync_every, fragments=arguments.fragments,
+            delay=arguments.delay, alpha=0.5, wire=arguments.wire, box=arguments.box,
+            job=arguments.job, rank=arguments.rank, world_size=arguments.workers)
+        self.client = self._outer.client
+
+    def step(self):
+        self._inner.step()
+
+
+class EachStep:
+    """Steps of a model whose gradients are averaged in each step. A layer's exchange begins when
+    backward, two thirds of the time, has computed its gradient."""
+
+    def __init__(self, arguments, model):
+        self._step_s = arguments.step_ms / 1000
+        self._gradients = [torch.full_like(parameter, 1.0 + arguments.rank)
+                           for parameter in model.parameters()]
+        self.client = pbox.Client(box=arguments.box, job=arguments.job, rank=arguments.rank,
+                                  world_size=arguments.workers,
+                                  compression="none" if arguments.wire == "f32" else arguments.wire)
+        self._tensors = [self.client.register(str(index), gradient.detach())
+                         for index, gradient in enumerate(self._gradients)]
+        self.client.join()
+
+    def step(self):
+        begin = time.monotonic()
+        forward_s = self._step_s / 3
+        time.sleep(forward_s)
+        layers = list(zip(self._tensors, self._gradients))
+        for number, (tensor, gradient) in enumerate(reversed(layers), 1):
+            due = begin + forward_s + 2 * forward_s * number / len(layers)
+            time.sleep(max(0.0, due - time.monotonic()))
+            self.client.push_pull(tensor, gradient.detach())
+        for tensor in self._tensors:
+            self.client.wait(tensor)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--box", required=True, help="HOST:PORT of the box")
+    parser.add_argument("--job", required=True, help="name of the job")
+    parser.add_argument("--rank", type=int, required=True, help="number of this rank")
+    parser.add_argument("--workers", type=int, required=True, help="number of ranks")
+    parser.add_argument("--wire", default="f32", help="f32, q8 or q4")
+    parser.add_argument("--sync-every", type=int, default=0, help="0: exchange in each step")
+    parser.add_argument("--fragments", type=int, default=1, help="number of DiLoCo's fragments")
+    parser.add_argument("--delay", type=int, default=0, help="steps of DiLoCo's delay")
+    parser.add_argument("--steps", type=int, required=True, help="number of timed steps")
+    parser.add_argument("--warmup", type=int, required=True, help="number of steps before them")
+    parser.add_argument("--step-ms", type=float, required=True, help="time of computing a step")
+    parser.add_argument("--layers", type=int, default=24, help="number of layers")
+    parser.add_argument("--width", type=int, default=1032, help="rows and columns of a layer")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(*(torch.nn.Linear(arguments.width, arguments.width, bias=False)
+                                  for _ in range(arguments.layers)))
+    training = Diloco(arguments, model) if arguments.sync_every > 0 else EachStep(arguments, model)
+    for _ in range(arguments.warmup):
+        training.step()
+    print("ready", flush=True)
+    input()
+    before, cpu_before, begin = training.client.statistics(), cpu_seconds(), time.monotonic()
+    for _ in range(arguments.steps):
+        training.step()
+    elapsed_s = time.monotonic() - begin
+    after = training.client.statistics()
+    print(json.dumps({"elapsed_s": elapsed_s, "cpu_s": cpu_seconds() - cpu_before,
+                      "bytes": sum(after[name] - before[name]
+                                   for name in ("bytes_pushed", "bytes_pulled"))}), flush=True)
+    training.client.barrier()
+    training.client.close()
+
+
+if __name__ == "__main__":
+    main()
