@@ -59,7 +59,7 @@ def train_cases(options, steps, cases):
             for index, case in enumerate(cases)]
 
 
-def oracle(steps, sync_every, fragments=1, delay=0, alpha=0.0, outer=None):
+def oracle(steps, sync_every, fragments=1, delay=0, alpha=0.0, outer=None, take_step=inner_step):
     """Streaming DiLoCo, algorithm 2, in one process. With one fragment, no delay and alpha 0 it is
     DiLoCo, algorithm 1. Returns all workers' weights."""
     models = [make_model() for _ in range(WORKERS)]
@@ -76,7 +76,7 @@ def oracle(steps, sync_every, fragments=1, delay=0, alpha=0.0, outer=None):
     sent = {}
     for step in range(1, steps + 1):
         for rank, model in enumerate(models):
-            inner_step(model, inner[rank], step, rank)
+            take_step(model, inner[rank], step, rank)
         with torch.no_grad():
             for fragment, group in enumerate(groups):
                 adopts_at = (fragment + 1) * sync_every // fragments

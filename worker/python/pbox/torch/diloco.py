@@ -33,12 +33,16 @@ class _Slot:
         self.tensor = None
         # In host memory and f32, in the parameter's order of memory. The anchor is the box's newest
         # result, and the change what this rank has trained since.
-        self.anchor = _host_copy(parameter)
+        self.anchor = self.weights().to("cpu", torch.float32, copy=True)
         self.change = torch.empty_like(self.anchor)
+
+    def weights(self):
+        """Returns a view of the parameter's elements, or of this rank's shard of them."""
+        return _layout.flat(local_part(self.parameter))
 
     def adopt(self, alpha):
         """Blends the box's weights into the parameter."""
-        weights = _layout.flat(self.parameter.detach())
+        weights = self.weights()
         newest = self.anchor.to(weights.device, weights.dtype)
         if alpha == 0:
             weights.copy_(newest)
@@ -104,7 +108,9 @@ class DiLoCo:
     `state`: what state_dict() has returned before a restart.
 
     Parameters may be on any device and of any floating point type. A rank keeps two copies of them
-    in host memory, as f32.
+    in host memory, as f32. A learner may be several processes, among which FSDP2 (fully_shard) has
+    sharded the model: the processes with the same shard of all learners are a job of their own, so
+    give `job`, `rank` and `world_size`.
 
     A process that comes back with rejoin=True begins with the box's weights, at the step of the
     period that the others are at. With on_worker_lost="partial" the others do not wait for a lost
@@ -140,7 +146,7 @@ class DiLoCo:
     def _join(self, kind, learning_rate, momentum, state):
         for position, slot in enumerate(self._slots):
             slot.tensor = self.client.register(
-                _layout.name_with_order(slot.name, slot.parameter), slot.anchor,
+                _layout.name_with_order(slot.name, local_part(slot.parameter)), slot.anchor,
                 priority=len(self._slots) - position,
                 compression="none" if slot.parameter.dim() < 2 else None)
         self.client.set_optimizer(kind, learning_rate, momentum=momentum)
@@ -204,8 +210,7 @@ class DiLoCo:
         for slot in fragment.slots:
             if self._pushed(slot) > index:
                 continue  # a rank that has come meanwhile has fetched the result
-            weights = _layout.flat(slot.parameter.detach())
-            torch.sub(slot.anchor, weights.to("cpu", torch.float32), out=slot.change)
+            torch.sub(slot.anchor, slot.weights().to("cpu", torch.float32), out=slot.change)
             self.client.push_pull(slot.tensor, slot.change, slot.anchor)
         fragment.in_flight = True
 
@@ -296,9 +301,11 @@ class LocalSGD(DiLoCo):
                          outer={"lr": 1.0, "momentum": 0.0, "nesterov": False}, **options)
 
 
-def _host_copy(parameter):
-    # A copy, even of a parameter that is f32 and in host memory.
-    return _layout.flat(parameter.detach()).to("cpu", torch.float32, copy=True)
+def local_part(parameter):
+    """Returns this rank's shard of a parameter that FSDP2 has sharded, and any other as it is,
+    without gradients."""
+    whole = parameter.detach()
+    return whole.to_local() if hasattr(whole, "to_local") else whole
 
 
 def _outer_optimizer(outer):
@@ -346,9 +353,11 @@ def _fragments(model, sync_every, count, delay):
     if len(named) < count:
         raise InvalidArgument(f"fragments is {count}, but the model has {len(named)} parameters "
                               "to train")
+    # By the sizes of whole parameters, so that all shards of one are in the same fragment.
     groups = divide([parameter.numel() for _, parameter in named], count)
-    return [Fragment([_Slot(*named[position]) for position in positions], sync_every,
-                     (index + 1) * sync_every // count, delay)
+    return [Fragment([_Slot(*named[position]) for position in positions
+                      if local_part(named[position][1]).numel() > 0],
+                     sync_every, (index + 1) * sync_every // count, delay)
             for index, positions in enumerate(groups)]
 
 
