@@ -15,16 +15,20 @@ namespace {
 constexpr uint32_t kRateMbitMax = 1'000'000;
 constexpr int kReadyMs = 10 * 60 * 1000;
 
-// A way to train. `sync_every` 0: gradients are averaged in each step.
+// A way to train. `sync_every` 0: with an exchange in each step.
 struct Way {
   const char* name;
+  const char* mode;
   const char* wire;
   uint32_t sync_every;
 };
 
-constexpr Way kWays[] = {{"each step, f32", "f32", 0}, {"each step, q8", "q8", 0},
-                         {"each step, q4", "q4", 0},   {"diloco, f32", "f32", 24},
-                         {"diloco, q8", "q8", 24},     {"diloco, q4", "q4", 24}};
+constexpr Way kWays[] = {
+    {"each step, f32", "aggregate", "f32", 0}, {"each step, q8", "aggregate", "q8", 0},
+    {"each step, q4", "aggregate", "q4", 0},   {"optimizer, f32", "optimize", "f32", 0},
+    {"optimizer, q8", "optimize", "q8", 0},    {"optimizer, q4", "optimize", "q4", 0},
+    {"diloco, f32", "optimize", "f32", 24},    {"diloco, q8", "optimize", "q8", 24},
+    {"diloco, q4", "optimize", "q4", 24}};
 
 void add_options(po::options_description& options) {
   options.add_options()("python", po::value<std::string>(),
@@ -50,6 +54,7 @@ std::vector<std::string> command_of(const Way& way, const po::variables_map& opt
           "--job",        job,
           "--rank",       std::to_string(rank),
           "--workers",    std::to_string(options["workers"].as<uint32_t>()),
+          "--mode",       way.mode,
           "--wire",       way.wire,
           "--sync-every", std::to_string(way.sync_every),
           "--fragments",  "6",

@@ -46,29 +46,38 @@ class Diloco:
 
 
 class EachStep:
-    """Steps of a model whose gradients are averaged in each step. A layer's exchange begins when
-    backward, two thirds of the time, has computed its gradient."""
+    """Steps of a model whose gradients are averaged in each step, or whose optimizer the box runs.
+    A layer's exchange begins when backward, two thirds of the time, has computed its gradient."""
 
     def __init__(self, arguments, model):
         self._step_s = arguments.step_ms / 1000
-        self._gradients = [torch.full_like(parameter, 1.0 + arguments.rank)
-                           for parameter in model.parameters()]
-        self.client = pbox.Client(box=arguments.box, job=arguments.job, rank=arguments.rank,
-                                  world_size=arguments.workers,
+        self._weights = [parameter.detach() for parameter in model.parameters()]
+        self._gradients = [torch.full_like(weights, 1.0 + arguments.rank)
+                           for weights in self._weights]
+        self.client = pbox.Client(mode=arguments.mode, box=arguments.box, job=arguments.job,
+                                  rank=arguments.rank, world_size=arguments.workers,
                                   compression="none" if arguments.wire == "f32" else arguments.wire)
-        self._tensors = [self.client.register(str(index), gradient.detach())
+        self._tensors = [self.client.register(str(index), gradient)
                          for index, gradient in enumerate(self._gradients)]
+        if arguments.mode == "optimize":
+            self.client.set_optimizer("sgd", 1e-3)
         self.client.join()
+        if arguments.mode == "aggregate":
+            self._weights = self._gradients  # results replace the gradients
+            return
+        for tensor, weights in zip(self._tensors, self._weights):
+            self.client.init_weights(tensor, weights)
+        self.client.wait_all()
 
     def step(self):
         begin = time.monotonic()
         forward_s = self._step_s / 3
         time.sleep(forward_s)
-        layers = list(zip(self._tensors, self._gradients))
-        for number, (tensor, gradient) in enumerate(reversed(layers), 1):
+        layers = list(zip(self._tensors, self._gradients, self._weights))
+        for number, (tensor, gradient, weights) in enumerate(reversed(layers), 1):
             due = begin + forward_s + 2 * forward_s * number / len(layers)
             time.sleep(max(0.0, due - time.monotonic()))
-            self.client.push_pull(tensor, gradient.detach())
+            self.client.push_pull(tensor, gradient, weights)
         for tensor in self._tensors:
             self.client.wait(tensor)
 
@@ -79,6 +88,8 @@ def main():
     parser.add_argument("--job", required=True, help="name of the job")
     parser.add_argument("--rank", type=int, required=True, help="number of this rank")
     parser.add_argument("--workers", type=int, required=True, help="number of ranks")
+    parser.add_argument("--mode", default="aggregate",
+                        help="aggregate or optimize; DiLoCo is always the latter")
     parser.add_argument("--wire", default="f32", help="f32, q8 or q4")
     parser.add_argument("--sync-every", type=int, default=0, help="0: exchange in each step")
     parser.add_argument("--fragments", type=int, default=1, help="number of DiLoCo's fragments")
