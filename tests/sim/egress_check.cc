@@ -57,7 +57,7 @@ void EgressCheck::offered(std::span<const nic::TxPacket> packets, size_t taken) 
     const bool has_parts = std::count_if(job.parts.begin(), job.parts.end(), is_ordered) > 1;
     if (!has_parts && !job.oldest && !oldest) continue;
     const std::vector<Sent> results = results_of(job, packets);
-    check_oldest(job, results.size());
+    check_oldest(job, results);
     if (has_parts) check_first_copies(job, results);
     if (std::all_of(job.parts.begin(), job.parts.end(), is_ordered)) check_resends(job, results);
     job.oldest = oldest;
@@ -91,6 +91,8 @@ std::vector<EgressCheck::Sent> EgressCheck::results_of(Job& job,
       const pipeline::Chunk* chunk = part.shard->find(header.chunk);
       if (chunk == nullptr) break;
       Sent sent{.part = index,
+                .chunk = chunk->id,
+                .rank = session->rank,
                 .is_resend = (header.flags & wire::flag::kRetransmission) != 0,
                 .own_priority = chunk->priority,
                 .priority = chunk->priority};
@@ -154,19 +156,25 @@ std::optional<EgressCheck::Resend> EgressCheck::oldest_of(const Job& job) {
   for (const Part& part : job.parts) {
     const pipeline::Answer* one = part.shard->egress.oldest_resend();
     if (one == nullptr || (oldest && oldest->sequence < one->place.sequence)) continue;
-    oldest = {part.shard, one->place.sequence, one->mask};
+    oldest = {part.shard, one->chunk->id, one->rank, one->place.sequence, one->mask};
   }
   return oldest;
 }
 
-// A job's turn with room for two packets has one for the oldest resend.
-void EgressCheck::check_oldest(Job& job, size_t count) {
-  if (!job.oldest || count < 2) return;
+// A job's turn with room for two packets has one for the oldest resend. A rank may ask again in
+// between, and then lacks as much after a part of it was sent as before.
+void EgressCheck::check_oldest(Job& job, const std::vector<Sent>& results) {
+  if (!job.oldest || results.size() < 2) return;
   const pipeline::Answer* still = job.oldest->shard->egress.oldest_resend();
+  const auto is_of_it = [&](const Sent& sent) {
+    return sent.is_resend && sent.chunk == job.oldest->chunk && sent.rank == job.oldest->rank &&
+           job.parts[sent.part].shard == job.oldest->shard;
+  };
   const bool is_served = still == nullptr || still->place.sequence != job.oldest->sequence ||
-                         still->mask != job.oldest->mask;
+                         still->mask != job.oldest->mask ||
+                         std::any_of(results.begin(), results.end(), is_of_it);
   require(is_served, [&] {
-    return "egress: " + job.name + " sends " + std::to_string(count) +
+    return "egress: " + job.name + " sends " + std::to_string(results.size()) +
            " results, and its oldest resend waits on";
   });
 }

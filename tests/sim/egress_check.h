@@ -39,6 +39,7 @@ class EgressCheck {
   };
   struct Resend {
     const pipeline::JobShard* shard = nullptr;
+    uint32_t chunk = 0, rank = 0;
     uint64_t sequence = 0, mask = 0;
   };
   struct Job {
@@ -49,6 +50,7 @@ class EgressCheck {
   // A RESULT of a burst.
   struct Sent {
     size_t part = 0;
+    uint32_t chunk = 0, rank = 0;
     bool is_resend = false;
     int32_t own_priority = 0;
     int32_t priority = 0;  // as Part::priority
@@ -58,7 +60,7 @@ class EgressCheck {
   static std::vector<Sent> results_of(Job& job, std::span<const nic::TxPacket> packets);
   static void check_first_copies(const Job& job, const std::vector<Sent>& results);
   static void check_resends(const Job& job, const std::vector<Sent>& results);
-  static void check_oldest(Job& job, size_t count);
+  static void check_oldest(Job& job, const std::vector<Sent>& results);
   static std::optional<Resend> oldest_of(const Job& job);
 
   std::vector<Job> jobs_;
