@@ -107,10 +107,11 @@ class DiLoCo:
     parameters of one dimension travel as f32 all the same.
     `state`: what state_dict() has returned before a restart.
 
-    Parameters may be on any device and of any floating point type. A rank keeps two copies of them
-    in host memory, as f32. A learner may be several processes, among which FSDP2 (fully_shard) has
-    sharded the model: the processes with the same shard of all learners are a job of their own, so
-    give `job`, `rank` and `world_size`.
+    Parameters may be of any floating point type; those on a device pass through the host. A rank
+    keeps two copies of them in host memory, as f32, beside those that `recovery` takes. A learner
+    may be several processes, among which FSDP2 (fully_shard) has sharded the model: the processes
+    with the same shard of all learners are a job of their own, so give `job`, `rank` and
+    `world_size`.
 
     A process that comes back with rejoin=True begins with the box's weights, at the step of the
     period that the others are at. With on_worker_lost="partial" the others do not wait for a lost
