@@ -4,6 +4,7 @@ restart from a checkpoint, and what they send."""
 import copy
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import tempfile
@@ -161,6 +162,34 @@ def come_as_rank_1(options, case, folder):
     return train_until_together({**options, "rank": 1}, case, folder)
 
 
+def train_through_exclusion(options, case, folder):
+    """Trains until rank 1 was excluded, has come back, and both ranks have been in all results of
+    the last 4 periods. Returns the box's last weights, how many ranks each period had, and the
+    errors that ended a DiLoCo."""
+    model = make_model()
+    counts, errors = [], []
+
+    def is_done():
+        was_out = errors if options["rank"] == 1 else 1 in counts
+        return was_out and counts[-4:] == [2] * 4
+
+    while not is_done():
+        model, inner, diloco = open_diloco({**options, "rejoin": len(errors) > 0}, case, model)
+        try:
+            with diloco:
+                while not is_done():
+                    inner_step(model, inner, diloco.steps, options["rank"])
+                    if diloco.steps % case["sync_every"] == 0:
+                        counts.append(diloco.contributors())
+                        pathlib.Path(folder, f"{options['rank']}-{len(counts)}").touch()
+                    time.sleep(0.01)
+                diloco.synchronize()
+        except pbox.WorkerLost as error:
+            errors.append(str(error))
+            counts.clear()
+    return weights_of(model), counts, errors
+
+
 def train_with_a_restart(options, steps, stop_after, case, folder):
     """Saves after a step, touches FOLDER/RANK, and once FOLDER/go exists leaves the job and goes on
     with new objects and a new job, from the newest snapshot if there is one."""
@@ -289,6 +318,27 @@ class DilocoTest(BoxTestCase):
                 ranks.kill(1)
                 wait_for_file(os.path.join(folder, "0-6"))  # alone
                 self.check_newcomer(ranks, case, folder, rejoin=True, **options)
+
+    def test_a_rank_that_was_stopped_is_left_behind_and_comes_back_by_itself(self):
+        case = {"sync_every": 6, "fragments": 2, "delay": 1}
+        folder = self.folder()
+        box = pbox.LocalBox("--control.heartbeat_interval_ms=100",
+                            "--control.worker_dead_after_ms=500")
+        self.addCleanup(box.close)
+        ranks = self.start_ranks(train_through_exclusion, WORKERS, case, folder, box=box.control,
+                                 on_worker_lost="partial", lost_timeout_ms=500)
+        wait_for_file(os.path.join(folder, "1-2"))
+        stopped = ranks.processes[1].pid
+        os.kill(stopped, signal.SIGSTOP)
+        wait_for_file(os.path.join(folder, "0-8"))  # alone
+        os.kill(stopped, signal.SIGCONT)
+        (lone, counts, errors), (stopped, _, its_errors) = [ranks.result(rank)
+                                                            for rank in range(WORKERS)]
+        self.assertEqual(errors, [])
+        self.assertIn(1, counts)
+        self.assertEqual(len(its_errors), 1)
+        self.assertIn("start it again with rejoin", its_errors[0])
+        self.check_equal([lone, stopped])
 
     def test_a_rank_that_comes_later_begins_at_the_step_of_the_others(self):
         case = {"sync_every": 6, "fragments": 2, "delay": 2, "alpha": 0.5}
