@@ -30,4 +30,13 @@ std::string find_python(const std::string& modules) {
                            ": install the group 'perf' of tools/packages");
 }
 
+void add_python_option(po::options_description& options) {
+  options.add_options()("python", po::value<std::string>(),
+                        "the Python to use; default: the first that has torch");
+}
+
+std::string python_of(const po::variables_map& options) {
+  return options.count("python") != 0 ? options["python"].as<std::string>() : find_python("torch");
+}
+
 }  // namespace pbox::perf

@@ -33,22 +33,11 @@ void add_options(po::options_description& options) {
       "the forms, separated by commas; bf16 is one of them");
 }
 
-RackOptions rack_options(uint32_t workers, uint32_t mtu, uint32_t rate_mbit) {
-  constexpr uint64_t kQueueBytes = 1u << 20;
-  const Link link{.bits_per_second = uint64_t{rate_mbit} * 1'000'000, .queue_bytes = kQueueBytes};
-  Link box_link = link;
-  box_link.bits_per_second *= workers;
-  return {.worker_count = workers,
-          .box_count = 1,
-          .mtu = mtu,
-          .worker_link = link,
-          .box_link = box_link};
-}
-
 nlohmann::json measure_rate(const po::variables_map& options, uint32_t rate_mbit, uint64_t values,
                             std::ostream& report) {
   const auto workers = options["workers"].as<uint32_t>();
-  Rack rack(rack_options(workers, options["mtu"].as<uint32_t>(), rate_mbit));
+  Rack rack(balanced_rack(workers, options["mtu"].as<uint32_t>(),
+                          {.bits_per_second = uint64_t{rate_mbit} * 1'000'000}));
   const RackBox box = rack.start_box(0, {});
   PeerOptions peer{.model = options["model"].as<std::string>(),
                    .worker_count = workers,

@@ -41,17 +41,10 @@ uint32_t rate_mbit_of(const po::variables_map& options) {
 }
 
 RackOptions rack_options(const po::variables_map& options) {
-  const auto workers = options["workers"].as<uint32_t>();
   const Link link{.bits_per_second = uint64_t{rate_mbit_of(options)} * 1'000'000,
                   .queue_bytes = uint64_t{options["queue-kib"].as<uint32_t>()} << 10,
                   .delay_us = options["delay-us"].as<uint32_t>()};
-  Link box_link = link;
-  box_link.bits_per_second *= workers;
-  return {.worker_count = workers,
-          .box_count = 1,
-          .mtu = options["mtu"].as<uint32_t>(),
-          .worker_link = link,
-          .box_link = box_link};
+  return balanced_rack(options["workers"].as<uint32_t>(), options["mtu"].as<uint32_t>(), link);
 }
 
 // Gloo and Open MPI exchange all gradients as one buffer, which is faster for them than one call

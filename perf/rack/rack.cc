@@ -66,6 +66,16 @@ std::string sibling_program(const std::string& name) {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
 }
 
+RackOptions balanced_rack(uint32_t workers, uint32_t mtu, const Link& worker_link) {
+  Link box_link = worker_link;
+  box_link.bits_per_second *= workers;
+  return {.worker_count = workers,
+          .box_count = 1,
+          .mtu = mtu,
+          .worker_link = worker_link,
+          .box_link = box_link};
+}
+
 Rack::Rack(const RackOptions& options) : options_(options), home_(open_own_network()) {
   if (geteuid() != 0) {
     throw std::runtime_error("cannot create the rack: network namespaces need root; try sudo");

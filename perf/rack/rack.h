@@ -40,6 +40,10 @@ struct RackOptions {
   Link box_link;
 };
 
+// Returns the options of a rack with one box, whose cable has the rate of all workers' cables
+// together.
+RackOptions balanced_rack(uint32_t workers, uint32_t mtu, const Link& worker_link);
+
 struct Host {
   std::string address;    // address of eth0, its only interface besides loopback
   std::string port_name;  // name of its port at the switch

@@ -13,6 +13,7 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kRateMbitMax = 1'000'000;
+constexpr uint32_t kMtu = 1500;
 constexpr int kReadyMs = 10 * 60 * 1000;
 
 // A way to train. `sync_every` 0: with an exchange in each step.
@@ -31,9 +32,8 @@ constexpr Way kWays[] = {
     {"diloco, q4", "optimize", "q4", 24}};
 
 void add_options(po::options_description& options) {
-  options.add_options()("python", po::value<std::string>(),
-                        "the Python to use; default: the first that has torch")(
-      "workers", po::value<uint32_t>()->default_value(4), "worker machines")(
+  add_python_option(options);
+  options.add_options()("workers", po::value<uint32_t>()->default_value(4), "worker machines")(
       "rates-mbit", po::value<std::string>()->default_value("100,1000"),
       "rates of a worker's cable, in Mbit/s of Ethernet frames, separated by commas; the box's "
       "cable has --workers times this rate")("step-ms", po::value<double>()->default_value(200),
@@ -42,10 +42,14 @@ void add_options(po::options_description& options) {
       "timed periods of 24 steps; half as many steps with an exchange in each");
 }
 
+// The number of timed steps.
+uint32_t steps_of(const Way& way, const po::variables_map& options) {
+  const uint32_t periods = std::max(1u, options["periods"].as<uint32_t>());
+  return periods * (way.sync_every > 0 ? way.sync_every : 12);
+}
+
 std::vector<std::string> command_of(const Way& way, const po::variables_map& options,
                                     const std::string& python, const RackBox& box, uint32_t rank) {
-  const uint32_t periods = std::max(1u, options["periods"].as<uint32_t>());
-  const uint32_t steps = way.sync_every > 0 ? periods * way.sync_every : 12 * periods;
   std::string job = way.name;
   std::replace_if(
       job.begin(), job.end(), [](char c) { return c == ' ' || c == ','; }, '-');
@@ -59,7 +63,7 @@ std::vector<std::string> command_of(const Way& way, const po::variables_map& opt
           "--sync-every", std::to_string(way.sync_every),
           "--fragments",  "6",
           "--delay",      "4",
-          "--steps",      std::to_string(steps),
+          "--steps",      std::to_string(steps_of(way, options)),
           "--warmup",     std::to_string(way.sync_every > 0 ? way.sync_every : 2),
           "--step-ms",    std::to_string(options["step-ms"].as<double>())};
 }
@@ -82,8 +86,7 @@ nlohmann::json measure(const Way& way, const po::variables_map& options, const R
     bytes = std::max(bytes, result["bytes"].get<double>());
   }
   for (const auto& rank : ranks) rank->finish();
-  const uint32_t periods = std::max(1u, options["periods"].as<uint32_t>());
-  const double steps = periods * (way.sync_every > 0 ? way.sync_every : 12.0);
+  const double steps = steps_of(way, options);
   const double computing_s = steps * options["step-ms"].as<double>() / 1e3;
   return {{"way", way.name},
           {"ms_per_step", longest_s * 1e3 / steps},
@@ -94,15 +97,8 @@ nlohmann::json measure(const Way& way, const po::variables_map& options, const R
 
 nlohmann::json measure_rate(const po::variables_map& options, uint32_t rate_mbit,
                             const std::string& python, std::ostream& report) {
-  const auto workers = options["workers"].as<uint32_t>();
-  const Link link{.bits_per_second = uint64_t{rate_mbit} * 1'000'000};
-  Link box_link = link;
-  box_link.bits_per_second *= workers;
-  Rack rack({.worker_count = workers,
-             .box_count = 1,
-             .mtu = 1500,
-             .worker_link = link,
-             .box_link = box_link});
+  Rack rack(balanced_rack(options["workers"].as<uint32_t>(), kMtu,
+                          {.bits_per_second = uint64_t{rate_mbit} * 1'000'000}));
   const RackBox box = rack.start_box(0, {});
   nlohmann::json figures = {{"rate_mbit", rate_mbit}};
   for (const Way& way : kWays) {
@@ -122,8 +118,7 @@ nlohmann::json measure_rate(const po::variables_map& options, uint32_t rate_mbit
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   if (options["workers"].as<uint32_t>() == 0) throw std::runtime_error("--workers must be above 0");
   if (!(options["step-ms"].as<double>() > 0)) throw std::runtime_error("--step-ms must be above 0");
-  const std::string python =
-      options.count("python") != 0 ? options["python"].as<std::string>() : find_python("torch");
+  const std::string python = python_of(options);
   nlohmann::json figures = {{"workers", options["workers"].as<uint32_t>()},
                             {"step_ms", options["step-ms"].as<double>()}};
   report << "  Mbit/s  exchange          ms a step  utilisation   MB a step   cores\n";

@@ -13,16 +13,14 @@ namespace {
 constexpr int kRunLimitMs = 3600 * 1000;
 
 void add_common_options(po::options_description& options, uint32_t turns) {
-  options.add_options()("python", po::value<std::string>(),
-                        "the Python to use; default: the first that has torch")(
-      "turns", po::value<uint32_t>()->default_value(turns), "timed runs of each system");
+  add_python_option(options);
+  options.add_options()("turns", po::value<uint32_t>()->default_value(turns),
+                        "timed runs of each system");
 }
 
 nlohmann::json figures_of(const po::variables_map& options, const std::string& script,
                           const std::vector<std::string>& arguments) {
-  const std::string python =
-      options.count("python") != 0 ? options["python"].as<std::string>() : find_python("torch");
-  std::vector<std::string> command{python, PBOX_TORCH_FOLDER "/" + script};
+  std::vector<std::string> command{python_of(options), PBOX_TORCH_FOLDER "/" + script};
   command.insert(command.end(), arguments.begin(), arguments.end());
   Program program(command);
   auto figures = nlohmann::json::parse(program.read_line(kRunLimitMs));
@@ -69,9 +67,8 @@ nlohmann::json run_ddp(const po::variables_map& options, std::ostream& report) {
 }
 
 void add_accuracy_options(po::options_description& options) {
-  options.add_options()("python", po::value<std::string>(),
-                        "the Python to use; default: the first that has torch")(
-      "workers", po::value<uint32_t>()->default_value(4), "number of ranks")(
+  add_python_option(options);
+  options.add_options()("workers", po::value<uint32_t>()->default_value(4), "number of ranks")(
       "seeds", po::value<uint32_t>()->default_value(5), "trainings of each system")(
       "problems", po::value<std::string>()->default_value("digits,text,words"),
       "digits (the demo's CNN), text (a small transformer) and words (sparse gradients), "

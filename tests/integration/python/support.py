@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import pathlib
+import socket
 import tempfile
 import time
 import traceback
@@ -63,6 +65,18 @@ class BoxTestCase(unittest.TestCase):
         """Runs `function(options, *arguments)` in one process per rank. Returns their results."""
         ranks = self.start_ranks(function, world_size, *arguments, **options)
         return [ranks.result(rank) for rank in range(world_size)]
+
+
+def program(name):
+    """Returns the path of a program beside pboxd."""
+    return str(pathlib.Path(pbox.local_box.find_pboxd()).parent / name)
+
+
+def free_port():
+    """Returns a TCP port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def wait_for_file(path, timeout_s=60):

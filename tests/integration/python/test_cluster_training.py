@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 import pbox
 import pbox.local_box
 import pbox.torch
+from support import program
 
 TREE = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(TREE / "tools" / "demo_training"))
@@ -264,10 +265,6 @@ class Cluster:
     def close(self):
         for name in list(self.boxes):
             self.kill(name)
-
-
-def program(name):
-    return str(pathlib.Path(pbox.local_box.find_pboxd()).parent / name)
 
 
 def find_etcd():

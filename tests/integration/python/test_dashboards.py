@@ -6,7 +6,6 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ import urllib.request
 import numpy
 
 import pbox
-from support import BoxTestCase
+from support import BoxTestCase, free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 DASHBOARDS = ROOT / "tools" / "dashboards"
@@ -51,12 +50,6 @@ def queries():
         for panel in page["panels"]:
             for target in panel["targets"]:
                 yield f"{page['title']}: {panel['title']}", target["expr"]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def exchange_until(options, stop_path, slow_rank):

@@ -5,7 +5,6 @@ import copy
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,10 +17,9 @@ import torch
 import pbox
 import pbox.torch
 from pbox.torch.diloco import divide
-from support import (BoxTestCase, Ranks, make_model, shard_loss, shorten_waits, wait_for_file,
-                     weights_of)
+from support import (BoxTestCase, Ranks, free_port, make_model, program, shard_loss, shorten_waits,
+                     wait_for_file, weights_of)
 
-PBOXCTL = pathlib.Path(os.environ["PBOX_BUILD_DIR"]).resolve() / "bin" / "pboxctl"
 WORKERS = 2
 # An outer step rounds the change, the mean, the momentum, the step and the blend, all of
 # them to within half a unit of values below 1.
@@ -45,9 +43,9 @@ def open_diloco(options, case, model=None, **more):
     return model, inner, pbox.torch.DiLoCo(model, inner, **case, **more, **options)
 
 
-def train(options, steps, case):
+def train(options, steps, case, make=make_model):
     """Returns this rank's weights after the steps, and how many bytes it has pushed."""
-    model, inner, diloco = open_diloco(options, case)
+    model, inner, diloco = open_diloco(options, case, make())
     with diloco:
         for step in range(1, steps + 1):
             inner_step(model, inner, step, options["rank"])
@@ -97,12 +95,6 @@ def oracle(steps, sync_every, fragments=1, delay=0, alpha=0.0, outer=None, take_
     return [weights_of(model) for model in models]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def average(options, steps):
     model = make_model()
     inner = inner_optimizer(model)
@@ -112,16 +104,10 @@ def average(options, steps):
     return weights_of(model)
 
 
-def train_wide(options, steps, case):
-    """As train(), but with a model of which nearly all is compressed."""
+def make_wide_model():
+    """Returns a model of which nearly all is compressed."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 2000), torch.nn.Tanh(), torch.nn.Linear(2000, 4))
-    model, inner, diloco = open_diloco(options, case, model)
-    with diloco:
-        for step in range(1, steps + 1):
-            inner_step(model, inner, step, options["rank"])
-        pushed = diloco.client.statistics()["bytes_pushed"]
-    return weights_of(model), pushed
+    return torch.nn.Sequential(torch.nn.Linear(8, 2000), torch.nn.Tanh(), torch.nn.Linear(2000, 4))
 
 
 def train_over_a_pause(options, steps, case, pause_after, folder):
@@ -191,8 +177,9 @@ def train_through_exclusion(options, case, folder):
 
 
 def train_with_a_restart(options, steps, stop_after, case, folder):
-    """Saves after a step, touches FOLDER/RANK, and once FOLDER/go exists leaves the job and goes on
-    with new objects and a new job, from the newest snapshot if there is one."""
+    """Saves after a step, touches FOLDER/RANK, and once FOLDER/go exists leaves the job. Then
+    touches FOLDER/left-RANK, and once FOLDER/again exists goes on with new objects from the newest
+    snapshot."""
     model, inner, diloco = open_diloco(options, case)
     with diloco:
         for step in range(1, stop_after + 1):
@@ -202,6 +189,8 @@ def train_with_a_restart(options, steps, stop_after, case, folder):
         diloco.client.barrier()
         pathlib.Path(folder, str(options["rank"])).touch()
         wait_for_file(os.path.join(folder, "go"))
+    pathlib.Path(folder, f"left-{options['rank']}").touch()
+    wait_for_file(os.path.join(folder, "again"))
     model = make_model(seed=options["rank"] + 1)  # as a new process may begin
     model.load_state_dict(saved[0])
     model, inner, diloco = open_diloco(options, case, model, state=saved[2], restore="latest")
@@ -226,17 +215,14 @@ def train_late(options, case):
                 diloco.client.barrier(timeout_ms=30000)
             inner.zero_grad()
             shard_loss(model, step, options["rank"]).backward()
-            try:
-                diloco.step()
-            except pbox.Timeout:
-                timeouts += 1
-                diloco.client.barrier(timeout_ms=30000)
-                while True:
-                    try:
-                        diloco.step()
-                        break
-                    except pbox.Timeout:
-                        timeouts += 1
+            while True:
+                try:
+                    diloco.step()
+                    break
+                except pbox.Timeout:
+                    timeouts += 1
+                    if timeouts == 1:
+                        diloco.client.barrier(timeout_ms=30000)
         diloco.client.barrier(timeout_ms=30000)
     return weights_of(model), timeouts, diloco.steps
 
@@ -364,16 +350,22 @@ class DilocoTest(BoxTestCase):
         case = {"sync_every": 6, "fragments": 2}
         folder, snapshots = self.folder(), tempfile.TemporaryDirectory(prefix="pbox-test-")
         self.addCleanup(snapshots.cleanup)
-        box = pbox.LocalBox(f"--snapshots.directory={snapshots.name}")
-        self.addCleanup(box.close)
+        flags = f"--snapshots.directory={snapshots.name}", f"--control.port={free_port()}"
+        box = pbox.LocalBox(*flags)
         ranks = self.start_ranks(train_with_a_restart, WORKERS, 24, 12, case, folder, job="kept",
                                  box=box.control)
         for rank in range(WORKERS):
             wait_for_file(os.path.join(folder, str(rank)))
-        taken = subprocess.run([PBOXCTL, "snapshot", "kept", "--admin", box.admin],
+        taken = subprocess.run([program("pboxctl"), "snapshot", "kept", "--admin", box.admin],
                                capture_output=True, text=True)
         self.assertEqual(taken.returncode, 0, taken.stderr)
         pathlib.Path(folder, "go").touch()
+        for rank in range(WORKERS):
+            wait_for_file(os.path.join(folder, f"left-{rank}"))
+        box.close()
+        box = pbox.LocalBox(*flags)
+        self.addCleanup(box.close)
+        pathlib.Path(folder, "again").touch()
         results = [ranks.result(rank) for rank in range(WORKERS)]
         self.check(results, oracle(24, **case), 4)
 
@@ -398,11 +390,12 @@ class DilocoTest(BoxTestCase):
 
     def test_compressed_changes_reach_nearly_the_same_weights(self):
         steps, case = 24, {"sync_every": 1, "outer": {"lr": 0.1, "momentum": 0}}
-        exact, full_bytes = self.run_ranks(train_wide, 1, steps, case, job="f32")[0]
+        exact, full_bytes = self.run_ranks(train, 1, steps, case, make_wide_model,
+                                           job="f32")[0]
         for wire, least, tolerance in (("q8", 2.5, 1e-3), ("q4", 3.5, 2e-2)):
             with self.subTest(wire):
-                weights, pushed = self.run_ranks(train_wide, 1, steps, {**case, "wire": wire},
-                                                 job=wire)[0]
+                weights, pushed = self.run_ranks(train, 1, steps, {**case, "wire": wire},
+                                                 make_wide_model, job=wire)[0]
                 self.assertGreater(full_bytes / pushed, least)
                 for actual, wanted in zip(weights, exact):
                     numpy.testing.assert_allclose(actual, wanted, atol=tolerance, rtol=0)

@@ -3,7 +3,6 @@ range of nodes."""
 
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import unittest
@@ -12,7 +11,7 @@ import numpy
 import torch
 
 import pbox.torch
-from support import BoxTestCase, wait_for_file
+from support import BoxTestCase, free_port, wait_for_file
 
 
 def trained(options, rank, begun, steps_together):
@@ -107,9 +106,7 @@ class TorchrunRangeTest(BoxTestCase):
         folder.mkdir()
         script = folder / "script.py"
         script.write_text(RANGED)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         agents = [self.agent(script, port, folder, "first")]
         self.addCleanup(lambda: [agent.kill() for agent in agents])
         wait_for_file(folder / "alone", 120)

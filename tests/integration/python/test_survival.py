@@ -2,7 +2,6 @@
 
 Each gradient is -1 and the learning rate 1, so the weights count the pushes."""
 
-import os
 import pathlib
 import signal
 import subprocess
@@ -13,9 +12,8 @@ import unittest
 import numpy
 
 import pbox
-from support import BoxTestCase, wait_for_file
+from support import BoxTestCase, program, wait_for_file
 
-PBOXCTL = pathlib.Path(os.environ["PBOX_BUILD_DIR"]).resolve() / "bin" / "pboxctl"
 ELEMENTS = 700_000  # three chunks
 MODELS = {
     "asp": {"sync": "asp"},
@@ -108,7 +106,7 @@ class SurvivalTest(BoxTestCase):
         with pbox.LocalBox(flag) as box:
             ranks = self.start_ranks(count_pushes, 2, 10**6, 20, marker, box=box.control, **options)
             wait_for_file(marker + "1")
-            taken = subprocess.run([PBOXCTL, "snapshot", "kept", "--admin", box.admin],
+            taken = subprocess.run([program("pboxctl"), "snapshot", "kept", "--admin", box.admin],
                                    capture_output=True, text=True)
             self.assertEqual(taken.returncode, 0, taken.stderr)
             for rank in range(2):

@@ -57,8 +57,8 @@ class Fragment:
         self.slots = slots
         self._period = period
         self._delay = delay
-        # The first step after which a result is adopted, if it could have been sent after step 1 or
-        # later.
+        # The first step after which a result is adopted: that of a change that is sent after step 1
+        # or later.
         self._first = offset if offset > delay else offset + period
         self.in_flight = False
 
@@ -96,8 +96,8 @@ class DiLoCo:
     diloco.step() takes it. Ranks should have data of their own, and take the same number of steps.
 
     `fragments`: the parameters are divided into so many parts of about the same size, in the
-    model's order, and exchanged in turn, each once in `sync_every` steps. So at no time all of the
-    model travels. A parameter is not divided.
+    model's order, and exchanged in turn, each once in `sync_every` steps, so that the link carries
+    them one after another. A parameter is not divided.
     `delay`: a result is adopted so many steps after the change was sent. Meanwhile training goes
     on. 0: the step waits for the result. Less than `sync_every`.
     `alpha`: what the weights are after that: alpha * own + (1 - alpha) * the box's. 0 forgets what
@@ -131,7 +131,6 @@ class DiLoCo:
         _check(sync_every, fragments, delay, alpha, wire, options)
         self._inner = inner_optimizer
         self._alpha = alpha
-        self._steps = 0
         self._unadopted = []  # fragments whose results are due
         self._fragments = _fragments(model, sync_every, fragments, delay)
         self._slots = [slot for fragment in self._fragments for slot in fragment.slots]
@@ -151,19 +150,17 @@ class DiLoCo:
                 priority=len(self._slots) - position,
                 compression="none" if slot.parameter.dim() < 2 else None)
         self.client.set_optimizer(kind, learning_rate, momentum=momentum)
-        saved = _saved_anchors(state, self._slots)
-        for slot, anchor in zip(self._slots, saved):
-            slot.anchor.copy_(anchor)
+        if state is not None:
+            _load_anchors(state["anchors"], self._slots)
         self.client.join()
         for slot in self._slots:
             self.client.init_weights(slot.tensor, slot.anchor)
-        for slot, anchor in zip(self._slots, saved):
+        for slot in self._slots:
             self.client.wait(slot.tensor)
             # With the same anchor, what the saved weights have trained since goes on to count.
-            if state is None or not torch.equal(slot.anchor, anchor):
+            if state is None or not torch.equal(slot.anchor, state["anchors"][slot.name]):
                 slot.adopt(alpha=0)
-        for slot in self._slots:
-            if state is not None and slot.name in state["pending"]:
+            elif slot.name in state["pending"]:
                 slot.adopt(self._alpha)
         self._steps = self._steps_of_job()
 
@@ -230,8 +227,8 @@ class DiLoCo:
 
     @property
     def steps(self) -> int:
-        """The number of inner steps since this job's begin; of a process that has come later, so
-        that its exchanges fall on the steps of the others'."""
+        """The number of inner steps since the job began. A process that comes later begins with
+        the number at which the others' next exchange is its own next one too."""
         return self._steps
 
     def step(self, closure: Any = None) -> Any:
@@ -381,12 +378,10 @@ def divide(sizes: list[int], count: int) -> list[range]:
     return groups
 
 
-def _saved_anchors(state, slots):
-    if state is None:
-        return [slot.anchor.clone() for slot in slots]
+def _load_anchors(saved, slots):
     for slot in slots:
-        saved = state["anchors"].get(slot.name)
-        if saved is None or saved.shape != slot.anchor.shape:
+        anchor = saved.get(slot.name)
+        if anchor is None or anchor.shape != slot.anchor.shape:
             raise InvalidArgument(f"state has no weights of {slot.name} with {slot.anchor.numel()} "
                                   "elements: it belongs to another model")
-    return [state["anchors"][slot.name] for slot in slots]
+        slot.anchor.copy_(anchor)
