@@ -95,6 +95,7 @@ Result<std::vector<std::string>> peer_command(std::string_view system, const Pee
   constexpr std::string_view kOurs = "what tools/packages lists";
   constexpr Peer kPeers[] = {{"pbox", "pbox-peer-pbox", kOurs},
                              {"udp-limit", "pbox-peer-udp", kOurs},
+                             {"tcp", "pbox-peer-tcp", kOurs},
                              {"gloo-tcp", "pbox-peer-gloo", "libgloo-dev"},
                              {"openmpi-tcp", "pbox-peer-mpi", "libopenmpi-dev"},
                              {"openmpi-shm", "pbox-peer-mpi", "libopenmpi-dev"}};
@@ -103,7 +104,7 @@ Result<std::vector<std::string>> peer_command(std::string_view system, const Pee
   if (peer == std::end(kPeers)) {
     return Error{ErrorCode::kInvalidArgument,
                  "system '" + std::string(system) +
-                     "' is unknown: use pbox, openmpi-tcp, openmpi-shm, gloo-tcp or udp-limit"};
+                     "' is unknown: use pbox, openmpi-tcp, openmpi-shm, gloo-tcp, tcp or udp-limit"};
   }
   const auto program =
       program_path(program_folder, std::string(peer->program), std::string(peer->package));

@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "perf/peers/ranks.h"
+#include "perf/peers/shared_barrier.h"
 
 namespace {
 
@@ -197,24 +197,12 @@ class UdpRank : public pbox::perf::Rank {
   Batch batch_;
 };
 
-pthread_barrier_t* make_barrier(uint32_t count) {
-  void* shared = mmap(nullptr, sizeof(pthread_barrier_t), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) throw std::runtime_error("cannot map shared memory");
-  auto* barrier = static_cast<pthread_barrier_t*>(shared);
-  pthread_barrierattr_t attributes;
-  pthread_barrierattr_init(&attributes);
-  pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-  pthread_barrier_init(barrier, &attributes, count);
-  return barrier;
-}
-
 int run(const pbox::perf::PeerOptions& options, Gradient& gradient) {
   require_exchange(options);
   std::vector<int> sockets;
   const auto cores = std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
   for (long core = 0; core < cores; ++core) sockets.push_back(open_socket());
-  pthread_barrier_t* barrier = make_barrier(options.worker_count);
+  pthread_barrier_t* barrier = pbox::perf::make_shared_barrier(options.worker_count);
   const pid_t server = fork_server(sockets);
   const pid_t first = getpid();
   const int status = pbox::perf::run_ranks(

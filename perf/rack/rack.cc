@@ -131,6 +131,7 @@ void Rack::add_cable(Host& host, const std::string& port_name) {
 }
 
 void Rack::add_shaper(const Host& host, const Link& link) {
+  if (link.bits_per_second == 0) return;
   const std::string port = host.port_name;
   run_tc("qdisc add dev " + std::string(kInterface) + " root handle 1: " +
              bucket(link, options_.mtu, kHostQueueBytes) + delay("add", kInterface, link),

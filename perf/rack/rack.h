@@ -22,7 +22,9 @@
 namespace pbox::perf {
 
 struct Link {
-  uint64_t bits_per_second = 1'000'000'000;  // rate of Ethernet frames, in each direction
+  // Rate of Ethernet frames, in each direction. 0: the cable is as fast as the machine, and the
+  // other limits do not apply.
+  uint64_t bits_per_second = 1'000'000'000;
   // Queue of the switch for this port. The switch drops frames that do not fit. The limit is in
   // bytes, not in time, because chunks and windows do not shrink with the rate. A host's own queue
   // holds kHostQueueBytes, close to the thousand packets that Linux queues by default.
@@ -78,7 +80,8 @@ class Rack {
   // data.
   const Host& fabric() const { return fabric_; }
 
-  // Changes both directions of a host's cable at once, even while packets are in flight.
+  // Changes both directions of a host's cable at once, even while packets are in flight. The cable
+  // must have had a rate from the start.
   void set_link(const Host& host, const Link& link);
 
   // Starts a program on a host. It runs with a higher priority than the machine's other programs,

@@ -15,7 +15,7 @@ namespace pbox::perf {
 struct System {
   std::string key;  // in JSON: gloo_tcp
   std::unique_ptr<Program> program;
-  std::vector<double> ms, cpu_seconds, idle_shares;
+  std::vector<double> ms, cpu_seconds, box_cpu_seconds, idle_shares;
 };
 
 std::vector<PeerHost> worker_hosts(const Rack& rack);

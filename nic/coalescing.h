@@ -1,0 +1,53 @@
+// When to let packets gather before they are received, as NICs do with their interrupts. A wire that
+// is slower than this machine delivers packets one by one. A receiver that spins for each, or sleeps
+// until each, takes time in proportion to the duration of a transfer instead of its bytes.
+//
+// A value without I/O, for the one thread that receives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace pbox::nic {
+
+class Coalescing {
+ public:
+  // How long packets gather: the delay that a packet may suffer. A NIC's interrupts wait similarly
+  // long by default.
+  static constexpr uint64_t kPauseNs = 50'000;
+
+  // So many packets were received, at least one.
+  void received(size_t packets, uint64_t now_ns) {
+    PBOX_DCHECK(packets > 0);
+    has_paused_ = false;
+    packets_ += packets;
+    const uint64_t elapsed_ns = now_ns > begin_ns_ ? now_ns - begin_ns_ : 0;
+    if (elapsed_ns < kWindowNs) return;
+    is_dense_ = packets_ >= kDensePackets * elapsed_ns / kPauseNs;
+    packets_ = 0;
+    begin_ns_ = now_ns;
+  }
+
+  // Returns true if a receiver that has found no packet should pause for kPauseNs before it looks
+  // again. False once after each pause that was in vain: the stream may have ended.
+  bool take_pause() {
+    if (!is_dense_ || has_paused_) return false;
+    has_paused_ = true;
+    return true;
+  }
+
+ private:
+  static constexpr uint64_t kWindowNs = kNanosPerMilli;
+  // A pause must gather at least so many packets to be worth its delay.
+  static constexpr uint64_t kDensePackets = 2;
+
+  uint64_t begin_ns_ = 0;  // of the present window
+  uint64_t packets_ = 0;   // since then
+  bool is_dense_ = false;
+  bool has_paused_ = false;  // since packets were received last
+};
+
+}  // namespace pbox::nic
