@@ -1,6 +1,6 @@
-// When to let packets gather before they are received, as NICs do with their interrupts. A wire that
-// is slower than this machine delivers packets one by one. A receiver that spins for each, or sleeps
-// until each, takes time in proportion to the duration of a transfer instead of its bytes.
+// When to let packets gather before they are received, as NICs do with their interrupts. A wire
+// that is slower than this machine delivers packets one by one. A receiver that spins for each, or
+// sleeps until each, takes time in proportion to the duration of a transfer instead of its bytes.
 //
 // A value without I/O, for the one thread that receives.
 #pragma once
@@ -44,7 +44,7 @@ class Coalescing {
   // A pause must gather at least so many packets to be worth its delay.
   static constexpr uint64_t kDensePackets = 2;
 
-  uint64_t begin_ns_ = 0;  // of the present window
+  uint64_t begin_ns_ = 0;  // when the present window began
   uint64_t packets_ = 0;   // since then
   bool is_dense_ = false;
   bool has_paused_ = false;  // since packets were received last

@@ -6,8 +6,9 @@
 //   send          replies, resends and finished chunks by priority, in bursts (Engine::to_send)
 //   housekeep     one command of the control thread per turn, chunks that relays have given back,
 //                 rounds that have their verdict, the tick
-//   rest          without work: spin for a while, then sleep on the port's event fd, or nap where
-//                 the port has none (adaptive polling)
+//   rest          without work: let packets gather if they come one by one; otherwise spin for a
+//                 while, then sleep on the port's event fd, or nap where the port has none
+//                 (adaptive polling)
 //
 // No phase blocks, allocates, logs, formats or throws; rest is the only place that may sleep.
 #pragma once
@@ -24,14 +25,17 @@
 #include "base/clock.h"
 #include "base/spsc_ring.h"
 #include "base/standstill.h"
+#include "nic/coalescing.h"
 #include "nic/port.h"
 #include "pipeline/engine.h"
 
 namespace pbox::pipeline {
 
 struct PollPolicy {
-  bool busy = false;     // always spin: the pipeline has a core of its own
-  uint64_t spin_ns = 0;  // adaptive polling: how long to spin after the last work
+  bool busy = false;  // always spin: the pipeline has a core of its own
+  // Adaptive polling: how long to spin after the last work, at most. A port with an event fd is
+  // spun on for less, down to nothing, while packets come further apart than this.
+  uint64_t spin_ns = 0;
   // Adaptive polling: the longest sleep on the port's event fd.
   uint64_t sleep_max_ns = 100 * kNanosPerMilli;
 };
@@ -49,7 +53,7 @@ template <nic::Port P>
 class Loop {
  public:
   Loop(Engine& core, P& port, Mailbox& mailbox, const PollPolicy& policy)
-      : engine_(core), port_(port), mailbox_(mailbox), policy_(policy) {}
+      : engine_(core), port_(port), mailbox_(mailbox), policy_(policy), spin_ns_(policy.spin_ns) {}
 
   // Runs turns until `mailbox.stop`.
   void run() {
@@ -87,8 +91,10 @@ class Loop {
     const size_t count = port_.rx_burst(burst_);
     engine_.clock().mark(Phase::kReceive);
     PBOX_DCHECK(count <= burst_.size());
-    if (count > 0) engine_.on_burst({burst_.data(), count}, now_ns);
-    return count > 0;
+    if (count == 0) return false;
+    coalescing_.received(count, now_ns);
+    engine_.on_burst({burst_.data(), count}, now_ns);
+    return true;
   }
 
   bool send() {
@@ -119,25 +125,46 @@ class Loop {
     return true;
   }
 
-  // Sleeps until there is work, or naps where the port has no event fd. Returns false if it may not
-  // sleep yet.
+  // Sleeps until there is work, or naps where the port has no event fd or packets should gather.
+  // Returns false if it may not sleep yet.
   bool rest(uint64_t idle_ns) {
-    if (policy_.busy || idle_ns < policy_.spin_ns) return false;
-    engine_.counters().add(Counter::kSleeps);
+    if (policy_.busy) return false;
     const int event_fd = port_.event_fd();
+    const bool gathers = event_fd >= 0 && !blocked_ && coalescing_.take_pause();
+    if (!gathers && idle_ns < spin_ns_) return false;
+    engine_.counters().add(Counter::kSleeps);
+    if (gathers) {
+      sleep(-1, nic::Coalescing::kPauseNs);
+    } else if (event_fd < 0) {
+      sleep(-1, std::clamp(idle_ns / 4, kNapMinNs, kNapMaxNs));
+    } else {
+      const uint64_t start_ns = monotonic_ns();
+      sleep(event_fd, policy_.sleep_max_ns);
+      adapt_spin(idle_ns + (monotonic_ns() - start_ns));
+    }
+    return true;
+  }
+
+  // Work came after so long. Halves the time of spinning if the whole time allowed would not have
+  // been enough, as a hypervisor does before it halts a processor (Linux, KVM's halt polling).
+  void adapt_spin(uint64_t waited_ns) {
+    PBOX_DCHECK(spin_ns_ <= policy_.spin_ns);
+    spin_ns_ = waited_ns <= policy_.spin_ns ? policy_.spin_ns : spin_ns_ / 2;
+  }
+
+  // Waits until there is a command, or work on the descriptor if it is not -1.
+  void sleep(int event_fd, uint64_t limit_ns) {
+    PBOX_DCHECK(limit_ns > 0 && !policy_.busy);
     pollfd waits[2] = {{mailbox_.wake_fd, POLLIN, 0},
                        {event_fd, static_cast<short>(blocked_ ? POLLIN | POLLOUT : POLLIN), 0}};
-    const uint64_t sleep_ns =
-        event_fd < 0 ? std::clamp(idle_ns / 4, kNapMinNs, kNapMaxNs) : policy_.sleep_max_ns;
-    const timespec timeout{static_cast<time_t>(sleep_ns / kNanosPerSecond),
-                           static_cast<long>(sleep_ns % kNanosPerSecond)};
+    const timespec timeout{static_cast<time_t>(limit_ns / kNanosPerSecond),
+                           static_cast<long>(limit_ns % kNanosPerSecond)};
     if (ppoll(waits, event_fd < 0 ? 1 : 2, &timeout, nullptr) > 0 &&
         (waits[0].revents & POLLIN) != 0) {
       uint64_t drained = 0;
       while (read(mailbox_.wake_fd, &drained, sizeof(drained)) < 0 && errno == EINTR) {
       }
     }
-    return true;
   }
 
   static constexpr uint32_t kBurstsPerTurn = 4;
@@ -149,6 +176,8 @@ class Loop {
   P& port_;
   Mailbox& mailbox_;
   PollPolicy policy_;
+  uint64_t spin_ns_;  // at present, up to the policy's
+  nic::Coalescing coalescing_;
   bool blocked_ = false;  // the port took fewer packets than it was offered
   uint32_t bursts_ = 0;
   bool has_command_ = false;  // `command_` needs further steps

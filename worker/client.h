@@ -20,6 +20,7 @@
 
 #include "worker/choice/caller_tensors.h"
 #include "worker/collective/collectives.h"
+#include "worker/io_waits.h"
 #include "worker/membership/part_set.h"
 #include "worker/part_driver.h"
 #include "worker/transport/address_watch.h"
@@ -237,6 +238,7 @@ class Client {
   OperationSource* source_ = nullptr;                 // null: operations are started by calls
   std::vector<std::unique_ptr<PartDriver>> drivers_;  // indexed by part
   SendTurns turns_;
+  IoWaits waits_;
   uint64_t busy_ns_ = 0;  // when a packet last arrived or left
   uint64_t nap_ns_ = 0;   // length of the last nap; used if must_poll()
   uint64_t control_due_ns_ = 0;

@@ -9,12 +9,13 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "worker/client.h"
-#include "worker/io_thread.h"
+#include "worker/process/io_thread.h"
 
 namespace pbox::worker {
 namespace {
 
 constexpr uint64_t kControlIntervalNs = 50'000'000;  // while packets keep the thread busy
+constexpr uint64_t kControlDelayNs = 2'000'000;      // while the thread wakes for packets alone
 constexpr uint64_t kLeaveLimitNs = 1'000'000'000;
 // For transports that must be polled. A round trip on such a network fits well into the spin. A nap
 // of this length still leaves the core to other threads most of the time.
@@ -59,8 +60,7 @@ bool awaits_results(PartSet& parts) {
 
 void Client::run_io() {
   become_library_thread("pbox-io");
-  if (must_poll(drivers_))
-    prctl(PR_SET_TIMERSLACK, 1);  // otherwise naps last twice as long as requested
+  prctl(PR_SET_TIMERSLACK, 1);  // otherwise pauses last twice as long as requested
   for (;;) {
     const uint64_t now_ns = monotonic_ns();
     take_requests();
@@ -69,7 +69,7 @@ void Client::run_io() {
       complete(completed);
     }
     const bool idle = !busy && !may_spin(now_ns);
-    if (now_ns >= control_due_ns_ || idle) serve_control(now_ns);
+    if (now_ns >= control_due_ns_) serve_control(now_ns);
     bool stops = false;
     {
       const std::lock_guard lock(mutex_);
@@ -122,12 +122,14 @@ void Client::finish_io() {
 }
 
 bool Client::exchange_packets(uint64_t now_ns) {
-  bool busy = false;
+  size_t received = 0;
   turns_.begin();
   for (size_t part = 0; part < drivers_.size(); ++part) {
-    busy = drivers_[part]->receive(now_ns) || busy;
+    received += drivers_[part]->receive(now_ns);
     drivers_[part]->add_lanes(part, now_ns, turns_);
   }
+  if (received > 0) waits_.received(received, now_ns);
+  bool busy = received > 0;
   turns_.run([&](const SendTurns::Lane& lane) {
     std::optional<int32_t> next;
     busy = drivers_[lane.part]->send(lane.lane, now_ns, next) || busy;
@@ -268,7 +270,7 @@ void Client::pass_verdict_on() {
 }
 
 void Client::serve_control(uint64_t now_ns) {
-  if (now_ns >= control_due_ns_) notice_lost_addresses(address_watch_, drivers_, now_ns);
+  notice_lost_addresses(address_watch_, drivers_, now_ns);
   control_due_ns_ = now_ns + kControlIntervalNs;
   std::vector<std::function<void()>> requests;
   {
@@ -307,22 +309,19 @@ uint64_t Client::sleep_limit_ns(uint64_t now_ns) {
 void Client::sleep(uint64_t now_ns) {
   {
     const std::lock_guard lock(mutex_);
+    if (!requests_.empty()) control_due_ns_ = now_ns;
     if (!submitted_.empty() || !calls_.empty() || !requests_.empty()) return;
     if (collectives_ && collectives_->has_ready()) return;
   }
   if (source_ != nullptr && !source_->may_sleep()) return;
-  const uint64_t wait_ns = sleep_limit_ns(now_ns);
-  std::vector<pollfd> waits;
-  waits.push_back({wake_fd_, POLLIN, 0});
-  waits.push_back({address_watch_ ? address_watch_->fd() : -1, POLLIN, 0});
-  waits.push_back({source_ != nullptr ? source_->fd() : -1, POLLIN, 0});
-  for (const auto& driver : drivers_) driver->add_waits(waits);
-  timespec timeout{static_cast<time_t>(wait_ns / kNanosPerSecond),
-                   static_cast<long>(wait_ns % kNanosPerSecond)};
-  if (ppoll(waits.data(), waits.size(), &timeout, nullptr) <= 0) return;
-  if (waits[1].revents != 0) control_due_ns_ = now_ns;
-  if (waits[0].revents != 0) drain(wake_fd_);
-  if (waits[2].revents != 0) drain(waits[2].fd);
+  const int own[] = {wake_fd_, source_ != nullptr ? source_->fd() : -1,
+                     address_watch_ ? address_watch_->fd() : -1};
+  const bool has_control = waits_.wait(own, drivers_, sleep_limit_ns(now_ns), must_poll(drivers_));
+  const uint64_t end_ns = monotonic_ns();
+  control_due_ns_ = has_control ? end_ns : std::min(control_due_ns_, end_ns + kControlDelayNs);
+  for (const size_t event : {0, 1}) {
+    if (waits_.is_ready(event)) drain(own[event]);
+  }
 }
 
 void Client::wake() {

@@ -15,7 +15,7 @@
 #include "nic/wire/control_frame.h"
 #include "nic/wire/sync_message.h"
 #include "worker/client.h"
-#include "worker/fork_guard.h"
+#include "worker/process/fork_guard.h"
 #include "worker/transport/tls_library.h"
 
 namespace pbox::worker {

@@ -9,6 +9,12 @@
 #include "worker/transport/transport_library.h"
 
 namespace pbox::worker {
+namespace {
+
+// How long a lane may go without a look while the thread does not sleep.
+constexpr uint64_t kLookIntervalNs = 100'000;
+
+}  // namespace
 
 void PartDriver::perform_actions() {
   for (;;) {
@@ -296,19 +302,28 @@ void PartDriver::end_control(std::vector<pollfd>& waits) {
   waits.push_back({channel_->fd(), static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN), 0});
 }
 
-bool PartDriver::receive(uint64_t now_ns) {
+size_t PartDriver::receive(uint64_t now_ns) {
   received_any_ = false;
-  if (membership_.phase() != Membership::Phase::kRunning) return false;
+  if (membership_.phase() != Membership::Phase::kRunning) return 0;
   Exchange* const exchange = membership_.exchange();
   PBOX_DCHECK(exchange != nullptr && transport_ != nullptr);
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
-  for (uint32_t lane = 0; lane < exchange->pipeline_count(); ++lane) {
+  const uint32_t lanes = exchange->pipeline_count();
+  if (is_quiet_.size() != lanes || now_ns - all_looked_at_ns_ >= kLookIntervalNs) {
+    is_quiet_.assign(lanes, 0);
+    all_looked_at_ns_ = now_ns;
+  }
+  size_t all = 0;
+  for (uint32_t lane = 0; lane < lanes; ++lane) {
+    if (is_quiet_[lane] != 0) continue;
     const size_t received = transport_->rx_burst(lane, burst);
     PBOX_DCHECK(received <= burst.size());
     if (received > 0) exchange->on_burst(lane, {burst.data(), received}, now_ns);
-    received_any_ = received_any_ || received > 0;
+    is_quiet_[lane] = received == 0;
+    all += received;
   }
-  return received_any_;
+  received_any_ = all > 0;
+  return all;
 }
 
 void PartDriver::add_lanes(size_t part, uint64_t now_ns, SendTurns& turns) const {
@@ -353,8 +368,7 @@ void PartDriver::add_control_wait(std::vector<pollfd>& waits) const {
   waits.push_back({channel_->fd(), channel_->events(), 0});
 }
 
-void PartDriver::add_waits(std::vector<pollfd>& waits) const {
-  add_control_wait(waits);
+void PartDriver::add_lane_waits(std::vector<pollfd>& waits) const {
   if (membership_.phase() != Membership::Phase::kRunning) return;
   const Exchange& exchange = *membership_.exchange();
   for (uint32_t lane = 0; lane < exchange.pipeline_count(); ++lane) {
@@ -363,6 +377,17 @@ void PartDriver::add_waits(std::vector<pollfd>& waits) const {
     waits.push_back(
         {transport_->event_fd(lane), static_cast<short>(blocked ? POLLIN | POLLOUT : POLLIN), 0});
   }
+}
+
+void PartDriver::note_ready(std::span<const pollfd> waits, size_t& first, uint64_t now_ns) {
+  if (membership_.phase() != Membership::Phase::kRunning) return;
+  const uint32_t lanes = membership_.exchange()->pipeline_count();
+  PBOX_DCHECK(first + lanes <= waits.size());
+  for (uint32_t lane = 0; lane < lanes; ++lane, ++first) {
+    const pollfd& wait = waits[first];
+    if (lane < is_quiet_.size() && (wait.fd < 0 || wait.revents != 0)) is_quiet_[lane] = 0;
+  }
+  all_looked_at_ns_ = now_ns;
 }
 
 }  // namespace pbox::worker

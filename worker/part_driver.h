@@ -49,8 +49,10 @@ class PartDriver {
   // address comes back before the box counts as silent.
   void on_addresses_lost(std::span<const nic::Endpoint> lost, uint64_t now_ns);
   // Moves packets, on the data path: receive(), then send() for lanes in the order that SendTurns
-  // says, then run_timers(). Each returns whether there was anything to do.
-  bool receive(uint64_t now_ns);
+  // says, then run_timers(). receive() returns the number of packets; the others return whether
+  // there was anything to do. A lane that had no packet is looked at again when its descriptor is
+  // ready, and from time to time.
+  size_t receive(uint64_t now_ns);
   bool run_timers(uint64_t now_ns);
   // Adds the lanes that may send; `part` is the index of this part.
   void add_lanes(size_t part, uint64_t now_ns, SendTurns& turns) const;
@@ -78,9 +80,12 @@ class PartDriver {
   PayloadCounts payload_counts() const;
   // Number of ports that were given up for the next one.
   size_t ports_given_up() const { return choice_.current; }
-  // Adds descriptors of the control connection and of every lane. A lane's may be -1.
-  void add_waits(std::vector<pollfd>& waits) const;
   void add_control_wait(std::vector<pollfd>& waits) const;
+  // Adds a descriptor for each lane, which may be -1.
+  void add_lane_waits(std::vector<pollfd>& waits) const;
+  // The lanes' descriptors were waited for, beginning with waits[first]. Sets `first` behind them.
+  void note_ready(std::span<const pollfd> waits, size_t& first, uint64_t now_ns);
+  void look_at_all_lanes() { is_quiet_.clear(); }
 
  private:
   void perform(const Action& action);
@@ -118,7 +123,9 @@ class PartDriver {
   std::map<const std::byte*, size_t> memory_;
   PayloadCounts closed_;  // counts of the transports that were closed
   bool must_poll_ = false;
-  bool received_any_ = false;  // in the last receive()
+  bool received_any_ = false;      // in the last receive()
+  std::vector<char> is_quiet_;     // by lane: it had no packet when it was last looked at
+  uint64_t all_looked_at_ns_ = 0;  // when all lanes' descriptors or packets were looked at
 };
 
 }  // namespace pbox::worker

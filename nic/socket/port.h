@@ -41,6 +41,7 @@ class SocketPort {
   SocketPort& operator=(SocketPort&&) noexcept;
   ~SocketPort();
 
+  // Does not ask the kernel again right after a call that has emptied the socket.
   size_t rx_burst(std::span<RxPacket> packets);
   size_t tx_burst(std::span<const TxPacket> packets);
   int event_fd() const;

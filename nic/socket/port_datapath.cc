@@ -84,6 +84,7 @@ bool SocketPort::receive_messages() {
     return false;
   }
   buffers.message_count = static_cast<size_t>(count);
+  buffers.is_drained = buffers.message_count < kReceiveMessages;
   PBOX_DCHECK(buffers.message_count <= kReceiveMessages);
   return true;
 }
@@ -122,6 +123,7 @@ size_t SocketPort::rx_burst(std::span<RxPacket> packets) {
   while (count < packets.size() && take_segment(packets[count])) ++count;
   // The returned packets lie in the current buffers, so this call must not receive into them again.
   if (count > 0) return count;
+  if (std::exchange(buffers_->is_drained, false)) return 0;
   if (!receive_messages()) return 0;
   while (count < packets.size() && take_segment(packets[count])) ++count;
   return count;

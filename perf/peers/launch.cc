@@ -102,9 +102,10 @@ Result<std::vector<std::string>> peer_command(std::string_view system, const Pee
   const auto* peer = std::find_if(std::begin(kPeers), std::end(kPeers),
                                   [&](const Peer& one) { return one.system == system; });
   if (peer == std::end(kPeers)) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "system '" + std::string(system) +
-                     "' is unknown: use pbox, openmpi-tcp, openmpi-shm, gloo-tcp, tcp or udp-limit"};
+    return Error{
+        ErrorCode::kInvalidArgument,
+        "system '" + std::string(system) +
+            "' is unknown: use pbox, openmpi-tcp, openmpi-shm, gloo-tcp, tcp or udp-limit"};
   }
   const auto program =
       program_path(program_folder, std::string(peer->program), std::string(peer->package));

@@ -165,8 +165,7 @@ int run(const pbox::perf::PeerOptions& options, Gradient& gradient) {
                         Gradient& own) { return std::make_unique<TcpRank>(server, barrier, own); },
        .measure_server =
            [&](Sample& sample) {
-             if (own_server != 0)
-               sample.cpu_seconds += pbox::perf::process_cpu_seconds(own_server);
+             if (own_server != 0) sample.cpu_seconds += pbox::perf::process_cpu_seconds(own_server);
            },
        .sums = false});
   if (getpid() == first && own_server != 0) {

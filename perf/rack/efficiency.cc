@@ -1,6 +1,6 @@
 // Scenario `efficiency`: the CPU time that box and workers take per gigabyte of gradient, over
-// cables of several rates, beside the same bytes sent to a server and back over TCP sockets. That
-// server sums nothing. The two take turns on one rack.
+// cables of several rates, beside the same bytes sent to a server and back over TCP sockets, which
+// sums nothing. The two take turns on one rack.
 #include <algorithm>
 #include <iomanip>
 #include <sstream>
@@ -37,7 +37,8 @@ struct EchoServer {
 
 EchoServer start_echo(const Rack& rack) {
   EchoServer server{
-      rack.run(rack.box(0), {sibling_program("pbox-peer-tcp"), "--serve", rack.box(0).address}), ""};
+      rack.run(rack.box(0), {sibling_program("pbox-peer-tcp"), "--serve", rack.box(0).address}),
+      ""};
   std::istringstream words(server.program->read_line(kStartLimitMs));
   std::string ready;
   if (!(words >> ready >> server.address)) throw std::runtime_error("pbox-peer-tcp did not start");

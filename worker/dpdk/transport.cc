@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "worker/dpdk/signals_held.h"
-#include "worker/io_thread.h"
+#include "worker/process/io_thread.h"
 #include "worker/transport/source_trial.h"
 
 namespace pbox::worker {

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "nic/payload_memory.h"
 #include "nic/rdma/memory.h"
-#include "worker/fork_guard.h"
+#include "worker/process/fork_guard.h"
 
 namespace pbox::worker {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "nic/socket/address.h"
-#include "worker/fork_guard.h"
+#include "worker/process/fork_guard.h"
 
 namespace pbox::worker {
 namespace {

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "base/check.h"
-#include "worker/fork_guard.h"
-#include "worker/io_thread.h"
+#include "worker/process/fork_guard.h"
+#include "worker/process/io_thread.h"
 
 namespace pbox::worker {
 namespace {

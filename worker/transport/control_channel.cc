@@ -15,7 +15,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "nic/socket/address.h"
-#include "worker/fork_guard.h"
+#include "worker/process/fork_guard.h"
 
 namespace pbox::worker {
 namespace {

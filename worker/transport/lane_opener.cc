@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "worker/fork_guard.h"
-#include "worker/io_thread.h"
+#include "worker/process/fork_guard.h"
+#include "worker/process/io_thread.h"
 #include "worker/transport/transport_library.h"
 
 namespace pbox::worker {

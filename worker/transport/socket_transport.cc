@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "nic/rss.h"
 #include "nic/socket/receive_room.h"
-#include "worker/fork_guard.h"
+#include "worker/process/fork_guard.h"
 #include "worker/transport/address_watch.h"
 #include "worker/transport/path_probe.h"
 #include "worker/transport/source_trial.h"

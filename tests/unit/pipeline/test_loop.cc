@@ -1,3 +1,6 @@
+#include <sys/timerfd.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 
 #include "pipeline/loop.h"
@@ -30,6 +33,46 @@ class OnePacketPort {
   nic::PortCounters counters_;
 };
 
+// A port that gets packets one by one at a fixed interval, and stops the loop after some.
+class PacedPort {
+ public:
+  PacedPort(pipeline::Mailbox& mailbox, uint64_t interval_ns, uint64_t packets)
+      : mailbox_(mailbox), left_(packets), timer_(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK)) {
+    const timespec interval{0, static_cast<long>(interval_ns)};
+    const itimerspec setting{interval, interval};
+    REQUIRE(timerfd_settime(timer_, 0, &setting, nullptr) == 0);
+  }
+  ~PacedPort() { close(timer_); }
+  PacedPort(const PacedPort&) = delete;
+  PacedPort& operator=(const PacedPort&) = delete;
+
+  size_t rx_burst(std::span<nic::RxPacket> packets) {
+    ++polls;
+    uint64_t count = 0;
+    if (read(timer_, &count, sizeof(count)) != sizeof(count)) return 0;
+    count = std::min<uint64_t>({count, left_, packets.size()});
+    for (uint64_t index = 0; index < count; ++index) {
+      packets[index] = {packet_.data(), static_cast<uint32_t>(packet_.size()), {}};  // rejected
+    }
+    left_ -= count;
+    if (left_ == 0) mailbox_.stop.store(true);
+    return count;
+  }
+  size_t tx_burst(std::span<const nic::TxPacket> packets) { return packets.size(); }
+  int event_fd() const { return timer_; }
+  nic::Capabilities capabilities() const { return {}; }
+  const nic::PortCounters& counters() const { return counters_; }
+
+  uint64_t polls = 0;
+
+ private:
+  std::array<std::byte, 100> packet_{};
+  pipeline::Mailbox& mailbox_;
+  uint64_t left_;
+  int timer_;
+  nic::PortCounters counters_;
+};
+
 // Returns how long the loop ran, in nanoseconds.
 uint64_t run_loop(const pipeline::PollPolicy& policy, pipeline::Engine& engine) {
   pipeline::Mailbox mailbox;
@@ -56,6 +99,24 @@ TEST_CASE("an idle port without an event fd is polled between naps") {
   CHECK(box.engine.counters().get(pipeline::Counter::kRxPackets) == 1);
   CHECK(box.engine.counters().get(pipeline::Counter::kSleeps) ==
         199);  // polls that found no packet
+}
+
+TEST_CASE("packets that come one by one gather instead of being spun for") {
+  Box box;
+  pipeline::Mailbox mailbox;
+  PacedPort port(mailbox, 10'000, 2000);
+  pipeline::Loop<PacedPort>(box.engine, port, mailbox, {.spin_ns = kNanosPerSecond}).run();
+  CHECK(box.engine.counters().get(pipeline::Counter::kSleeps) > 0);
+  CHECK(box.engine.counters().get(pipeline::Counter::kRxPackets) == 2000);
+}
+
+TEST_CASE("a loop that spins in vain stops spinning") {
+  Box box;
+  pipeline::Mailbox mailbox;
+  constexpr uint64_t kPackets = 200;
+  PacedPort port(mailbox, kNanosPerMilli, kPackets);
+  pipeline::Loop<PacedPort>(box.engine, port, mailbox, {.spin_ns = 20'000}).run();
+  CHECK(port.polls < 10 * kPackets);
 }
 
 // Sampled turns try both ways of fetching ahead. A turn that differs from the others is discarded.

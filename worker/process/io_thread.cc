@@ -1,4 +1,4 @@
-#include "worker/io_thread.h"
+#include "worker/process/io_thread.h"
 
 #include <pthread.h>
 

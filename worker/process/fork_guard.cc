@@ -1,4 +1,4 @@
-#include "worker/fork_guard.h"
+#include "worker/process/fork_guard.h"
 
 #include <pthread.h>
 #include <unistd.h>

@@ -1,0 +1,37 @@
+// A worker's I/O thread sleeps for its own descriptors, control connections, and packets on lanes.
+// It lets packets gather where they come one by one (nic/coalescing.h), and notes which lanes have
+// some, so that the others need no system call. For that thread only.
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "nic/coalescing.h"
+#include "worker/part_driver.h"
+
+namespace pbox::worker {
+
+class IoWaits {
+ public:
+  // So many packets were received, at least one.
+  void received(size_t packets, uint64_t now_ns) { coalescing_.received(packets, now_ns); }
+
+  // Waits until one of `own` is readable (-1: none), a driver has something to do, or the limit is
+  // over. While packets should gather, does not wake for them, and waits only for a pause; but not
+  // if lanes must be polled. Returns whether the control side has something to do: more than
+  // packets is there, or the time is over.
+  bool wait(std::span<const int> own, const std::vector<std::unique_ptr<PartDriver>>& drivers,
+            uint64_t limit_ns, bool must_poll);
+  // After wait(): whether own[index] is ready.
+  bool is_ready(size_t index) const { return waits_[index].revents != 0; }
+
+ private:
+  nic::Coalescing coalescing_;
+  std::vector<pollfd> waits_;  // the last ones
+};
+
+}  // namespace pbox::worker
