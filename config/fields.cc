@@ -167,7 +167,7 @@ void add_machine(std::vector<Field>& list) {
                         {{"adaptive", PollMode::kAdaptive}, {"busy", PollMode::kBusy}}, 2,
                         Reload::kNo, "adaptive sleeps when there is nothing to do; busy spins"));
   list.push_back(number("pipeline.spin_us", PBOX_MEMBER(pipeline, spin_us), 0, 1'000'000,
-                        Reload::kNo, "adaptive: idle time before it sleeps"));
+                        Reload::kNo, "adaptive: idle time before it sleeps, at most"));
   list.push_back(choice(
       "pipeline.pin", PBOX_MEMBER(pipeline, pin),
       {{"auto", OnOffAuto::kAuto}, {"on", OnOffAuto::kOn}, {"off", OnOffAuto::kOff}}, 3,
