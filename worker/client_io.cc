@@ -15,7 +15,7 @@ namespace pbox::worker {
 namespace {
 
 constexpr uint64_t kControlIntervalNs = 50'000'000;  // while packets keep the thread busy
-constexpr uint64_t kControlDelayNs = 2'000'000;      // while the thread wakes for packets alone
+constexpr uint64_t kControlDelayNs = 5'000'000;      // while the thread wakes for packets alone
 constexpr uint64_t kLeaveLimitNs = 1'000'000'000;
 // For transports that must be polled. A round trip on such a network fits well into the spin. A nap
 // of this length still leaves the core to other threads most of the time.
@@ -297,7 +297,7 @@ bool Client::may_spin(uint64_t now_ns) {
 // Returns how long this thread may sleep without missing an event. A packet on a lane without a
 // descriptor is found after the sleep.
 uint64_t Client::sleep_limit_ns(uint64_t now_ns) {
-  uint64_t until_ns = now_ns + kControlIntervalNs;
+  uint64_t until_ns = std::min(now_ns + kControlIntervalNs, control_due_ns_);
   for (const auto& driver : drivers_) until_ns = std::min(until_ns, driver->next_deadline_ns());
   const uint64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
   if (!must_poll(drivers_)) return wait_ns;

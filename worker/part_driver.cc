@@ -319,7 +319,7 @@ size_t PartDriver::receive(uint64_t now_ns) {
     const size_t received = transport_->rx_burst(lane, burst);
     PBOX_DCHECK(received <= burst.size());
     if (received > 0) exchange->on_burst(lane, {burst.data(), received}, now_ns);
-    is_quiet_[lane] = received == 0;
+    is_quiet_[lane] = received == 0 && !must_poll_;
     all += received;
   }
   received_any_ = all > 0;
