@@ -25,7 +25,10 @@ void add_options(po::options_description& options) {
       "this rate. 0: 1000 divided by --workers, which two cores can carry")(
       "queue-kib", po::value<uint32_t>()->default_value(1024),
       "queue of the switch per port, in KiB")("delay-us", po::value<uint32_t>()->default_value(0),
-                                              "delay of each cable in each direction; needs netem")(
+                                              "delay of each worker's cable in each direction")(
+      "jitter-us", po::value<uint32_t>()->default_value(0), "jitter on top of the delay, at most")(
+      "loss", po::value<double>()->default_value(0),
+      "share of the frames that a worker's cable loses in each direction, from 0 to 1")(
       "mtu", po::value<uint32_t>()->default_value(9000), "MTU of every machine")(
       "window-bytes", po::value<uint32_t>()->default_value(0),
       "window of PBox's workers per pipeline; 0: the window that the box grants")(
@@ -43,7 +46,9 @@ uint32_t rate_mbit_of(const po::variables_map& options) {
 RackOptions rack_options(const po::variables_map& options) {
   const Link link{.bits_per_second = uint64_t{rate_mbit_of(options)} * 1'000'000,
                   .queue_bytes = uint64_t{options["queue-kib"].as<uint32_t>()} << 10,
-                  .delay_us = options["delay-us"].as<uint32_t>()};
+                  .delay_us = options["delay-us"].as<uint32_t>(),
+                  .jitter_us = options["jitter-us"].as<uint32_t>(),
+                  .loss = options["loss"].as<double>()};
   return balanced_rack(options["workers"].as<uint32_t>(), options["mtu"].as<uint32_t>(), link);
 }
 
@@ -82,6 +87,9 @@ void print_table(const nlohmann::json& figures, std::ostream& report) {
 }
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
+  if (const double loss = options["loss"].as<double>(); !(loss >= 0 && loss <= 1)) {
+    throw std::runtime_error("--loss must be in [0, 1]");
+  }
   if (options["workers"].as<uint32_t>() - 1 >= kWorkersMax) {
     throw std::runtime_error("--workers must be in [1, 64]");
   }

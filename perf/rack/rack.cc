@@ -52,14 +52,6 @@ void run_tc(const std::string& batch, int network) {
   run_command({"tc", "-batch", "-"}, batch, network);
 }
 
-// Returns the batch line that adds the delay behind the bucket, so that frames are paced before
-// they are delayed; empty if there is no delay.
-std::string delay(const std::string& verb, const std::string& device, const Link& link) {
-  if (link.delay_us == 0) return "";
-  return "qdisc " + verb + " dev " + device + " parent 1:1 handle 10: netem delay " +
-         std::to_string(link.delay_us) + "us limit 100000\n";
-}
-
 }  // namespace
 
 std::string sibling_program(const std::string& name) {
@@ -67,8 +59,8 @@ std::string sibling_program(const std::string& name) {
 }
 
 RackOptions balanced_rack(uint32_t workers, uint32_t mtu, const Link& worker_link) {
-  Link box_link = worker_link;
-  box_link.bits_per_second *= workers;
+  const Link box_link{.bits_per_second = worker_link.bits_per_second * workers,
+                      .queue_bytes = worker_link.queue_bytes};
   return {.worker_count = workers,
           .box_count = 1,
           .mtu = mtu,
@@ -87,14 +79,15 @@ Rack::Rack(const RackOptions& options) : options_(options), home_(open_own_netwo
          fabric_.network);
   for (uint32_t index = 0; index < options.box_count; ++index) {
     boxes_.push_back(make_namespace("10.77.0." + std::to_string(index + 1)));
-    add_cable(boxes_.back(), "box" + std::to_string(index));
+    add_cable(boxes_.back(), "box" + std::to_string(index), options.box_link);
   }
   for (uint32_t index = 0; index < options.worker_count; ++index) {
     workers_.push_back(make_namespace("10.77.1." + std::to_string(index + 1)));
-    add_cable(workers_.back(), "worker" + std::to_string(index));
+    add_cable(workers_.back(), "worker" + std::to_string(index), options.worker_link);
   }
   for (Host& host : boxes_) add_shaper(host, options.box_link);
   for (Host& host : workers_) add_shaper(host, options.worker_link);
+  if (!delayed_.empty()) start_delays();
 }
 
 Rack::~Rack() {
@@ -118,36 +111,57 @@ Host Rack::make_namespace(const std::string& address) {
   return host;
 }
 
-void Rack::add_cable(Host& host, const std::string& port_name) {
+// A long cable has two halves, between which pbox-rack-delay moves the frames. Segments are made
+// before the first half, so that frames are lost one by one.
+void Rack::add_cable(Host& host, const std::string& port_name, const Link& link) {
   host.port_name = port_name;
-  const std::string mtu = std::to_string(options_.mtu);
-  run_ip("link add " + port_name + " mtu " + mtu + " type veth peer name " + kInterface + " mtu " +
-             mtu + " netns " + host.network_path + "\nlink set " + port_name + " master " +
-             kBridge + " up\n",
+  const std::string mtu = " mtu " + std::to_string(options_.mtu);
+  std::string end = port_name;
+  if (is_long(link)) {
+    end = port_name + "-far";
+    const std::string near = port_name + "-near";
+    run_ip("link add " + port_name + mtu + " type veth peer name " + near + mtu + "\nlink set " +
+               near + " up\n",
+           fabric_.network);
+    delayed_.push_back(near + "," + end + "," + std::to_string(link.delay_us) + "," +
+                       std::to_string(link.jitter_us) + "," + std::to_string(link.loss));
+  }
+  run_ip("link add " + end + mtu + " type veth peer name " + kInterface + mtu + " netns " +
+             host.network_path + "\nlink set " + end + " up\n",
          fabric_.network);
-  run_ip(
-      "addr add " + host.address + "/16 dev " + kInterface + "\nlink set " + kInterface + " up\n",
-      host.network);
+  run_ip("link set " + port_name + " master " + kBridge + " up\n", fabric_.network);
+  const std::string segments = is_long(link) ? " gso_max_segs 1" : "";
+  run_ip("addr add " + host.address + "/16 dev " + kInterface + "\nlink set " + kInterface +
+             segments + " up\n",
+         host.network);
+}
+
+void Rack::start_delays() {
+  constexpr int kStartLimitMs = 10'000;
+  std::vector<std::string> command = {sibling_program("pbox-rack-delay")};
+  for (const std::string& pair : delayed_) command.insert(command.end(), {"--pair", pair});
+  delays_ = run(fabric_, command);
+  delays_->read_line(kStartLimitMs);
 }
 
 void Rack::add_shaper(const Host& host, const Link& link) {
   if (link.bits_per_second == 0) return;
   const std::string port = host.port_name;
-  run_tc("qdisc add dev " + std::string(kInterface) + " root handle 1: " +
-             bucket(link, options_.mtu, kHostQueueBytes) + delay("add", kInterface, link),
+  run_tc("qdisc add dev " + std::string(kInterface) +
+             " root handle 1: " + bucket(link, options_.mtu, kHostQueueBytes),
          host.network);
-  run_tc("qdisc add dev " + port + " root handle 1: " +
-             bucket(link, options_.mtu, link.queue_bytes) + delay("add", port, link),
-         fabric_.network);
+  run_tc(
+      "qdisc add dev " + port + " root handle 1: " + bucket(link, options_.mtu, link.queue_bytes),
+      fabric_.network);
 }
 
 void Rack::set_link(const Host& host, const Link& link) {
   const std::string port = host.port_name;
-  run_tc("qdisc change dev " + std::string(kInterface) + " root handle 1: " +
-             bucket(link, options_.mtu, kHostQueueBytes) + delay("replace", kInterface, link),
+  run_tc("qdisc change dev " + std::string(kInterface) +
+             " root handle 1: " + bucket(link, options_.mtu, kHostQueueBytes),
          host.network);
-  run_tc("qdisc change dev " + port + " root handle 1: " +
-             bucket(link, options_.mtu, link.queue_bytes) + delay("replace", port, link),
+  run_tc("qdisc change dev " + port +
+             " root handle 1: " + bucket(link, options_.mtu, link.queue_bytes),
          fabric_.network);
 }
 

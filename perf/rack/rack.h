@@ -29,9 +29,11 @@ struct Link {
   // bytes, not in time, because chunks and windows do not shrink with the rate. A host's own queue
   // holds kHostQueueBytes, close to the thousand packets that Linux queues by default.
   uint64_t queue_bytes = 1 << 20;
-  // Delay in each direction; needs a kernel with netem. A nonzero delay can change later, but it
-  // cannot be removed.
+  // A long cable, in each direction. Frames are delayed after they have been paced, and keep their
+  // order. These three hold from the start on; set_link() does not change them.
   uint32_t delay_us = 0;
+  uint32_t jitter_us = 0;  // on top of the delay: uniform from 0 to this
+  double loss = 0;         // probability that a frame is lost, in [0, 1]
 };
 
 struct RackOptions {
@@ -42,8 +44,13 @@ struct RackOptions {
   Link box_link;
 };
 
+// Returns whether the cable needs more than a rate.
+inline bool is_long(const Link& link) {
+  return link.delay_us > 0 || link.jitter_us > 0 || link.loss > 0;
+}
+
 // Returns the options of a rack with one box, whose cable has the rate of all workers' cables
-// together.
+// together and is never long.
 RackOptions balanced_rack(uint32_t workers, uint32_t mtu, const Link& worker_link);
 
 struct Host {
@@ -98,7 +105,8 @@ class Rack {
 
  private:
   Host make_namespace(const std::string& address);
-  void add_cable(Host& host, const std::string& port_name);
+  void add_cable(Host& host, const std::string& port_name, const Link& link);
+  void start_delays();
   void add_shaper(const Host& host, const Link& link);
 
   RackOptions options_;
@@ -106,6 +114,8 @@ class Rack {
   Host fabric_;
   std::vector<Host> workers_;
   std::vector<Host> boxes_;
+  std::vector<std::string> delayed_;  // long cables, as pbox-rack-delay takes them
+  std::unique_ptr<Program> delays_;
 };
 
 // Returns the path of a program in this program's folder.
