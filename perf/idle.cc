@@ -96,7 +96,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   box.finish();
 
   // The ranks exchange once and are then idle.
-  const auto command = peer_command("pbox", {}, folder());
+  const auto command = peer_command("pbox", {.worker_count = 4}, folder());
   if (!command) throw std::runtime_error(command.error().message);
   Program job(*command);
   job.read_line(kStartLimitMs);
@@ -104,7 +104,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   job.read_line(kStartLimitMs);
   const pid_t of_job = child_named(job.pid(), "pboxd");
   std::this_thread::sleep_for(std::chrono::seconds(1));
-  tell("with_job", "with a job of two idle ranks", share(of_job, seconds, ""));
+  tell("with_job", "with a job of four idle ranks", share(of_job, seconds, ""));
   return figures;
 }
 
