@@ -1,6 +1,7 @@
 // Parts of one worker whose boxes do not answer, beside a part whose box does. Everything runs on
 // one thread, as on the I/O thread: a part that waits on it would hold up the other.
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "nic/socket/port.h"
 #include "nic/wire/control_frame.h"
 #include "tests/support/loopback_listener.h"
+#include "worker/io_waits.h"
 #include "worker/part_driver.h"
 
 namespace pbox::worker {
@@ -36,6 +38,7 @@ class ControlBox {
   ControlBox(const ControlBox&) = delete;
   ControlBox& operator=(const ControlBox&) = delete;
 
+  nic::SocketPort& data() { return *data_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(listener_.port()); }
   uint32_t heartbeats = 0;
 
@@ -95,7 +98,8 @@ class ControlBox {
 struct Part {
   Part(const std::string& box, BoxAddresses& addresses)
       : membership(options_for(box), {{.name = "t", .elements = 7}}, {}),
-        driver(membership, addresses, {"socket"}, options_for(box)) {
+        driver(*drivers.emplace_back(std::make_unique<PartDriver>(
+            membership, addresses, std::vector<std::string>{"socket"}, options_for(box)))) {
     membership.begin(monotonic_ns());
     driver.perform_actions();
   }
@@ -108,7 +112,8 @@ struct Part {
   }
 
   Membership membership;
-  PartDriver driver;
+  std::vector<std::unique_ptr<PartDriver>> drivers;
+  PartDriver& driver;
 };
 
 // Serves parts and boxes in turn, as the I/O thread and the boxes do, until the condition holds.
@@ -127,7 +132,73 @@ void serve_until(std::initializer_list<Part*> parts, std::initializer_list<Contr
   }
 }
 
+// Lets the part push, and returns the address that its packets come from.
+nic::Endpoint push(Part& part, ControlBox& box) {
+  static std::array<float, 7> values{};
+  auto* const bytes = reinterpret_cast<std::byte*>(values.data());
+  part.membership.start({.input = bytes, .output = bytes});
+  std::optional<int32_t> next;
+  const uint64_t end_ns = monotonic_ns() + kPatienceNs;
+  std::array<nic::RxPacket, 8> packets;
+  for (;;) {
+    part.driver.send(0, monotonic_ns(), next);
+    if (box.data().rx_burst(packets) > 0) return packets[0].from;
+    REQUIRE(monotonic_ns() < end_ns);
+  }
+}
+
+// Sends the part a packet, of which it learns nothing.
+void send_packet(ControlBox& box, const nic::Endpoint& to) {
+  nic::TxPacket packet;
+  packet.to = &to;
+  REQUIRE(box.data().tx_burst({&packet, 1}) == 1);
+}
+
 }  // namespace
+
+TEST_CASE("a lane without packets is looked at when its descriptor is ready, or after a while") {
+  BoxAddresses addresses;
+  ControlBox box(nic::QueueAffinity::kUdpPort);
+  Part part(box.address(), addresses);
+  serve_until({&part}, {&box}, [&] { return part.membership.phase() == Phase::kRunning; });
+  const nic::Endpoint worker = push(part, box);
+  const uint64_t now_ns = monotonic_ns();
+  CHECK(part.driver.receive(now_ns) == 0);
+  send_packet(box, worker);
+  CHECK(part.driver.receive(now_ns) == 0);
+  std::vector<pollfd> waits;
+  part.driver.add_lane_waits(waits);
+  REQUIRE(poll(waits.data(), waits.size(), 10'000) == 1);
+  size_t first = 0;
+  part.driver.note_ready(waits, first, now_ns);
+  CHECK(first == waits.size());
+  CHECK(part.driver.receive(now_ns) == 1);
+
+  CHECK(part.driver.receive(now_ns) == 0);
+  send_packet(box, worker);
+  REQUIRE(poll(waits.data(), waits.size(), 10'000) == 1);
+  CHECK(part.driver.receive(now_ns + 1000) == 0);
+  CHECK(part.driver.receive(now_ns + kNanosPerMilli) == 1);
+}
+
+TEST_CASE("an I/O thread that wakes for packets alone leaves the control side in peace") {
+  BoxAddresses addresses;
+  ControlBox box(nic::QueueAffinity::kUdpPort);
+  Part part(box.address(), addresses);
+  serve_until({&part}, {&box}, [&] { return part.membership.phase() == Phase::kRunning; });
+  const nic::Endpoint worker = push(part, box);
+  const int own[] = {eventfd(0, EFD_CLOEXEC), -1};
+  IoWaits waits;
+  CHECK(waits.wait(own, part.drivers, kNanosPerMilli, false));  // the time is over
+  CHECK_FALSE(waits.is_ready(0));
+  send_packet(box, worker);
+  CHECK_FALSE(waits.wait(own, part.drivers, kPatienceNs, false));
+  CHECK(part.driver.receive(monotonic_ns()) == 1);
+  REQUIRE(eventfd_write(own[0], 1) == 0);
+  CHECK(waits.wait(own, part.drivers, kPatienceNs, false));
+  CHECK(waits.is_ready(0));
+  close(own[0]);
+}
 
 TEST_CASE("a part that looks for its queues at a silent box holds up no other part") {
   BoxAddresses addresses;
