@@ -297,7 +297,7 @@ bool Client::may_spin(uint64_t now_ns) {
 // Returns how long this thread may sleep without missing an event. A packet on a lane without a
 // descriptor is found after the sleep.
 uint64_t Client::sleep_limit_ns(uint64_t now_ns) {
-  uint64_t until_ns = std::min(now_ns + kControlIntervalNs, control_due_ns_);
+  uint64_t until_ns = control_due_ns_;
   for (const auto& driver : drivers_) until_ns = std::min(until_ns, driver->next_deadline_ns());
   const uint64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
   if (!must_poll(drivers_)) return wait_ns;

@@ -384,8 +384,7 @@ void PartDriver::note_ready(std::span<const pollfd> waits, size_t& first, uint64
   const uint32_t lanes = membership_.exchange()->pipeline_count();
   PBOX_DCHECK(first + lanes <= waits.size());
   for (uint32_t lane = 0; lane < lanes; ++lane, ++first) {
-    const pollfd& wait = waits[first];
-    if (lane < is_quiet_.size() && (wait.fd < 0 || wait.revents != 0)) is_quiet_[lane] = 0;
+    if (lane < is_quiet_.size() && waits[first].revents != 0) is_quiet_[lane] = 0;
   }
   all_looked_at_ns_ = now_ns;
 }
