@@ -37,6 +37,11 @@ struct Error {
   std::string message;  // names the object, the wrong value and the remedy
 };
 
+// Returns a kInvalidArgument error.
+inline Error invalid(std::string message) {
+  return {ErrorCode::kInvalidArgument, std::move(message)};
+}
+
 // Returns a kSystem error for an errno value, with the message "<what>: <text of the errno>".
 Error system_error(const std::string& what, int error_number);
 

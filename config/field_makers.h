@@ -13,6 +13,8 @@
 
 namespace pbox::config {
 
+constexpr uint64_t kPortMax = 65'535;
+
 enum class Reload { kNo, kYes };
 
 template <typename Get>

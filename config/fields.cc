@@ -13,7 +13,6 @@
 namespace pbox::config {
 namespace {
 
-constexpr uint64_t kPortMax = 65'535;
 constexpr uint64_t kBufferBytesMin = 64u << 10;
 constexpr uint64_t kBufferBytesMax = 1u << 30;  // the kernel doubles it and stores it in an int
 constexpr uint64_t kTimeoutMsMin = 10;

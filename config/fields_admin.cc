@@ -10,7 +10,6 @@
 namespace pbox::config {
 namespace {
 
-constexpr uint64_t kPortMax = 65'535;
 constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
 constexpr size_t kHostBytesMax = 253;  // DNS names are no longer
 

@@ -10,7 +10,7 @@
 #include "perf/scenario.h"
 #include "perf/turns.h"
 
-namespace pbox::perf {
+namespace pbox::perf::collectives_scenario {
 namespace {
 
 constexpr const char* kGloo = "gloo-tcp";
@@ -109,4 +109,4 @@ const ScenarioRegistration kRegistration(
      .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::collectives_scenario

@@ -11,7 +11,7 @@
 #include "perf/scenario.h"
 #include "perf/turns.h"
 
-namespace pbox::perf {
+namespace pbox::perf::exchange_scenario {
 namespace {
 
 constexpr const char* kPeers[] = {"gloo-tcp", "openmpi-tcp", "openmpi-shm"};
@@ -123,4 +123,4 @@ const ScenarioRegistration kRegistration(
      .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::exchange_scenario

@@ -15,7 +15,7 @@
 #include "perf/peers/program.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::idle_scenario {
 namespace {
 
 constexpr int kStartLimitMs = 30'000;
@@ -114,4 +114,4 @@ const ScenarioRegistration kRegistration({.name = "idle",
                                           .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::idle_scenario

@@ -19,7 +19,7 @@
 #include "pipeline/optimizer/optimizer.h"
 #include "pipeline/reduce/reduce.h"
 
-namespace pbox::perf {
+namespace pbox::perf::kernels_scenario {
 namespace {
 
 using optimizer::OptimizerKind;
@@ -332,4 +332,4 @@ const ScenarioRegistration kRegistration(
      .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::kernels_scenario

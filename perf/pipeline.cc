@@ -12,7 +12,7 @@
 #include "perf/pipeline_bench.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::pipeline_scenario {
 namespace {
 
 constexpr size_t kRecorded = 0, kPlain = 1, kScraped = 2, kOrdered = 3, kGuarded = 4;
@@ -88,4 +88,4 @@ const ScenarioRegistration kRegistration(
      .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::pipeline_scenario

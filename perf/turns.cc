@@ -10,7 +10,7 @@
 namespace pbox::perf {
 namespace {
 
-constexpr int kAnswerLimitMs = 120'000;
+constexpr int kTurnLimitMs = 120'000;
 
 }  // namespace
 
@@ -21,14 +21,14 @@ LoopbackSystem start_on_loopback(const std::string& name, const PeerOptions& opt
   system.key = name;
   std::replace(system.key.begin(), system.key.end(), '-', '_');
   system.program = std::make_unique<Program>(*command);
-  const auto ready = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
+  const auto ready = nlohmann::json::parse(system.program->read_line(kTurnLimitMs));
   if (!ready.value("ready", false)) throw std::runtime_error(name + " did not become ready");
   return system;
 }
 
 double measure_once(LoopbackSystem& system) {
   system.program->write_line("run");
-  const auto sample = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
+  const auto sample = nlohmann::json::parse(system.program->read_line(kTurnLimitMs));
   if (!sample.at("checked").get<bool>()) {
     throw std::runtime_error(system.key + " returned a wrong result");
   }

@@ -17,10 +17,6 @@ namespace {
 // How long a wait that has timed out asks who is late.
 constexpr uint32_t kLaggardMs = 1000;
 
-Error invalid(const std::string& message) {
-  return {ErrorCode::kInvalidArgument, message};
-}
-
 // "rank 2 is late, and 1 more; the box has waited 3.0 s for it, and it ended 71 % of ..."
 std::string describe(const Laggard& laggard, uint64_t now_ns) {
   std::string text = "rank " + std::to_string(laggard.rank) + " is late";

@@ -127,10 +127,6 @@ Result<proto::PartMap> ask_box(const MembershipOptions& options, const tls::Clie
   return unanswered(options);
 }
 
-Error invalid(const std::string& message) {
-  return {ErrorCode::kInvalidArgument, message};
-}
-
 bool matches(const std::string& tensors, const TensorSpec& tensor) {
   return tensors.empty() || matches_glob(tensors, tensor.name);
 }

@@ -12,7 +12,7 @@ namespace {
 // A payload has usually been read by the time its operation is done. If the box accepts nothing, it
 // may stay with the device for any length of time.
 constexpr uint64_t kReadNs = 100 * kNanosPerMilli;
-constexpr auto kAskAgain = std::chrono::milliseconds(1);
+constexpr auto kLookAgain = std::chrono::milliseconds(1);
 
 // A part's registrar, null if it needs none, and its result.
 struct Registration {
@@ -99,7 +99,7 @@ Status Client::unregister_memory(const std::byte* address) {
                                             " ms; keep the memory, and unregister it again"};
     }
     lock.unlock();
-    std::this_thread::sleep_for(kAskAgain);
+    std::this_thread::sleep_for(kLookAgain);
     lock.lock();
   }
   memory_.remove(address);

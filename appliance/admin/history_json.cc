@@ -30,7 +30,7 @@ Json event_object(const JobEvent& event) {
           {"text", event.text}};
 }
 
-Json job_object(const JobHistory& job) {
+Json history_object(const JobHistory& job) {
   const auto late_rank = [](const JobPoint& point) {
     return point.late_rank < 0 ? Json(nullptr) : Json(point.late_rank);
   };
@@ -60,7 +60,7 @@ std::string history_json(const HistoryView& history) {
        list_of(points, [](const auto& point) { return whole(point.chunk_rounds_per_s); })},
       {"busiest_ratio",
        list_of(points, [](const auto& point) { return Json(rounded(point.busiest, 1.0 / 128)); })},
-      {"jobs", list_of(history.jobs, job_object)}};
+      {"jobs", list_of(history.jobs, history_object)}};
   // The default error handler throws on a byte that is not UTF-8.
   return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

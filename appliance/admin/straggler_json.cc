@@ -52,7 +52,7 @@ Json round_object(const control::LateRoundView& round) {
 }
 
 template <typename View>
-Json list_of(const std::vector<View>& views, Json (*object)(const View&)) {
+Json objects_of(const std::vector<View>& views, Json (*object)(const View&)) {
   Json list = Json::array();
   for (const View& view : views) list.push_back(object(view));
   return list;
@@ -68,10 +68,10 @@ std::string stragglers_json(const std::vector<control::StragglerView>& jobs) {
                     {"world_size", job.world_size},
                     {"chunk_rounds", job.chunk_rounds},
                     {"kept", job.kept},
-                    {"awaited", list_of(job.awaited, awaited_object)},
-                    {"ranks", list_of(job.ranks, rank_object)},
-                    {"tensors", list_of(job.tensors, tensor_object)},
-                    {"rounds", list_of(job.rounds, round_object)}});
+                    {"awaited", objects_of(job.awaited, awaited_object)},
+                    {"ranks", objects_of(job.ranks, rank_object)},
+                    {"tensors", objects_of(job.tensors, tensor_object)},
+                    {"rounds", objects_of(job.rounds, round_object)}});
   }
   const Json object = {{"jobs", std::move(list)}};
   // The default error handler throws on a byte that is not UTF-8.

@@ -1,16 +1,10 @@
 #include "appliance/cluster/claim.h"
 
-#include <chrono>
 #include <utility>
 
 #include "base/check.h"
 
 namespace pbox::cluster {
-namespace {
-
-constexpr std::chrono::milliseconds kRetry{500};
-
-}  // namespace
 
 Claim::Claim(boost::asio::io_context& context, Store& store, std::string key,
              std::function<std::string()> value, std::function<void()> on_change)
@@ -49,7 +43,7 @@ void Claim::make() {
                   if (!*alive) return;
                   making_ = false;
                   if (outcome) return;  // the mirror shows which box was first
-                  retry_.after(kRetry, [this] { reconsider(); });
+                  retry_.after(kStoreRetry, [this] { reconsider(); });
                 });
 }
 

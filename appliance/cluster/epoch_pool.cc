@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <sstream>
 #include <utility>
 
@@ -13,8 +12,7 @@ namespace pbox::cluster {
 namespace {
 
 constexpr char kKey[] = "epochs/reserved";  // the greatest epoch that any box has reserved
-constexpr char kName[] = "epoch-blocks";
-constexpr std::chrono::milliseconds kRetry{500};
+constexpr char kPoolName[] = "epoch-blocks";
 constexpr char kNotAsked[] = "the cluster's store has not answered yet";
 
 bool read_epoch(const std::string& text, uint32_t& epoch) {
@@ -44,7 +42,7 @@ EpochPool::~EpochPool() {
 // The file reads "1c291ca3 rack/box 65 128 193 256". A file that cannot be read is ignored; the
 // only loss is the epochs reserved in it.
 void EpochPool::load() {
-  const auto text = disk_.read(kName);
+  const auto text = disk_.read(kPoolName);
   if (!text || !text->has_value() || (*text)->size() < 9) return;
   const std::string body = (*text)->substr(9);
   if (storage::checksum(body) + " " != (*text)->substr(0, 9)) return;
@@ -62,7 +60,7 @@ void EpochPool::save() const {
     body.append(" ").append(std::to_string(block.first));
     body.append(" ").append(std::to_string(block.last));
   }
-  static_cast<void>(storage::replace_file(disk_, kName, storage::checksum(body) + " " + body));
+  static_cast<void>(storage::replace_file(disk_, kPoolName, storage::checksum(body) + " " + body));
 }
 
 void EpochPool::drop_used() {
@@ -108,7 +106,7 @@ void EpochPool::reserve() {
 
 void EpochPool::reserve_later() {
   PBOX_CHECK(reserving_);
-  retry_.after(kRetry, [this] {
+  retry_.after(kStoreRetry, [this] {
     reserving_ = false;
     reserve();
   });

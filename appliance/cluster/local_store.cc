@@ -10,7 +10,7 @@
 namespace pbox::cluster {
 namespace {
 
-constexpr char kName[] = "cluster";
+constexpr char kLocalName[] = "cluster";
 constexpr int64_t kSession = 1;  // there is never more than one session
 
 bool begins_with(const std::string& key, const std::string& prefix) {
@@ -85,7 +85,7 @@ class LocalStore::Subscription : public Watch {
 
 Result<std::unique_ptr<LocalStore>> LocalStore::open(boost::asio::io_context& context,
                                                      storage::Disk& disk) {
-  const auto text = disk.read(kName);
+  const auto text = disk.read(kLocalName);
   if (!text) return text.error();
   std::unique_ptr<LocalStore> store(new LocalStore(context, disk));
   State& state = store->state_;
@@ -206,7 +206,7 @@ Status LocalStore::write(const State& state) {
     kv.set_lease(entry.session);
   }
   const std::string body = stored.SerializeAsString();
-  return storage::replace_file(disk_, kName, header_of(body) + body);
+  return storage::replace_file(disk_, kLocalName, header_of(body) + body);
 }
 
 std::unique_ptr<Watch> LocalStore::watch(const std::string& prefix, int64_t revision,

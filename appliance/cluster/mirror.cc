@@ -1,16 +1,10 @@
 #include "appliance/cluster/mirror.h"
 
-#include <chrono>
 #include <utility>
 
 #include "base/check.h"
 
 namespace pbox::cluster {
-namespace {
-
-constexpr std::chrono::milliseconds kRetry{500};
-
-}  // namespace
 
 Mirror::Mirror(boost::asio::io_context& context, Store& store, std::string prefix,
                std::function<void()> on_change)
@@ -36,7 +30,7 @@ void Mirror::read() {
 
 void Mirror::follow(const Result<Snapshot>& snapshot) {
   if (!snapshot) {
-    retry_.after(kRetry, [this] { read(); });
+    retry_.after(kStoreRetry, [this] { read(); });
     return;
   }
   PBOX_DCHECK(watch_ == nullptr);

@@ -10,7 +10,7 @@
 namespace pbox::cluster {
 namespace {
 
-constexpr std::chrono::milliseconds kTick{250};
+constexpr std::chrono::milliseconds kUpkeepTick{250};
 // A box that restarts registers again within this many ticks; one that does not loses its parts.
 constexpr uint32_t kAbsentTicks = 8;
 // The leader asks the other boxes for their jobs once in this many ticks.
@@ -19,7 +19,7 @@ constexpr uint32_t kReportTicks = 8;
 }  // namespace
 
 void PartMaps::tick() {
-  timer_.after(kTick, [this] {
+  timer_.after(kUpkeepTick, [this] {
     if (store_.health().up && entries_.loaded()) {
       update_running_jobs();
       if (options_.box_directory().leads()) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +18,9 @@
 #include "base/result.h"
 
 namespace pbox::cluster {
+
+// The pause before a request that the store has not answered is sent again.
+constexpr std::chrono::milliseconds kStoreRetry{500};
 
 // Revisions count the changes of the whole store. They ascend and start at 1 or above.
 struct KeyValue {

@@ -17,10 +17,6 @@
 namespace pbox::control {
 namespace {
 
-Error invalid(const std::string& message) {
-  return {ErrorCode::kInvalidArgument, message};
-}
-
 bool finite_at_least(float value, float minimum) {
   return std::isfinite(value) && value >= minimum;
 }

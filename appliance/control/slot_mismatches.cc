@@ -9,7 +9,7 @@ namespace pbox::control {
 namespace {
 
 // A rank that does not answer has died, or its application holds libpbox's thread.
-constexpr uint64_t kAnswerNs = 2 * kNanosPerSecond;
+constexpr uint64_t kWorkersAnswerNs = 2 * kNanosPerSecond;
 constexpr size_t kTextBytesMax = 256;
 
 std::optional<pipeline::ShapeMismatch> mismatch_of(const Job& job) {
@@ -33,7 +33,7 @@ void SlotMismatches::on_tick(Job& job) {
   if (!found) return;
   PBOX_CHECK(found->first_rank < job.members().size());
   PBOX_CHECK(found->other_rank < job.members().size());
-  Asked asked{.mismatch = *found, .ends_ns = context_.now_ns + kAnswerNs, .told = {}};
+  Asked asked{.mismatch = *found, .ends_ns = context_.now_ns + kWorkersAnswerNs, .told = {}};
   asked.answers += ask(job, found->first_rank, *found) ? 1 : 0;
   asked.answers += ask(job, found->other_rank, *found) ? 1 : 0;
   if (asked.answers == 0) return end(job, asked);

@@ -21,10 +21,6 @@ bool reads_cached(const SyncSpec& spec) {
   return spec.reads == Reads::kCached;
 }
 
-Error invalid(const std::string& message) {
-  return {ErrorCode::kInvalidArgument, message};
-}
-
 std::string model_of(const SyncSpec& spec) {
   return std::string("sync.model ") + to_string(spec.model);
 }

@@ -23,7 +23,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kKept = 2;
 constexpr char kManifestName[] = "manifest.json";
-constexpr uint32_t kFormat = 1;
+constexpr uint32_t kManifestFormat = 1;
 
 std::string to_text(const Manifest& manifest) {
   Json parts = Json::array(), ranks = Json::array();
@@ -32,7 +32,7 @@ std::string to_text(const Manifest& manifest) {
     parts.push_back(
         {{"box", part.box}, {"file", part.name}, {"bytes", part.bytes}, {"crc32c", part.crc32c}});
   }
-  return Json{{"format", kFormat},         {"job", manifest.job},
+  return Json{{"format", kManifestFormat}, {"job", manifest.job},
               {"number", manifest.number}, {"steps", manifest.steps},
               {"tenant", manifest.tenant}, {"taken_at", manifest.taken_at},
               {"ranks", std::move(ranks)}, {"parts", std::move(parts)}}

@@ -19,12 +19,12 @@ using storage::InputFile;
 using Json = nlohmann::json;
 
 constexpr std::array<char, 8> kMagic = {'P', 'B', 'O', 'X', 'S', 'N', 'A', 'P'};
-constexpr uint32_t kFormat = 1;
+constexpr uint32_t kPartFormat = 1;
 constexpr uint32_t kHeadBytesMax = 64u << 20;
 
 struct Preamble {
   std::array<char, 8> magic = kMagic;
-  uint32_t format = kFormat;
+  uint32_t format = kPartFormat;
   uint32_t head_bytes = 0;
 };
 static_assert(sizeof(Preamble) == 16);
@@ -140,9 +140,9 @@ Result<PartHead> read_head(Reader& reader, const std::string& path) {
   auto whole = reader.read(&preamble, sizeof(preamble));
   if (!whole) return whole.error();
   if (!*whole || preamble.magic != kMagic) return mismatch(path, "it is not a part of a snapshot");
-  if (preamble.format != kFormat || preamble.head_bytes > kHeadBytesMax) {
+  if (preamble.format != kPartFormat || preamble.head_bytes > kHeadBytesMax) {
     return mismatch(path, "its format is " + std::to_string(preamble.format) +
-                              ", but this release reads format " + std::to_string(kFormat));
+                              ", but this release reads format " + std::to_string(kPartFormat));
   }
   std::string text(preamble.head_bytes, '\0');
   whole = reader.read(text.data(), text.size());

@@ -17,10 +17,6 @@ namespace {
 // Certificates of one peer, in bytes; bounds what a handshake may make this side hold.
 constexpr long kPeerCertificateBytesMax = 16 * 1024;
 
-Error invalid(const std::string& what) {
-  return {ErrorCode::kInvalidArgument, what};
-}
-
 // The library may be a guest in the process, whose threads may still use it when the process ends.
 void initialise_once() {
   static const bool is_initialised = OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, nullptr) == 1;

@@ -23,15 +23,15 @@ bool is_name_character(char c) {
          c == '_' || c == '.';
 }
 
-Error invalid(const std::string& uri, const std::string& why) {
+Error invalid_identity(const std::string& uri, const std::string& why) {
   return {ErrorCode::kInvalidArgument, "identity '" + uri + "': " + why};
 }
 
 // `what`: "cluster", "box" or "tenant".
 Status check_name(const std::string& uri, const char* what, const std::string& name) {
   if (is_identity_name(name)) return ok_status();
-  return invalid(uri, std::string("the ") + what + " '" + name +
-                          "' must have 1 to 64 letters, digits, '-', '_' and '.'");
+  return invalid_identity(uri, std::string("the ") + what + " '" + name +
+                                   "' must have 1 to 64 letters, digits, '-', '_' and '.'");
 }
 
 std::vector<std::string> split_path(const std::string& text) {
@@ -55,14 +55,16 @@ bool read_rank(std::string_view text, uint32_t& rank) {
 // `path` is what follows the cluster: {"tenant", TENANT, "job", GLOB, "rank", RANGE}.
 Result<Identity> parse_tenant(const std::string& uri, const std::vector<std::string>& path,
                               Identity identity) {
-  if (path.size() != 6 || path[2] != "job" || path[4] != "rank") return invalid(uri, kForms);
+  if (path.size() != 6 || path[2] != "job" || path[4] != "rank")
+    return invalid_identity(uri, kForms);
   if (const Status named = check_name(uri, "tenant", path[1]); !named) return named.error();
   if (!is_job_glob(path[3])) {
-    return invalid(uri, "the job '" + path[3] +
-                            "' must have 1 to 64 letters, digits, '-', '_', '.', '*' and '?'");
+    return invalid_identity(
+        uri,
+        "the job '" + path[3] + "' must have 1 to 64 letters, digits, '-', '_', '.', '*' and '?'");
   }
   const auto ranks = parse_ranks(path[5]);
-  if (!ranks) return invalid(uri, ranks.error().message);
+  if (!ranks) return invalid_identity(uri, ranks.error().message);
   identity.tenant = path[1];
   identity.job_glob = path[3];
   identity.ranks = *ranks;
@@ -108,7 +110,7 @@ Result<RankRange> parse_ranks(const std::string& text) {
 }
 
 Result<Identity> parse_identity(const std::string& uri) {
-  if (!uri.starts_with(kScheme)) return invalid(uri, kForms);
+  if (!uri.starts_with(kScheme)) return invalid_identity(uri, kForms);
   const auto segments = split_path(uri.substr(kScheme.size()));
   PBOX_CHECK(!segments.empty());
   Identity identity{.cluster = segments[0]};
@@ -126,7 +128,7 @@ Result<Identity> parse_identity(const std::string& uri) {
     identity.box = path[1];
     return identity;
   }
-  if (path.empty() || path[0] != "tenant") return invalid(uri, kForms);
+  if (path.empty() || path[0] != "tenant") return invalid_identity(uri, kForms);
   identity.role = Role::kTenant;
   return parse_tenant(uri, path, std::move(identity));
 }

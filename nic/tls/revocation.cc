@@ -13,10 +13,6 @@ namespace {
 
 constexpr int64_t kClockSkewSeconds = 300;  // a host whose clock is late accepts the list
 
-Error invalid(const std::string& what) {
-  return {ErrorCode::kInvalidArgument, what};
-}
-
 bool is_signed_by(X509_CRL* list, X509* authority) {
   const bool is_signed = X509_CRL_verify(list, X509_get0_pubkey(authority)) == 1;
   ERR_clear_error();

@@ -6,7 +6,7 @@
 namespace pbox::wire {
 namespace {
 
-Error invalid(std::string_view text, const std::string& why) {
+Error invalid_model(std::string_view text, const std::string& why) {
   return {ErrorCode::kInvalidArgument, "sync '" + std::string(text) + "': " + why};
 }
 
@@ -90,14 +90,15 @@ Result<SyncSpec> parse_sync_text(std::string_view text) {
   std::string_view rest = text;
   const auto model = model_named(take_word(rest));
   if (!model) {
-    return invalid(text,
-                   "the model is unknown; it must be bsp, asp, ssp, essp, pssp, dpssp, drop or "
-                   "adaptive, followed by its values as in ssp:3");
+    return invalid_model(
+        text,
+        "the model is unknown; it must be bsp, asp, ssp, essp, pssp, dpssp, drop or "
+        "adaptive, followed by its values as in ssp:3");
   }
   SyncSpec spec{.model = *model};
   if (*model == SyncModel::kEssp) spec.reads = Reads::kCached;
   if (has_staleness(*model) || *model == SyncModel::kDrop) {
-    if (!take_count(take_word(rest), spec)) return invalid(text, missing_count(*model));
+    if (!take_count(take_word(rest), spec)) return invalid_model(text, missing_count(*model));
   }
   if (has_probability(*model) && !rest.empty()) {
     std::string_view after = rest;
@@ -109,7 +110,8 @@ Result<SyncSpec> parse_sync_text(std::string_view text) {
   while (!rest.empty()) {
     const std::string word(take_word(rest));
     if (take_choice(word, spec)) continue;
-    return invalid(text, "'" + word +
+    return invalid_model(text,
+                         "'" + word +
                              "' has no meaning there; soft, lazy, fresh, cached, answered and "
                              "gradient may follow the model's numbers");
   }

@@ -10,7 +10,7 @@
 #include "perf/python.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::consistency_scenario {
 namespace {
 
 constexpr int kRunLimitMs = 3 * 3600 * 1000;
@@ -120,4 +120,4 @@ const ScenarioRegistration kRegistration({.name = "consistency",
                                           .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::consistency_scenario

@@ -11,7 +11,7 @@
 #include "perf/phub/prices.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::phub_cost {
 namespace {
 
 constexpr uint32_t kWorkersMax = 256;
@@ -163,4 +163,4 @@ const ScenarioRegistration kRegistration({.name = "cost",
                                           .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::phub_cost

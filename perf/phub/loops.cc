@@ -11,8 +11,8 @@
 namespace pbox::perf {
 namespace {
 
-constexpr uint32_t kWorkers = 4;
-constexpr uint64_t kDefaultChunk = 32 << 10;
+constexpr uint32_t kLoopWorkers = 4;
+constexpr uint64_t kLoopChunk = 32 << 10;
 constexpr uint64_t kWholeTensor = 0;
 constexpr size_t kRepetitions = 11;
 
@@ -64,9 +64,9 @@ nlohmann::json measure_group(const std::string& title, HotLoop& loop, bool steps
 
 std::vector<Named> chunk_sizes(uint32_t threads, bool whole) {
   std::vector<Named> variants = {
-      {size_name(kDefaultChunk), {.threads = threads, .chunk_bytes = kDefaultChunk}}};
+      {size_name(kLoopChunk), {.threads = threads, .chunk_bytes = kLoopChunk}}};
   for (uint64_t bytes = 4 << 10; bytes <= 4 << 20; bytes *= whole ? 2 : 4) {
-    if (bytes == kDefaultChunk) continue;
+    if (bytes == kLoopChunk) continue;
     variants.push_back({size_name(bytes), {.threads = threads, .chunk_bytes = bytes}});
   }
   return variants;
@@ -74,7 +74,7 @@ std::vector<Named> chunk_sizes(uint32_t threads, bool whole) {
 
 std::vector<Named> divisions(uint32_t threads) {
   std::vector<Named> variants = {{"tall, 32 KiB", {.threads = threads}}};
-  for (const uint64_t bytes : {kWholeTensor, uint64_t{4 << 20}, kDefaultChunk}) {
+  for (const uint64_t bytes : {kWholeTensor, uint64_t{4 << 20}, kLoopChunk}) {
     variants.push_back({"wide, " + size_name(bytes),
                         {.division = Division::kWide, .threads = threads, .chunk_bytes = bytes}});
     variants.push_back(
@@ -102,8 +102,8 @@ nlohmann::json measure_hot_loop(const PhubSettings& settings, std::ostream& repo
   if (!tensors) throw std::runtime_error(tensors.error().message);
   const uint32_t threads = processor_count();
   nlohmann::json groups = nlohmann::json::array();
-  const auto workers =
-      settings.whole ? std::vector<uint32_t>{2, kWorkers, 8} : std::vector<uint32_t>{kWorkers};
+  const auto workers = settings.whole ? std::vector<uint32_t>{2, kLoopWorkers, 8}
+                                      : std::vector<uint32_t>{kLoopWorkers};
   for (const uint32_t worker_count : workers) {
     report << "loop: gradients of " << worker_count << " workers in memory, " << threads
            << " threads; GB/s of gradients; over the first of its group (quartiles)\n";

@@ -7,7 +7,7 @@
 #include "perf/phub/parts.h"
 #include "perf/rack/trace.h"
 
-namespace pbox::perf {
+namespace pbox::perf::phub_scenario {
 namespace {
 
 constexpr uint32_t kWorkersMax = 16;
@@ -84,4 +84,4 @@ const ScenarioRegistration kRegistration({.name = "phub",
                                           .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::phub_scenario

@@ -15,7 +15,7 @@
 #include "perf/placement/stragglers.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::placement_scale {
 namespace {
 
 using placement::BoxIndex;
@@ -366,4 +366,4 @@ const ScenarioRegistration kRegistration(
      .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::placement_scale

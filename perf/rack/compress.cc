@@ -13,7 +13,7 @@
 #include "perf/rack/systems.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::rack_compress {
 namespace {
 
 constexpr uint32_t kWorkersMax = 64;
@@ -112,4 +112,4 @@ const ScenarioRegistration kRegistration(
      .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::rack_compress

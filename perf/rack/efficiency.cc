@@ -11,7 +11,7 @@
 #include "perf/rack/systems.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::rack_efficiency {
 namespace {
 
 constexpr uint32_t kWorkersMax = 64;
@@ -151,4 +151,4 @@ const ScenarioRegistration kRegistration({.name = "efficiency",
                                           .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::rack_efficiency

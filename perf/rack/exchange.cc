@@ -10,7 +10,7 @@
 #include "perf/rack/systems.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::rack_exchange {
 namespace {
 
 constexpr double kBitsPerMegabit = 1e6;
@@ -143,4 +143,4 @@ const ScenarioRegistration kRegistration({.name = "rack",
                                           .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::rack_exchange

@@ -12,7 +12,7 @@
 #include "perf/rack/job.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::rack_failover {
 namespace {
 
 constexpr char kCluster[] = "failover";
@@ -173,4 +173,4 @@ const ScenarioRegistration kRegistration({.name = "failover",
                                           .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::rack_failover

@@ -10,7 +10,7 @@
 #include "perf/rack/systems.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::rack_levels {
 namespace {
 
 constexpr uint32_t kRanksMax = 64;  // all racks together
@@ -151,4 +151,4 @@ const ScenarioRegistration kRegistration({.name = "levels",
                                           .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::rack_levels

@@ -21,7 +21,7 @@
 #include "perf/rack/processor.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::rack_p3 {
 namespace {
 
 struct Variant {
@@ -405,4 +405,4 @@ const ScenarioRegistration kRegistration({.name = "p3",
                                           .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::rack_p3

@@ -20,7 +20,7 @@
 #include "perf/rack/job.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::rack_psld {
 namespace {
 
 // Window of a worker per part. It is small because control connections share the cables. They must
@@ -391,4 +391,4 @@ const ScenarioRegistration kRegistration({.name = "psld",
                                           .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::rack_psld

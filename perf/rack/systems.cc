@@ -10,7 +10,7 @@
 namespace pbox::perf {
 namespace {
 
-constexpr int kAnswerLimitMs = 300'000;
+constexpr int kSystemLimitMs = 300'000;
 
 double cpu_seconds_of(const std::vector<const Program*>& boxes) {
   double seconds = 0;
@@ -34,7 +34,7 @@ System start_system(const Rack& rack, const std::string& name, const PeerOptions
   system.key = name;
   std::replace(system.key.begin(), system.key.end(), '-', '_');
   system.program = rack.run(rack.fabric(), *command);
-  const auto ready = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
+  const auto ready = nlohmann::json::parse(system.program->read_line(kSystemLimitMs));
   if (!ready.value("ready", false)) throw std::runtime_error(name + " did not become ready");
   return system;
 }
@@ -43,7 +43,7 @@ void measure_once(System& system, const std::vector<const Program*>& boxes) {
   const double boxes_cpu_start = cpu_seconds_of(boxes);
   const ProcessorTimes start = processor_times();
   system.program->write_line("run");
-  const auto sample = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
+  const auto sample = nlohmann::json::parse(system.program->read_line(kSystemLimitMs));
   system.idle_shares.push_back(idle_share(start, processor_times()));
   if (!sample.at("checked").get<bool>()) {
     throw std::runtime_error(system.key + " returned a wrong sum");

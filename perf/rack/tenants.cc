@@ -9,7 +9,7 @@
 #include "perf/rack/job.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::rack_tenants {
 namespace {
 
 void add_options(po::options_description& options) {
@@ -89,4 +89,4 @@ const ScenarioRegistration kRegistration({.name = "tenants",
                                           .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::rack_tenants

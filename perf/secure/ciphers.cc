@@ -11,7 +11,7 @@
 namespace pbox::perf {
 namespace {
 
-constexpr uint32_t kTurns = 101;
+constexpr uint32_t kCipherTurns = 101;
 constexpr size_t kBurstsPerPass = 20;
 
 void must(bool right) {
@@ -95,7 +95,8 @@ nlohmann::json measure_ciphers(const SecureOptions& options, std::ostream& repor
   for (const uint32_t payload_bytes :
        {limits::kFragmentBytesJumbo, limits::kFragmentBytesEthernet}) {
     for (const crypto::Suite suite : {crypto::Suite::kGmac256, crypto::Suite::kGcm256}) {
-      figures.push_back(measure(suite, payload_bytes, given_or(options.turns, kTurns), report));
+      figures.push_back(
+          measure(suite, payload_bytes, given_or(options.turns, kCipherTurns), report));
     }
   }
   return figures;

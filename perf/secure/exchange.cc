@@ -9,8 +9,8 @@
 namespace pbox::perf {
 namespace {
 
-constexpr uint32_t kWorkers = 2;
-constexpr uint32_t kTurns = 31;
+constexpr uint32_t kExchangeWorkers = 2;
+constexpr uint32_t kExchangeTurns = 31;
 
 }  // namespace
 
@@ -18,12 +18,13 @@ nlohmann::json measure_exchanges(const SecureOptions& options, std::ostream& rep
   const KeyFolders keys;
   std::vector<LoopbackSystem> jobs;
   for (const seal::Suite suite : kSuites) {
-    jobs.push_back(start_on_loopback("pbox", {.worker_count = given_or(options.workers, kWorkers),
-                                              .warmup = 3,
-                                              .box_flags = joined(keys.box_flags(suite)),
-                                              .keys = keys.workers(suite)}));
+    jobs.push_back(
+        start_on_loopback("pbox", {.worker_count = given_or(options.workers, kExchangeWorkers),
+                                   .warmup = 3,
+                                   .box_flags = joined(keys.box_flags(suite)),
+                                   .keys = keys.workers(suite)}));
   }
-  const uint32_t turns = given_or(options.turns, kTurns);
+  const uint32_t turns = given_or(options.turns, kExchangeTurns);
   take_turns(jobs, turns, report);
   report << "  keys        ms             time over off         CPU time over off\n";
   nlohmann::json figures;

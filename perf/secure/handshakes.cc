@@ -13,9 +13,9 @@
 namespace pbox::perf {
 namespace {
 
-constexpr uint32_t kTurns = 15;
+constexpr uint32_t kHandshakeTurns = 15;
 constexpr uint32_t kBlockMs = 1000;
-constexpr int kAnswerLimitMs = 60'000;
+constexpr int kHandshakesLimitMs = 60'000;
 constexpr double kTail = 0.99;
 
 // The job's rounds in one state of the machine.
@@ -45,7 +45,7 @@ void run_block(State& state, LoopbackSystem& job) {
   state.tails.push_back(quantile(rounds, kTail));
   state.milliseconds.insert(state.milliseconds.end(), rounds.begin(), rounds.end());
   if (state.clients == nullptr) return;
-  std::istringstream answer(state.clients->read_line(kAnswerLimitMs));
+  std::istringstream answer(state.clients->read_line(kHandshakesLimitMs));
   uint64_t done = 0, failed = 0;
   answer >> done >> failed;
   state.done += done;
@@ -65,7 +65,7 @@ nlohmann::json measure_handshakes(const SecureOptions& options, std::ostream& re
       {.name = "elsewhere", .clients = start_clients("-", keys, options.handshakes_per_second)},
       {.name = "box", .clients = start_clients(box.control, keys, options.handshakes_per_second)},
   };
-  const uint32_t turns = given_or(options.turns, kTurns);
+  const uint32_t turns = given_or(options.turns, kHandshakeTurns);
   for (uint32_t turn = 0; turn < turns; ++turn) {
     for (size_t step = 0; step < std::size(states); ++step) {
       run_block(states[(turn + step) % std::size(states)], job);

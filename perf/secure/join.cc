@@ -13,8 +13,8 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kRanks = 64;
-constexpr uint32_t kTurns = 9;
-constexpr int kAnswerLimitMs = 120'000;
+constexpr uint32_t kJoinTurns = 9;
+constexpr int kJoinLimitMs = 120'000;
 
 struct Join {
   double milliseconds = 0;
@@ -38,7 +38,7 @@ Join join_once(const LoopbackBox& box, const std::string& job, uint32_t ranks,
   if (!keys.empty()) command.push_back(keys);
   Program program(command);
   Join join;
-  join.milliseconds = std::stod(program.read_line(kAnswerLimitMs));
+  join.milliseconds = std::stod(program.read_line(kJoinLimitMs));
   program.finish();
   join.cpu_seconds = children_cpu_seconds() + process_cpu_seconds(box.program->pid()) - before;
   return join;
@@ -49,7 +49,7 @@ Join join_once(const LoopbackBox& box, const std::string& job, uint32_t ranks,
 nlohmann::json measure_joins(const SecureOptions& options, std::ostream& report) {
   const KeyFolders keys;
   const uint32_t ranks = given_or(options.workers, kRanks);
-  const uint32_t turns = given_or(options.turns, kTurns);
+  const uint32_t turns = given_or(options.turns, kJoinTurns);
   std::vector<LoopbackBox> boxes;
   for (const seal::Suite suite : kSuites) {
     boxes.push_back(start_loopback_box(keys.box_flags(suite)));

@@ -14,7 +14,7 @@ namespace pbox::perf {
 namespace {
 
 constexpr char kBox[] = "pbox://perf/box/box";
-constexpr char kWorkers[] = "pbox://perf/tenant/perf/job/*/rank/*";
+constexpr char kKeyWorkers[] = "pbox://perf/tenant/perf/job/*/rank/*";
 constexpr int64_t kDay = 24 * 3600;
 
 void write(const std::string& file, const std::string& text, mode_t mode) {
@@ -44,7 +44,7 @@ KeyFolders::KeyFolders() {
   const tls::Validity validity{.from_unix_s = now - kDay, .to_unix_s = now + 30 * kDay};
   const tls::KeyPair authority = tls::make_authority("perf", validity);
   write_keys(box(), authority, kBox, validity);
-  write_keys(path_ + "/workers", authority, kWorkers, validity);
+  write_keys(path_ + "/workers", authority, kKeyWorkers, validity);
 }
 
 KeyFolders::~KeyFolders() {

@@ -9,8 +9,8 @@
 namespace pbox::perf {
 namespace {
 
-constexpr uint32_t kWorkers = 4;
-constexpr uint32_t kTurns = 31;
+constexpr uint32_t kPipelineWorkers = 4;
+constexpr uint32_t kPipelineTurns = 31;
 constexpr PipelineKind kKinds[] = {
     {.suite = kSuites[0]}, {.suite = kSuites[1]}, {.suite = kSuites[2]}};
 
@@ -42,9 +42,9 @@ nlohmann::json measure_pipelines(const SecureOptions& options, std::ostream& rep
   nlohmann::json figures;
   for (const uint32_t fragment_bytes :
        {limits::kFragmentBytesJumbo, limits::kFragmentBytesEthernet}) {
-    const BenchShape shape{.workers = given_or(options.workers, kWorkers),
+    const BenchShape shape{.workers = given_or(options.workers, kPipelineWorkers),
                            .fragment_bytes = fragment_bytes};
-    figures.push_back(measure(shape, given_or(options.turns, kTurns), report));
+    figures.push_back(measure(shape, given_or(options.turns, kPipelineTurns), report));
   }
   return figures;
 }

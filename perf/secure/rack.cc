@@ -9,8 +9,8 @@
 namespace pbox::perf {
 namespace {
 
-constexpr uint32_t kWorkers = 2;
-constexpr uint32_t kTurns = 7;
+constexpr uint32_t kRackWorkers = 2;
+constexpr uint32_t kRackTurns = 7;
 constexpr double kWireBound = 1.10;  // over M/B: the goal of scenario `rack`
 constexpr double kBitsPerMegabit = 1e6;
 
@@ -62,7 +62,7 @@ nlohmann::json measure_rate(std::vector<Contender>& contenders, uint32_t box_mbi
 
 nlohmann::json measure_rack(const SecureOptions& options, std::ostream& report) {
   const KeyFolders keys;
-  const RackOptions shape{.worker_count = given_or(options.workers, kWorkers),
+  const RackOptions shape{.worker_count = given_or(options.workers, kRackWorkers),
                           .box_count = std::size(kSuites),
                           .worker_link = {},
                           .box_link = {}};
@@ -87,7 +87,7 @@ nlohmann::json measure_rack(const SecureOptions& options, std::ostream& report) 
     const double worker_mbit = static_cast<double>(box_mbit) / shape.worker_count;
     const double limit_ms = model_bits / (worker_mbit * kBitsPerMegabit) * 1e3;
     figures.push_back(
-        measure_rate(contenders, box_mbit, limit_ms, given_or(options.turns, kTurns), report));
+        measure_rate(contenders, box_mbit, limit_ms, given_or(options.turns, kRackTurns), report));
     const nlohmann::json& off = figures.back()[name_of(seal::Suite::kNone)];
     if (off["over_limit"].get<double>() > kWireBound) return figures;
   }

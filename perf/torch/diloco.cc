@@ -9,7 +9,7 @@
 #include "perf/rack/rack.h"
 #include "perf/scenario.h"
 
-namespace pbox::perf {
+namespace pbox::perf::torch_diloco {
 namespace {
 
 constexpr uint32_t kRateMbitMax = 1'000'000;
@@ -138,4 +138,4 @@ const ScenarioRegistration kRegistration(
      .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::torch_diloco

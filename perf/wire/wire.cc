@@ -19,7 +19,7 @@
 #include "perf/wire/rdma.h"
 #include "perf/wire/testpmd.h"
 
-namespace pbox::perf {
+namespace pbox::perf::wire_scenario {
 namespace {
 
 constexpr uint32_t kFrameOverheadBytes = 14 + 20 + 8 + limits::kPacketOverheadBytes;
@@ -306,4 +306,4 @@ const ScenarioRegistration kRegistration(
      .run = run});
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::wire_scenario

@@ -9,7 +9,7 @@
 #include "tests/integration/hostile_network.h"
 #include "tests/support/rack.h"
 
-namespace pbox {
+namespace pbox::exchange_test {
 namespace {
 
 using test::hostile;
@@ -237,4 +237,4 @@ TEST_CASE("workers that begin with different tensors do not wait for each other 
   require_identical(buffers);
 }
 
-}  // namespace pbox
+}  // namespace pbox::exchange_test

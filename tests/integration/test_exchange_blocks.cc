@@ -11,7 +11,7 @@
 #include "tests/integration/hostile_network.h"
 #include "tests/support/rack.h"
 
-namespace pbox {
+namespace pbox::exchange_blocks_test {
 namespace {
 
 using test::hostile;
@@ -214,4 +214,4 @@ TEST_CASE("compressed tensors take a quarter or an eighth of the bytes, both way
   }
 }
 
-}  // namespace pbox
+}  // namespace pbox::exchange_blocks_test

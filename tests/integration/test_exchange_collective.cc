@@ -13,7 +13,7 @@
 #include "worker/collective/call_text.h"
 #include "worker/collective/collectives.h"
 
-namespace pbox {
+namespace pbox::exchange_collective_test {
 namespace {
 
 using test::seeds_after;
@@ -369,4 +369,4 @@ TEST_CASE("a rank that skips an operation is found at the next one") {
   CHECK(rack.operation_at(1, found->chunk) == "operation 0 (broadcast of 10 f32 from rank 1)");
 }
 
-}  // namespace pbox
+}  // namespace pbox::exchange_collective_test

@@ -11,7 +11,7 @@
 #include "tests/integration/hostile_network.h"
 #include "tests/support/rack.h"
 
-namespace pbox {
+namespace pbox::exchange_sync_test {
 namespace {
 
 using test::seeds_after;
@@ -370,4 +370,4 @@ TEST_CASE("a rank that is far ahead waits for the slowest rank and can name it")
   REQUIRE(rack.run_until_idle());
 }
 
-}  // namespace pbox
+}  // namespace pbox::exchange_sync_test

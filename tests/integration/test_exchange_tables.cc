@@ -8,7 +8,7 @@
 #include "tests/integration/hostile_network.h"
 #include "tests/support/rack.h"
 
-namespace pbox {
+namespace pbox::exchange_tables_test {
 namespace {
 
 using test::hostile;
@@ -192,4 +192,4 @@ TEST_CASE(
   }
 }
 
-}  // namespace pbox
+}  // namespace pbox::exchange_tables_test

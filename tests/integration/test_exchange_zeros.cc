@@ -8,7 +8,7 @@
 #include "tests/integration/hostile_network.h"
 #include "tests/support/rack.h"
 
-namespace pbox {
+namespace pbox::exchange_zeros_test {
 namespace {
 
 using test::hostile;
@@ -101,4 +101,4 @@ TEST_CASE("results with zeros named are those with zeros sent, over a hostile ne
   CHECK(naming.network().counts().lost > 20);
 }
 
-}  // namespace pbox
+}  // namespace pbox::exchange_zeros_test

@@ -9,7 +9,7 @@ namespace {
 
 // Each relay has its own range of ports, so that a late packet reaches either its addressee or
 // nobody.
-constexpr uint32_t kFirstPort = 30'000;
+constexpr uint32_t kRelayFirstPort = 30'000;
 constexpr uint32_t kPortsEach = 8;
 constexpr uint32_t kRanges = 4'000;
 
@@ -45,9 +45,9 @@ std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box, 
 
 BackupMember::BackupMember(Rack& rack, HostId box, uint32_t number, const std::string& address,
                            control::RelaySpec spec, std::function<void(Status)> tell)
-    : Member(rack,
-             {.process = std::make_shared<Process>(rack, client_of(rack.options, box)),
-              .first_port = static_cast<uint16_t>(kFirstPort + kPortsEach * (number % kRanges))}),
+    : Member(rack, {.process = std::make_shared<Process>(rack, client_of(rack.options, box)),
+                    .first_port =
+                        static_cast<uint16_t>(kRelayFirstPort + kPortsEach * (number % kRanges))}),
       box_(box),
       spec_(std::move(spec)),
       address_(address),

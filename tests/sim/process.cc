@@ -8,7 +8,7 @@
 namespace pbox::sim {
 namespace {
 
-constexpr uint64_t kTurnNs = 2'000;
+constexpr uint64_t kProcessTurnNs = 2'000;
 constexpr uint64_t kSlowTurnNs = 200'000;
 
 }  // namespace
@@ -57,7 +57,7 @@ void Process::turn() {
   for (Member* member : members_) {
     bool is_busy = false;
     next_ns = std::min(next_ns, member->end_turn(now_ns, is_busy));
-    if (is_busy) next_ns = std::min(next_ns, now_ns + (is_slow_ ? kSlowTurnNs : kTurnNs));
+    if (is_busy) next_ns = std::min(next_ns, now_ns + (is_slow_ ? kSlowTurnNs : kProcessTurnNs));
   }
   if (next_ns != UINT64_MAX) thread_.wake_at(std::max(next_ns, now_ns + 1));
 }

@@ -14,7 +14,7 @@ namespace {
 using crypto::Direction;
 using crypto::End;
 
-uint64_t mixed(uint64_t a, uint64_t b) {
+uint64_t mixed_key(uint64_t a, uint64_t b) {
   return Rng(a ^ Rng(b).next()).next();
 }
 
@@ -22,7 +22,7 @@ uint64_t mixed(uint64_t a, uint64_t b) {
 void export_secret(uint64_t seed, ConnectionId connection, const std::string& context,
                    crypto::TrafficSecret& to) {
   crypto::TrafficSecret secret;
-  Rng draws(mixed(seed, connection));
+  Rng draws(mixed_key(seed, connection));
   for (std::byte& byte : secret.bytes) byte = static_cast<std::byte>(draws.next());
   crypto::hkdf_expand(secret.bytes, std::as_bytes(std::span(context)), to.bytes);
 }
@@ -64,8 +64,8 @@ class SimKeys::Witness final : public seal::KeyChain {
   };
 
   void note(const wire::Header& header) {
-    const uint64_t key = mixed(secret_, generation_);
-    require(keys_.used_.insert(mixed(key, header.packet_number)), [&] {
+    const uint64_t key = mixed_key(secret_, generation_);
+    require(keys_.used_.insert(mixed_key(key, header.packet_number)), [&] {
       return "nonce: packet number " + std::to_string(header.packet_number) +
              " was used twice with one key, for spi " + std::to_string(header.spi);
     });

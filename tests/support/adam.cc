@@ -15,7 +15,7 @@
 namespace pbox::test {
 namespace {
 
-constexpr uint64_t kElements = 400'000;
+constexpr uint64_t kAdamElements = 400'000;
 constexpr useconds_t kComputesUs = 5'000;  // pause between steps, as computing would take
 
 #ifdef __SANITIZE_THREAD__
@@ -34,7 +34,7 @@ bool is_infinite(uint32_t step) {
 }
 
 void spoil(std::vector<float>& gradient, uint32_t rank, uint32_t step) {
-  if (rank == 1 && is_infinite(step)) gradient[step * 9973 % kElements] = INFINITY;
+  if (rank == 1 && is_infinite(step)) gradient[step * 9973 % kAdamElements] = INFINITY;
 }
 
 // Checks what this rank has learned of the step.
@@ -43,7 +43,7 @@ void check_verdict(const AbiWorker& worker, uint32_t step) {
   known.struct_size = sizeof(known);
   worker.must(pbox_last_step(worker.context(), &known));
   double squares = 0;
-  for (uint64_t index = 0; index < kElements; ++index) {
+  for (uint64_t index = 0; index < kAdamElements; ++index) {
     const double sum = gradient_of(0, step, index) + gradient_of(1, step, index);
     squares += sum * sum;
   }
@@ -61,17 +61,17 @@ void check_verdict(const AbiWorker& worker, uint32_t step) {
 // order.
 class Expected {
  public:
-  Expected() : weights(kElements, 0.5f), state_(2 * kElements, 0.0f) {}
+  Expected() : weights(kAdamElements, 0.5f), state_(2 * kAdamElements, 0.0f) {}
   void step(uint32_t step) {
     if (const auto loss = losses_.find(step); loss != losses_.end()) take_state_of(loss->second);
     const optimizer::OptimizerSpec adam{.kind = optimizer::OptimizerKind::kAdam,
                                         .learning_rate = 0.01f};
     const auto coefficients =
         optimizer::step_coefficients(adam, optimizer::step_parameters(adam, 1, 0, 1, ++taken_));
-    for (uint64_t index = 0; index < kElements; ++index) {
+    for (uint64_t index = 0; index < kAdamElements; ++index) {
       const float sum = gradient_of(0, step, index) + gradient_of(1, step, index);
       optimizer::reference::adam(coefficients, weights[index], state_[index],
-                                 state_[kElements + index], sum);
+                                 state_[kAdamElements + index], sum);
     }
   }
   // The optimizer state is lost before `step` and replaced by the state after `older` steps.
@@ -115,7 +115,7 @@ void train(Line& line, const AdamTraining::Options& options, uint32_t rank,
                             of_worker.replicas = options.replicas;
                             of_worker.keys = options.keys.c_str();
                           }});
-  const uint32_t tensor = worker.tensor("weights", kElements);
+  const uint32_t tensor = worker.tensor("weights", kAdamElements);
   pbox_optimizer_options adam;
   pbox_optimizer_options_init(&adam, PBOX_ADAM);
   adam.learning_rate = 0.01f;
@@ -124,7 +124,7 @@ void train(Line& line, const AdamTraining::Options& options, uint32_t rank,
   worker.join();
   const pbox_statistics begun = worker.statistics();
   Expected expected;
-  std::vector<float> weights = expected.weights, gradient(kElements);
+  std::vector<float> weights = expected.weights, gradient(kAdamElements);
   worker.must(pbox_init_weights(worker.context(), tensor, weights.data(), nullptr, nullptr));
   worker.wait(tensor);
   const auto steps = static_cast<uint32_t>(begun.restored_steps);
@@ -138,7 +138,7 @@ void train(Line& line, const AdamTraining::Options& options, uint32_t rank,
   for (uint32_t count = 0; steps_max == 0 || count < steps_max; ++count) {
     const uint32_t step = steps + count + 1;
     if (count % kStepsEachTime == 0) line.await_go();
-    for (uint64_t index = 0; index < kElements; ++index) {
+    for (uint64_t index = 0; index < kAdamElements; ++index) {
       gradient[index] = gradient_of(rank, step, index);
     }
     if (options.skips) spoil(gradient, rank, step);

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "nic/rdma/queue.h"
 
-namespace pbox::nic {
+namespace pbox::nic::rdma_landing_test {
 namespace {
 
 constexpr uint32_t kRing = 5;
@@ -192,4 +192,4 @@ TEST_CASE("rings go to peers while there are some, and come back with their queu
   }
 }
 
-}  // namespace pbox::nic
+}  // namespace pbox::nic::rdma_landing_test

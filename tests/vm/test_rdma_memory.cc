@@ -9,7 +9,7 @@
 #include "nic/rdma/memory.h"
 #include "nic/rdma/queue.h"
 
-namespace pbox::nic {
+namespace pbox::nic::rdma_memory_test {
 namespace {
 
 constexpr uint16_t kPayloadBytes = 20'000;
@@ -255,4 +255,4 @@ TEST_CASE("packets from memory that was refused are told apart", "[memory]") {
   CHECK(lane.worker.remove_memory(memory.data()));
 }
 
-}  // namespace pbox::nic
+}  // namespace pbox::nic::rdma_memory_test

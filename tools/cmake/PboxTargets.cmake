@@ -52,6 +52,38 @@ if(PBOX_FUZZ)
   target_compile_options(pbox_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# pbox_combine(TARGET) chooses the sources of a target that a unity build compiles together, eight
+# at a time. Those of PBOX_MUTATED are together with their like, so that pbox-sim-mutants can
+# replace them. A source that is compiled once for each width of vectors stays alone, because
+# foreach_target.h includes it again.
+function(pbox_combine target)
+  get_target_property(sources ${target} SOURCES)
+  set(mutated_count 0)
+  set(other_count 0)
+  foreach(source IN LISTS sources)
+    if(NOT source MATCHES "\\.cc$")
+      continue()
+    endif()
+    set(path "${source}")
+    cmake_path(ABSOLUTE_PATH path)
+    file(STRINGS "${path}" is_vectors REGEX "hwy/foreach_target.h" LIMIT_COUNT 1)
+    cmake_path(RELATIVE_PATH path BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    if(is_vectors)
+      continue()
+    elseif(path IN_LIST PBOX_MUTATED)
+      math(EXPR number "${mutated_count} / 8")
+      math(EXPR mutated_count "${mutated_count} + 1")
+      set(group "mutated_${number}")
+    else()
+      math(EXPR number "${other_count} / 8")
+      math(EXPR other_count "${other_count} + 1")
+      set(group "other_${number}")
+    endif()
+    set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${group}")
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+endfunction()
+
 # pbox_folder(NAME [DEPENDS lib...] [EXCLUDE regex...]) makes one static library of all .cc files of
 # the folder and its subfolders. The target all_verify_interface_header_sets compiles each header
 # alone, to prove that it is self-contained.
@@ -69,6 +101,7 @@ function(pbox_folder name)
   endforeach()
   if(sources)
     add_library(${name} STATIC ${sources})
+    pbox_combine(${name})
     target_link_libraries(${name} PUBLIC pbox_options Threads::Threads ${arg_DEPENDS})
     target_sources(${name} PUBLIC
       FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${headers})
@@ -87,6 +120,7 @@ function(pbox_test name)
   target_link_libraries(${name} PRIVATE pbox_test_main ${arg_DEPENDS})
   # Optimising a test's own code costs more time than it saves.
   target_compile_options(${name} PRIVATE -O0)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT 600)

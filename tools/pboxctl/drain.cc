@@ -12,7 +12,7 @@ namespace {
 namespace options = boost::program_options;
 using Json = nlohmann::json;
 
-constexpr std::chrono::milliseconds kLook{200};
+constexpr std::chrono::milliseconds kDrainTick{200};
 
 options::options_description drain_options() {
   auto description = admin_options();
@@ -56,7 +56,7 @@ int await_empty(const options::variables_map& given, const std::string& name) {
                    "for their end, or stop them (`pboxctl jobs` lists them)\n";
       return kFailed;
     }
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kDrainTick);
   }
 }
 

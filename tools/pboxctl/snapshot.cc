@@ -22,7 +22,7 @@ namespace options = boost::program_options;
 namespace snapshot = pbox::snapshot;
 using Json = nlohmann::json;
 
-constexpr std::chrono::milliseconds kLook{100};
+constexpr std::chrono::milliseconds kProgressTick{100};
 
 options::options_description snapshot_options() {
   auto description = admin_options();
@@ -67,7 +67,7 @@ int await_end(const options::variables_map& given, const std::string& path, bool
     const std::string now = progress(*page);
     if (now != shown) std::cerr << now << '\n';
     shown = now;
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kProgressTick);
   }
 }
 

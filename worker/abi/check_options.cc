@@ -6,13 +6,7 @@
 #include "nic/wire/sync.h"
 
 namespace pbox::worker {
-namespace {
-
-Error invalid(const std::string& message) {
-  return {ErrorCode::kInvalidArgument, message};
-}
-
-}  // namespace
+namespace {}  // namespace
 
 Status check_policy(pbox_priority_policy policy) {
   if (policy >= PBOX_PRIORITY_EXPLICIT && policy <= PBOX_PRIORITY_FIFO) return ok_status();

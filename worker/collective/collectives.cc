@@ -22,10 +22,6 @@ constexpr uint64_t kSlotsMin = 16;
 // and the network overlap within one bucket of gradients.
 constexpr uint64_t kSliceBytes = 4u << 20;
 
-Error invalid(const std::string& message) {
-  return {ErrorCode::kInvalidArgument, message};
-}
-
 // The box needs no type of an operation that only moves data.
 wire::Dtype wire_dtype(const CollectiveCall& call) {
   return reduces(call.verb) ? call.dtype : wire::Dtype::kU8;

@@ -9,7 +9,7 @@
 namespace pbox::worker::cuda {
 namespace {
 
-constexpr const char* kRemedy =
+constexpr const char* kUnusableDevice =
     "An earlier error of CUDA may have left the device unusable: CUDA_LAUNCH_BLOCKING=1 shows "
     "where; restart the process";
 
@@ -71,7 +71,8 @@ Staging::~Staging() {
 Status Staging::check(int error, const char* function) const {
   if (error == 0) return ok_status();
   return runtime_.check(
-      error, std::string(function) + " on CUDA device " + std::to_string(options_.device), kRemedy);
+      error, std::string(function) + " on CUDA device " + std::to_string(options_.device),
+      kUnusableDevice);
 }
 
 Status Staging::check_stream(Stream current) const {

@@ -19,6 +19,9 @@ struct LibraryRequest {
   const char* arguments = "";  // a port's text after "KIND:", or the folder of keys
 };
 
+// Bytes for the reason that a library gives when it refuses.
+constexpr size_t kFactoryErrorBytes = 1024;
+
 // For the library: returns true and stores the reason in `error` if the request comes from another
 // release than the one that the library was built from.
 bool refuse_other_release(const LibraryRequest& request, char* error, size_t error_bytes);

@@ -11,10 +11,6 @@
 namespace pbox::worker {
 namespace {
 
-Error invalid(const std::string& message) {
-  return {ErrorCode::kInvalidArgument, message};
-}
-
 // "4096 bytes at 0x7f0012340000"
 std::string describe(const std::byte* address, uint64_t bytes) {
   char text[64];

@@ -9,8 +9,6 @@
 namespace pbox::worker {
 namespace {
 
-constexpr size_t kErrorBytes = 1024;
-
 bool is_kind(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char letter) {
     return (letter >= 'a' && letter <= 'z') || (letter >= '0' && letter <= '9') || letter == '_';
@@ -36,7 +34,7 @@ Result<std::unique_ptr<Transport>> open_transport(const std::string& port) {
   }
   auto* factory = reinterpret_cast<TransportFactory*>(*function);
   const std::string arguments = port.substr(colon + 1);
-  std::array<char, kErrorBytes> error{};
+  std::array<char, kFactoryErrorBytes> error{};
   std::unique_ptr<Transport> transport(
       factory({.version = kVersion, .arguments = arguments.c_str()}, error.data(), error.size()));
   if (transport == nullptr) {

@@ -70,7 +70,7 @@ def included(root, file, seen):
 
 def sources_with(root, mutated):
     """The product's and the simulator's sources that a mutant is in."""
-    for folder in ("pipeline", "appliance", "worker", "tests/sim"):
+    for folder in ("nic", "pipeline", "appliance", "worker", "tests/sim"):
         for path in sorted((root / folder).rglob("*.cc")):
             file = str(path.relative_to(root))
             if mutated & included(root, file, set()):

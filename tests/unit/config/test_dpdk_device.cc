@@ -3,7 +3,7 @@
 #include "config/dpdk_device.h"
 #include "config/parse.h"
 
-namespace pbox::config {
+namespace pbox::config::dpdk_device_test {
 namespace {
 
 using Devices = std::vector<DpdkDevice>;
@@ -110,4 +110,4 @@ TEST_CASE("a device's own words say its name, its kind and its arguments") {
   CHECK(without_prefix("fd00::1/64") == "fd00::1");
 }
 
-}  // namespace pbox::config
+}  // namespace pbox::config::dpdk_device_test

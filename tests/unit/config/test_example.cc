@@ -8,7 +8,7 @@
 #include "config/parse.h"
 #include "config/value.h"
 
-namespace pbox::config {
+namespace pbox::config::example_test {
 namespace {
 
 // A key of the file: the value it shows, and the comment above it as one line.
@@ -110,4 +110,4 @@ TEST_CASE("the example file marks the keys that a reload may change, and no othe
   }
 }
 
-}  // namespace pbox::config
+}  // namespace pbox::config::example_test

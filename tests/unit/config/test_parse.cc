@@ -5,7 +5,7 @@
 #include "config/fields.h"
 #include "config/parse.h"
 
-namespace pbox::config {
+namespace pbox::config::parse_test {
 namespace {
 
 ParseOutcome parse_flags(std::vector<const char*> flags) {
@@ -175,4 +175,4 @@ TEST_CASE("usage names every key and every option") {
   }
 }
 
-}  // namespace pbox::config
+}  // namespace pbox::config::parse_test

@@ -3,7 +3,7 @@
 #include "config/parse.h"
 #include "config/tenant_list.h"
 
-namespace pbox::config {
+namespace pbox::config::tenant_list_test {
 namespace {
 
 std::string only_fault(const std::string& text) {
@@ -57,4 +57,4 @@ TEST_CASE("tenants may change while the box runs") {
   CHECK(outcome.applied == std::vector<std::string>{"jobs.tenants: acme weight=3 -> * jobs=4"});
 }
 
-}  // namespace pbox::config
+}  // namespace pbox::config::tenant_list_test

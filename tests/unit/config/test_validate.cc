@@ -2,7 +2,7 @@
 
 #include "config/parse.h"
 
-namespace pbox::config {
+namespace pbox::config::validate_test {
 namespace {
 
 // The one error of a configuration, or "" when there is none.
@@ -143,4 +143,4 @@ TEST_CASE("a value made in code is held to the bounds of its key") {
   CHECK_THAT(only_error(config), Catch::Contains("jobs.max = 0"));
 }
 
-}  // namespace pbox::config
+}  // namespace pbox::config::validate_test

@@ -3,7 +3,7 @@
 #include "config/dpdk_device.h"
 #include "config/parse.h"
 
-namespace pbox::config {
+namespace pbox::config::validate_dpdk_test {
 namespace {
 
 // The one error of a configuration, or "" when there is none.
@@ -89,4 +89,4 @@ TEST_CASE("a key that was refused is not judged by its default as well") {
   CHECK_THAT(outcome.errors[1], Catch::StartsWith("data.port_first = 0"));
 }
 
-}  // namespace pbox::config
+}  // namespace pbox::config::validate_dpdk_test

@@ -3,7 +3,7 @@
 #include "perf/models.h"
 #include "tests/unit/perf/temporary_file.h"
 
-namespace pbox::perf {
+namespace pbox::perf::model_file_test {
 namespace {
 
 std::string layer(const std::string& name, const std::string& cost, const std::string& tensors) {
@@ -89,4 +89,4 @@ TEST_CASE("a model file that is not there is named, with the reason") {
 }
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::model_file_test

@@ -3,7 +3,7 @@
 #include "perf/phub/prices.h"
 #include "tests/unit/perf/temporary_file.h"
 
-namespace pbox::perf {
+namespace pbox::perf::prices_test {
 namespace {
 
 constexpr char kNics[] =
@@ -86,4 +86,4 @@ TEST_CASE("an error in a list of prices names the field, its value and the remed
 }
 
 }  // namespace
-}  // namespace pbox::perf
+}  // namespace pbox::perf::prices_test

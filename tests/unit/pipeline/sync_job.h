@@ -2,6 +2,9 @@
 // weights that begin at 100, so every weight shows how many gradients of 1 it contains.
 #pragma once
 
+#include <catch2/catch.hpp>
+#include <vector>
+
 #include "tests/unit/pipeline/box.h"
 
 namespace pbox::test {
@@ -49,6 +52,15 @@ inline uint32_t rank_of(const Sent& packet) {
 }
 
 // Returns the ranks that a result left for, in order. Checks that each got all three fragments.
-std::vector<uint32_t> served(const std::vector<Sent>& sent);
+inline std::vector<uint32_t> served(const std::vector<Sent>& sent) {
+  std::vector<uint32_t> ranks;
+  for (size_t index = 0; index < sent.size(); ++index) {
+    REQUIRE(sent[index].header.type() == wire::PacketType::kResult);
+    REQUIRE(sent[index].header.fragment == index % 3);
+    if (index % 3 == 0) ranks.push_back(rank_of(sent[index]));
+    REQUIRE(rank_of(sent[index]) == ranks.back());
+  }
+  return ranks;
+}
 
 }  // namespace pbox::test

@@ -7,7 +7,7 @@
 #include "nic/quantize/reference.h"
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_blocks_test {
 namespace {
 
 using pipeline::CommandKind;
@@ -254,4 +254,4 @@ TEST_CASE("a mean in blocks is divided by the ranks that are in each fragment") 
   }
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_blocks_test

@@ -10,7 +10,7 @@
 #include "pipeline/state/chunk_state.h"
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_deltas_test {
 namespace {
 
 using pipeline::CommandKind;
@@ -327,4 +327,4 @@ TEST_CASE("a skipped round's delta carries what the last one has left") {
                 {.seed = quantize::hash_of("job 0"), .rank = quantize::kBoxRank, .round = 2}));
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_deltas_test

@@ -5,7 +5,7 @@
 
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_gate_test {
 namespace {
 
 using pipeline::Command;
@@ -225,4 +225,4 @@ TEST_CASE("a replicated chunk goes to its backup after its verdict, with the ste
   CHECK(shard.find(0)->weights[0] == 1);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_gate_test

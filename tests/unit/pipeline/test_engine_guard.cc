@@ -5,7 +5,7 @@
 
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_guard_test {
 
 using pipeline::CommandKind;
 using pipeline::Counter;
@@ -212,4 +212,4 @@ TEST_CASE("gradients that are applied on arrival are measured") {
   CHECK(sessions[1].squares.newest() == 4.0 * job.chunk_elements);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_guard_test

@@ -5,7 +5,7 @@
 #include "tests/unit/nic/crypto/seal_pair.h"
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_keys_test {
 namespace {
 
 using crypto::Suite;
@@ -234,4 +234,4 @@ TEST_CASE("a session that replaces another has keys of its own, and gives back t
   CHECK(keyed.box.count(Counter::kPullsReceived) == 1);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_keys_test

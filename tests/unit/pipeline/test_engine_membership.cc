@@ -2,7 +2,7 @@
 
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_membership_test {
 
 using pipeline::CommandKind;
 using pipeline::Counter;
@@ -325,4 +325,4 @@ TEST_CASE("STATUS names the lowest present rank that is late, also after ranks g
   CHECK(first_late(21) == std::pair(2u, 0u));
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_membership_test

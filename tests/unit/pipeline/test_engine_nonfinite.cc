@@ -5,7 +5,7 @@
 
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_nonfinite_test {
 
 using pipeline::CommandKind;
 
@@ -70,4 +70,4 @@ TEST_CASE("gradients that are applied on arrival are checked too") {
   CHECK(sessions[1].nonfinite.get() == 3);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_nonfinite_test

@@ -4,7 +4,7 @@
 #include "nic/wire/path_probe.h"
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_pull_test {
 namespace {
 
 using pipeline::Counter;
@@ -149,4 +149,4 @@ TEST_CASE("with delivery pull a late duplicate push causes no resend") {
   CHECK(box.count(Counter::kDuplicate) == 1);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_pull_test

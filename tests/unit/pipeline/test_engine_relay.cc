@@ -4,7 +4,7 @@
 
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_relay_test {
 namespace {
 
 using pipeline::Chunk;
@@ -165,4 +165,4 @@ TEST_CASE("while a sum is with the upper box, no result is sent from memory that
   }
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_relay_test

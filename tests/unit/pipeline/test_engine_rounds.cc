@@ -4,7 +4,7 @@
 
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_rounds_test {
 
 using pipeline::Counter;
 using wire::PacketType;
@@ -246,4 +246,4 @@ TEST_CASE("no packet number is used twice in a session, whatever the type of pac
   CHECK(used.size() == sent.size());
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_rounds_test

@@ -4,7 +4,7 @@
 #include "nic/wire/collective.h"
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_slots_test {
 
 using pipeline::Counter;
 
@@ -67,4 +67,4 @@ TEST_CASE("a push that is refused for its length gives a slot's round no shape")
   CHECK(box.count(Counter::kRoundsFinished) == 1);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_slots_test

@@ -3,7 +3,7 @@
 
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_steps_test {
 namespace {
 
 using pipeline::Command;
@@ -121,4 +121,4 @@ TEST_CASE("priorities are set and rounds reported in steps, for every chunk") {
   }
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_steps_test

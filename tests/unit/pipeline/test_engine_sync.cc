@@ -6,23 +6,12 @@
 #include "pipeline/optimizer/reference.h"
 #include "tests/unit/pipeline/sync_job.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_sync_test {
 
 using pipeline::Counter;
 using wire::PacketType;
 using wire::Release;
 using wire::SyncModel;
-
-std::vector<uint32_t> served(const std::vector<Sent>& sent) {
-  std::vector<uint32_t> ranks;
-  for (size_t index = 0; index < sent.size(); ++index) {
-    REQUIRE(sent[index].header.type() == PacketType::kResult);
-    REQUIRE(sent[index].header.fragment == index % 3);
-    if (index % 3 == 0) ranks.push_back(rank_of(sent[index]));
-    REQUIRE(rank_of(sent[index]) == ranks.back());
-  }
-  return ranks;
-}
 
 namespace {
 
@@ -364,4 +353,4 @@ TEST_CASE("rounds of a model without barriers continue across the wrap of 32 bit
   }
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_sync_test

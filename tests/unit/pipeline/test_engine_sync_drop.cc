@@ -4,7 +4,7 @@
 
 #include "tests/unit/pipeline/sync_job.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_sync_drop_test {
 
 using pipeline::Counter;
 using wire::PacketType;
@@ -144,4 +144,4 @@ TEST_CASE("with fewer workers left than the quorum, a round needs all of them") 
   CHECK(served(job.push(1, 2)) == Ranks{0, 1});
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_sync_drop_test

@@ -5,7 +5,7 @@
 #include "pipeline/sync/rules.h"
 #include "tests/unit/pipeline/sync_job.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_sync_models_test {
 
 using pipeline::CommandKind;
 using pipeline::Counter;
@@ -263,4 +263,4 @@ TEST_CASE("which models may follow which is decided by the state that they need"
   CHECK_FALSE(sync::may_follow(cached, looser));
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_sync_models_test

@@ -9,7 +9,7 @@
 #include "pipeline/optimizer/reference.h"
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_tables_test {
 namespace {
 
 using optimizer::OptimizerKind;
@@ -344,4 +344,4 @@ TEST_CASE("in model drop replies are whole, because a rank may miss rounds") {
   CHECK(job.weight(7) == kInitial);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_tables_test

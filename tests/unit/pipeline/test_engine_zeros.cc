@@ -10,7 +10,7 @@
 #include "nic/wire/zeros.h"
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::engine_zeros_test {
 namespace {
 
 using pipeline::Counter;
@@ -351,4 +351,4 @@ TEST_CASE("initial weights that are zero may be named") {
   CHECK(results == 6);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::engine_zeros_test

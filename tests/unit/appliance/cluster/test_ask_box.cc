@@ -10,7 +10,7 @@
 #include "nic/wire/control_frame.h"
 #include "tests/support/key_folder.h"
 
-namespace pbox::cluster {
+namespace pbox::cluster::ask_box_test {
 namespace {
 
 namespace asio = boost::asio;
@@ -126,4 +126,4 @@ TEST_CASE("a box without keys is named as such") {
   CHECK_THAT(answer.error().message, Contains("during the TLS handshake"));
 }
 
-}  // namespace pbox::cluster
+}  // namespace pbox::cluster::ask_box_test

@@ -8,7 +8,7 @@
 #include "tests/support/crashing_disk.h"
 #include "tests/unit/appliance/cluster/contract.h"
 
-namespace pbox::cluster {
+namespace pbox::cluster::epoch_pool_test {
 namespace {
 
 using Catch::Contains;
@@ -154,4 +154,4 @@ TEST_CASE("the error names a key of the store that does not hold an epoch") {
   CHECK(box.must_next() == 71);
 }
 
-}  // namespace pbox::cluster
+}  // namespace pbox::cluster::epoch_pool_test

@@ -6,7 +6,7 @@
 #include "tests/support/crashing_disk.h"
 #include "tests/unit/appliance/cluster/contract.h"
 
-namespace pbox::cluster {
+namespace pbox::cluster::local_store_test {
 namespace {
 
 using Catch::Contains;
@@ -142,4 +142,4 @@ TEST_CASE("a watch of compacted changes is notified, and a mirror reads again") 
   }));
 }
 
-}  // namespace pbox::cluster
+}  // namespace pbox::cluster::local_store_test

@@ -4,7 +4,7 @@
 #include "appliance/cluster/part_map.h"
 #include "base/limits.h"
 
-namespace pbox::cluster {
+namespace pbox::cluster::part_map_test {
 namespace {
 
 constexpr uint32_t kChunk = 32'768;
@@ -75,4 +75,4 @@ TEST_CASE("a box's parts are distributed over the others, and no other part move
   CHECK(bytes.at("b") == Approx(each));
 }
 
-}  // namespace pbox::cluster
+}  // namespace pbox::cluster::part_map_test

@@ -7,7 +7,7 @@
 
 #include "appliance/control/authorise.h"
 
-namespace pbox::control {
+namespace pbox::control::authorise_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -196,4 +196,4 @@ TEST_CASE("replicas are for boxes of the cluster") {
   }
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::authorise_test

@@ -4,7 +4,7 @@
 #include "appliance/control/backup_keeper.h"
 #include "tests/unit/appliance/control/registry_bench.h"
 
-namespace pbox::control {
+namespace pbox::control::backup_keeper_test {
 namespace {
 
 const JobKey kPart{"train", 0};
@@ -207,4 +207,4 @@ TEST_CASE("answers about a part that was closed are ignored") {
   CHECK(here.owner.advanced.empty());
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::backup_keeper_test

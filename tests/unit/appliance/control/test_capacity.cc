@@ -4,7 +4,7 @@
 #include "appliance/control/capacity.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::capacity_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -119,4 +119,4 @@ TEST_CASE("capacity without bounds on memory is free without bound") {
   CHECK(desk.registry().free_capacity().part_memory_bytes > UINT64_MAX / 2);
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::capacity_test

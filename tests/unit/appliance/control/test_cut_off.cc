@@ -3,7 +3,7 @@
 
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::cut_off_test {
 namespace {
 
 constexpr char kJob[] = "job";
@@ -80,4 +80,4 @@ TEST_CASE("a job that is not here may go on elsewhere") {
   CHECK_FALSE(report(desk, {0}));
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::cut_off_test

@@ -5,7 +5,7 @@
 
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::guard_watch_test {
 namespace {
 
 using Catch::Contains;
@@ -101,4 +101,4 @@ TEST_CASE("guard reject ends the job for all ranks, and names the rank that push
   CHECK(logged(desk).size() == 1);
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::guard_watch_test

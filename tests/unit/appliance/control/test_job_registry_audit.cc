@@ -3,7 +3,7 @@
 
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::job_registry_audit_test {
 namespace {
 
 using audit::Kind;
@@ -143,4 +143,4 @@ TEST_CASE("the audit log learns of each cut once, and whether it has begun") {
   CHECK(audited.take().empty());
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_registry_audit_test

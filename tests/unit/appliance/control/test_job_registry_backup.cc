@@ -7,7 +7,7 @@
 #include "pipeline/state/chunk_state.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::job_registry_backup_test {
 namespace {
 
 using Catch::Contains;
@@ -413,4 +413,4 @@ TEST_CASE("a copy stays where it is, wherever parts of such a name should be") {
   CHECK(east.registry().views(east.now_ns()).at(0).is_backup);
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_registry_backup_test

@@ -7,7 +7,7 @@
 #include "nic/wire/control_versions.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::job_registry_gather_test {
 namespace {
 
 using Catch::Contains;
@@ -478,4 +478,4 @@ TEST_CASE("a rank that waited long for the others is not declared dead when they
   CHECK(desk.is_closed(early));
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_registry_gather_test

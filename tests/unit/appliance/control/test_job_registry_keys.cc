@@ -3,7 +3,7 @@
 
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::job_registry_keys_test {
 namespace {
 
 using Catch::Contains;
@@ -118,4 +118,4 @@ TEST_CASE("the tenant of a job is that of its ranks, and none if they are boxes"
   CHECK(roster.tenant() == "acme");
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_registry_keys_test

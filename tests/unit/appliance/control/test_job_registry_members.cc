@@ -4,7 +4,7 @@
 
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::job_registry_members_test {
 namespace {
 
 using Catch::Contains;
@@ -344,4 +344,4 @@ TEST_CASE("an elastic job begins once enough ranks are there and nobody has come
   CHECK(told[0].membership().absent_ranks().empty());
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_registry_members_test

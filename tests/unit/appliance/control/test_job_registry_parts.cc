@@ -5,7 +5,7 @@
 #include "nic/wire/control_versions.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::job_registry_parts_test {
 namespace {
 
 using Catch::Contains;
@@ -339,4 +339,4 @@ TEST_CASE("progress of ranks is reported by part, for parts that may move") {
   CHECK(parts[1].ranks[1] == RankProgress{});
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_registry_parts_test

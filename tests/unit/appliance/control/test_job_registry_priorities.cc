@@ -3,7 +3,7 @@
 
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::job_registry_priorities_test {
 namespace {
 
 using Policy = wire::PriorityPolicy;
@@ -150,4 +150,4 @@ TEST_CASE("priorities that do not fit the job are refused and change nothing") {
   }
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_registry_priorities_test

@@ -3,7 +3,7 @@
 
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::job_registry_recovery_test {
 namespace {
 
 using Catch::Contains;
@@ -398,4 +398,4 @@ TEST_CASE("barriers go on after the box was lost, released to those who were not
   CHECK(desk.take(ids[1]).at(0).barrier_released().sequence() == 5);
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_registry_recovery_test

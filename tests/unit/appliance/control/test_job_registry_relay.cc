@@ -5,7 +5,7 @@
 #include "appliance/control/job_relay.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::job_registry_relay_test {
 namespace {
 
 using Catch::Contains;
@@ -257,4 +257,4 @@ TEST_CASE("a relayed job does not outlive its box") {
              Contains("its sums went on to another box") && Contains("start all ranks again"));
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_registry_relay_test

@@ -6,7 +6,7 @@
 #include "nic/wire/tag.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::job_registry_run_test {
 namespace {
 
 using Catch::Contains;
@@ -323,4 +323,4 @@ TEST_CASE("a box without free sessions refuses the job that needs them, and take
   desk.start("more", 1);
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_registry_run_test

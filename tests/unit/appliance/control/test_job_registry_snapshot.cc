@@ -6,7 +6,7 @@
 #include "nic/wire/control_versions.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::job_registry_snapshot_test {
 namespace {
 
 using Catch::Contains;
@@ -473,4 +473,4 @@ TEST_CASE("ranks must name the same snapshot, of a job that can have one") {
   CHECK_THAT(desk.take_failure(first).message(), Contains("[snapshots] directory"));
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_registry_snapshot_test

@@ -5,7 +5,7 @@
 #include "nic/wire/control_frame.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::job_registry_state_test {
 namespace {
 
 using Catch::Contains;
@@ -380,4 +380,4 @@ TEST_CASE("such a part keeps its fragments, or ends where a path cannot hold the
   }
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_registry_state_test

@@ -5,7 +5,7 @@
 #include "nic/wire/sync_message.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::job_registry_sync_test {
 namespace {
 
 using Catch::Contains;
@@ -264,4 +264,4 @@ TEST_CASE("a rank changes models, and is told that they are in force, or why the
   CHECK_FALSE(desk.is_closed(ids[1]));
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_registry_sync_test

@@ -5,7 +5,7 @@
 #include "appliance/control/job_spec.h"
 #include "nic/wire/sync.h"
 
-namespace pbox::control {
+namespace pbox::control::job_spec_test {
 namespace {
 
 using Catch::Contains;
@@ -410,4 +410,4 @@ TEST_CASE("guard reject needs sync model bsp, the other guards do not") {
              Contains("guard reject needs sync model bsp") && Contains("set guard zero"));
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_spec_test

@@ -3,7 +3,7 @@
 
 #include "appliance/control/job_spec.h"
 
-namespace pbox::control {
+namespace pbox::control::job_spec_difference_test {
 namespace {
 
 using Catch::Contains;
@@ -150,4 +150,4 @@ TEST_CASE("chunk boundaries cover every element exactly once at the edges of a c
   }
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_spec_difference_test

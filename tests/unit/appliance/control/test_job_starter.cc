@@ -4,7 +4,7 @@
 #include "appliance/control/job_starter.h"
 #include "tests/unit/appliance/control/registry_bench.h"
 
-namespace pbox::control {
+namespace pbox::control::job_starter_test {
 namespace {
 
 const JobKey kPart{"train", 0};
@@ -144,4 +144,4 @@ TEST_CASE("each phase has a name") {
   CHECK(std::string(to_string(StartPhase::kRunning)) == "running");
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::job_starter_test

@@ -6,7 +6,7 @@
 #include "appliance/control/part_memory.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::part_memory_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -132,4 +132,4 @@ TEST_CASE("a backup copy takes one pipeline where it fits on one, and all where 
   CHECK(narrow.take(narrow.join(message)).at(0).session().pipelines_size() == 2);
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::part_memory_test

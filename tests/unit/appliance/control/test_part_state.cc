@@ -4,7 +4,7 @@
 
 #include "appliance/control/part_state.h"
 
-namespace pbox::control {
+namespace pbox::control::part_state_test {
 namespace {
 
 constexpr uint32_t kEpoch = 7;
@@ -135,4 +135,4 @@ TEST_CASE("models that were changed come with the first answer, and invalid ones
   CHECK(*here.state().models == *state.models);
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::part_state_test

@@ -3,7 +3,7 @@
 
 #include "appliance/control/roster.h"
 
-namespace pbox::control {
+namespace pbox::control::roster_test {
 namespace {
 
 Roster joined(uint32_t world_size) {
@@ -113,4 +113,4 @@ TEST_CASE("ranks are listed for people") {
   CHECK(roster.ranks_in(Member::State::kLost) == "rank 5");
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::roster_test

@@ -9,7 +9,7 @@
 #include "nic/wire/control_frame.h"
 #include "tests/unit/appliance/control/service.h"
 
-namespace pbox::control {
+namespace pbox::control::server_test {
 namespace {
 
 namespace asio = boost::asio;
@@ -164,4 +164,4 @@ TEST_CASE("a peer that speaks TLS to a box without keys is not left waiting") {
   peer.end(service);
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::server_test

@@ -12,7 +12,7 @@
 #include "tests/support/key_folder.h"
 #include "tests/unit/appliance/control/service.h"
 
-namespace pbox::control {
+namespace pbox::control::server_tls_test {
 namespace {
 
 namespace asio = boost::asio;
@@ -331,4 +331,4 @@ TEST_CASE("the server ends while handshakes are under way") {
   peers.clear();
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::server_tls_test

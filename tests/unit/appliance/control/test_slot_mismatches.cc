@@ -6,7 +6,7 @@
 
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::slot_mismatches_test {
 namespace {
 
 using Catch::Contains;
@@ -160,4 +160,4 @@ TEST_CASE("types that only collectives have are no types of tensors") {
   CHECK_THAT(failure_of(desk, desk.join(message)).message(), Contains("dtype 3 is unknown"));
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::slot_mismatches_test

@@ -4,7 +4,7 @@
 #include "appliance/control/snapshot_coordinator.h"
 #include "tests/unit/appliance/control/registry_bench.h"
 
-namespace pbox::control {
+namespace pbox::control::snapshot_coordinator_test {
 namespace {
 
 using Catch::Contains;
@@ -250,4 +250,4 @@ TEST_CASE("a cut takes no memory that jobs may not have") {
   CHECK_THAT(progress.message(), Contains("[memory] job_share"));
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::snapshot_coordinator_test

@@ -4,7 +4,7 @@
 
 #include "appliance/control/snapshot_run.h"
 
-namespace pbox::control {
+namespace pbox::control::snapshot_run_test {
 namespace {
 
 using Catch::Contains;
@@ -233,4 +233,4 @@ TEST_CASE("the run fails at its deadline") {
   CHECK(rack.run->is_over());
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::snapshot_run_test

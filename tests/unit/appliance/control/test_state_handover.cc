@@ -3,7 +3,7 @@
 
 #include "tests/unit/appliance/control/registry_bench.h"
 
-namespace pbox::control {
+namespace pbox::control::state_handover_test {
 namespace {
 
 constexpr uint32_t kEpoch = 7;
@@ -189,4 +189,4 @@ TEST_CASE("a state of other rounds than the ranks are in is not used") {
   CHECK(here.noted("part_state_misfit"));
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::state_handover_test

@@ -7,7 +7,7 @@
 #include "nic/wire/control_frame.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::step_verdicts_test {
 namespace {
 
 using Catch::Contains;
@@ -385,4 +385,4 @@ TEST_CASE("a loss scale that is no number is refused") {
   CHECK_THAT(desk.take_failure(ids[0]).message(), Contains("loss_scale"));
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::step_verdicts_test

@@ -5,7 +5,7 @@
 #include "appliance/control/sync_spec.h"
 #include "nic/wire/sync_message.h"
 
-namespace pbox::control {
+namespace pbox::control::sync_spec_test {
 namespace {
 
 using Catch::Contains;
@@ -392,4 +392,4 @@ TEST_CASE("models cross to another box, which checks them") {
   CHECK_FALSE(may_follow(models, {models.job, {models.job}}));
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::sync_spec_test

@@ -5,7 +5,7 @@
 #include "appliance/control/tenants.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::control {
+namespace pbox::control::tenants_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -158,4 +158,4 @@ TEST_CASE("a weight gives a running job its share of credit and of the wire, and
   CHECK(credit(1) / credit(0) == Approx(2).epsilon(0.01));
 }
 
-}  // namespace pbox::control
+}  // namespace pbox::control::tenants_test

@@ -3,7 +3,7 @@
 #include "appliance/host/pci_network.h"
 #include "tests/unit/appliance/host/fake_tree.h"
 
-namespace pbox::host {
+namespace pbox::host::pci_network_test {
 namespace {
 
 const std::string kDevices = "/sys/bus/pci/devices/";
@@ -99,4 +99,4 @@ TEST_CASE("the driver of a device decides whether DPDK may use it") {
   CHECK(binding_of(driven_by("ixgbe")) == PciBinding::kKernel);
 }
 
-}  // namespace pbox::host
+}  // namespace pbox::host::pci_network_test

@@ -4,7 +4,7 @@
 #include "tests/unit/appliance/host/fake_tree.h"
 #include "tests/unit/appliance/machines.h"
 
-namespace pbox::host {
+namespace pbox::host::rdma_facts_test {
 namespace {
 
 const std::string kDevices = "/sys/class/infiniband/";
@@ -52,4 +52,4 @@ TEST_CASE("a machine without RDMA has no RDMA devices") {
   CHECK(read_rdma(tree.root(), {}).empty());
 }
 
-}  // namespace pbox::host
+}  // namespace pbox::host::rdma_facts_test

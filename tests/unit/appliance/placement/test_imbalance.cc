@@ -5,7 +5,7 @@
 #include "appliance/placement/imbalance.h"
 #include "base/rng.h"
 
-namespace pbox::placement {
+namespace pbox::placement::imbalance_test {
 namespace {
 
 // Appends `count` samples of boxes that take these seconds, each with up to 3 % of noise.
@@ -88,4 +88,4 @@ TEST_CASE("the rate of a box without bytes adds to the gain") {
   CHECK(helped->gain_seconds > alone->gain_seconds + 0.02);
 }
 
-}  // namespace pbox::placement
+}  // namespace pbox::placement::imbalance_test

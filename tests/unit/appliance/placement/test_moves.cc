@@ -5,7 +5,7 @@
 #include "appliance/placement/moves.h"
 #include "base/rng.h"
 
-namespace pbox::placement {
+namespace pbox::placement::moves_test {
 namespace {
 
 struct Case {
@@ -87,4 +87,4 @@ TEST_CASE("a move is counted where it leaves and where it arrives") {
   CHECK(moved_bytes_by_box(bytes, moves, 3) == std::vector<double>{5, 12, 7});
 }
 
-}  // namespace pbox::placement
+}  // namespace pbox::placement::moves_test

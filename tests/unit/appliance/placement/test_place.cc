@@ -6,7 +6,7 @@
 #include "appliance/placement/place.h"
 #include "base/rng.h"
 
-namespace pbox::placement {
+namespace pbox::placement::place_test {
 namespace {
 
 Box box_of(double rate, BoxState state = BoxState::kActive, std::vector<uint64_t> loads = {0}) {
@@ -107,4 +107,4 @@ TEST_CASE("boxes that cannot be used are refused, with their name and the wrong 
         "box b: 0 pipelines; a box has 1 to 255");
 }
 
-}  // namespace pbox::placement
+}  // namespace pbox::placement::place_test

@@ -4,7 +4,7 @@
 
 #include "tests/unit/appliance/placement/world.h"
 
-namespace pbox::placement {
+namespace pbox::placement::rebalancer_test {
 namespace {
 
 constexpr RebalancerOptions kExploitOnly = {.seed = 5, .explore_share = 0};
@@ -259,4 +259,4 @@ TEST_CASE("every decision is counted and has its reason") {
   }
 }
 
-}  // namespace pbox::placement
+}  // namespace pbox::placement::rebalancer_test

@@ -4,7 +4,7 @@
 
 #include "tests/unit/appliance/placement/world.h"
 
-namespace pbox::placement {
+namespace pbox::placement::rebalancer_boxes_test {
 namespace {
 
 constexpr RebalancerOptions kExploitOnly = {.seed = 5, .explore_share = 0};
@@ -158,4 +158,4 @@ TEST_CASE("a drain that was not carried out is proposed again after a pause") {
   CHECK(world.bytes()[0] == 0);
 }
 
-}  // namespace pbox::placement
+}  // namespace pbox::placement::rebalancer_boxes_test

@@ -3,7 +3,7 @@
 
 #include "tests/unit/appliance/placement/noisy_world.h"
 
-namespace pbox::placement {
+namespace pbox::placement::rebalancer_noise_test {
 namespace {
 
 constexpr uint64_t kSeeds = 6;
@@ -103,4 +103,4 @@ TEST_CASE("a straggler that changes every 15 s is followed") {
   }
 }
 
-}  // namespace pbox::placement
+}  // namespace pbox::placement::rebalancer_noise_test

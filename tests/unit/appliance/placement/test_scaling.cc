@@ -2,7 +2,7 @@
 
 #include "appliance/placement/scaling.h"
 
-namespace pbox::placement {
+namespace pbox::placement::scaling_test {
 namespace {
 
 using Catch::Contains;
@@ -16,7 +16,7 @@ ScaledBox box(const std::string& name, double memory_used, uint64_t parts = 4) {
 }
 
 ScaledBox standby(const std::string& name) {
-  ScaledBox box = placement::box(name, 0, 0);
+  ScaledBox box = scaling_test::box(name, 0, 0);
   box.takes_parts = false;
   box.is_standby = true;
   return box;
@@ -170,4 +170,4 @@ TEST_CASE("any constant load comes to rest: no box is emptied and used in turns"
   }
 }
 
-}  // namespace pbox::placement
+}  // namespace pbox::placement::scaling_test

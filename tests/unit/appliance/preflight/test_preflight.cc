@@ -10,7 +10,7 @@
 #include "appliance/preflight/preflight.h"
 #include "tests/unit/appliance/machines.h"
 
-namespace pbox::preflight {
+namespace pbox::preflight::preflight_test {
 namespace {
 
 Check find(const std::vector<Check>& checks, const std::string& name) {
@@ -165,4 +165,4 @@ TEST_CASE("every planned data port is probed") {
   CHECK(probes[2].is_udp);
 }
 
-}  // namespace pbox::preflight
+}  // namespace pbox::preflight::preflight_test

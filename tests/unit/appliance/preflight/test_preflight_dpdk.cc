@@ -4,7 +4,7 @@
 #include "appliance/preflight/preflight.h"
 #include "tests/unit/appliance/machines.h"
 
-namespace pbox::preflight {
+namespace pbox::preflight::preflight_dpdk_test {
 namespace {
 
 using Catch::Contains;
@@ -234,4 +234,4 @@ TEST_CASE("with dpdk no data port of the kernel is probed") {
   CHECK(probe_ports(config, 3).empty());
 }
 
-}  // namespace pbox::preflight
+}  // namespace pbox::preflight::preflight_dpdk_test

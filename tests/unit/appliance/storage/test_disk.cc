@@ -6,7 +6,7 @@
 
 #include "appliance/storage/replace_file.h"
 
-namespace pbox::storage {
+namespace pbox::storage::disk_test {
 namespace {
 
 using Catch::Contains;
@@ -72,4 +72,4 @@ TEST_CASE("a checksum is that of CRC32C, in hexadecimal") {
   CHECK(checksum("123456789") == "e3069283");  // RFC 3720
 }
 
-}  // namespace pbox::storage
+}  // namespace pbox::storage::disk_test

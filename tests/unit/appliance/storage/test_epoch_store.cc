@@ -7,7 +7,7 @@
 #include "appliance/storage/epoch_store.h"
 #include "tests/support/crashing_disk.h"
 
-namespace pbox::storage {
+namespace pbox::storage::epoch_store_test {
 namespace {
 
 using Catch::Contains;
@@ -77,4 +77,4 @@ TEST_CASE("a box without a folder keeps its epochs as long as it runs") {
   CHECK(*EpochStore::open(**open_state_folder(""))->next(0) == 1);
 }
 
-}  // namespace pbox::storage
+}  // namespace pbox::storage::epoch_store_test

@@ -11,7 +11,7 @@
 
 #include "nic/crypto/secret_pages.h"
 
-namespace pbox::test {
+namespace pbox::test::secret_pages_test {
 namespace {
 
 using crypto::SecretPages;
@@ -81,4 +81,4 @@ TEST_CASE("a slot for keys is erased before anyone else gets it") {
   CHECK(pages.slots_taken() == 0);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::secret_pages_test

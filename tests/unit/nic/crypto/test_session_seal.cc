@@ -7,7 +7,7 @@
 #include "tests/support/hexadecimal.h"
 #include "tests/unit/nic/crypto/seal_pair.h"
 
-namespace pbox::test {
+namespace pbox::test::session_seal_test {
 namespace {
 
 using crypto::Library;
@@ -282,4 +282,4 @@ TEST_CASE("a closed seal opens nothing, with or without keys") {
   CHECK_FALSE(opens(closed, make(pair, 1).packet));
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::session_seal_test

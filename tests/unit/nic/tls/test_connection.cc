@@ -8,7 +8,7 @@
 #include "nic/tls/pem.h"
 #include "tests/support/key_folder.h"
 
-namespace pbox::test {
+namespace pbox::test::connection_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -288,4 +288,4 @@ TEST_CASE("the first bytes of a connection show whether they may be TLS") {
   }
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::connection_test

@@ -8,7 +8,7 @@
 #include "nic/tls/pem.h"
 #include "tests/support/key_folder.h"
 
-namespace pbox::test {
+namespace pbox::test::credentials_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -142,4 +142,4 @@ TEST_CASE("a leaf certificate cannot act as an authority") {
   CHECK_THAT(refusal(chained.path()), Contains("is not valid with"));
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::credentials_test

@@ -3,7 +3,7 @@
 
 #include "nic/tls/identity.h"
 
-namespace pbox::test {
+namespace pbox::test::identity_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -135,4 +135,4 @@ TEST_CASE("a tenant owns the jobs below its name that its pattern matches") {
       {.role = Role::kOperator, .cluster = "rack", .tenant = "acme", .job_glob = "*"}, "acme/x"));
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::identity_test

@@ -6,7 +6,7 @@
 #include "nic/tls/revocation.h"
 #include "tests/support/key_folder.h"
 
-namespace pbox::test {
+namespace pbox::test::revocation_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -108,4 +108,4 @@ TEST_CASE("a live connection outlasts the expiry of its certificate, not the aut
              Contains("no authority in ca.pem has signed it"));
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::revocation_test

@@ -6,7 +6,7 @@
 
 #include "tests/support/key_folder.h"
 
-namespace pbox::test {
+namespace pbox::test::token_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -111,4 +111,4 @@ TEST_CASE("an expired token is refused with the time at which it expired") {
              Contains("cert.pem in the token " + folder.path() + "/token expired on 20"));
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::token_test

@@ -16,7 +16,7 @@ namespace {
 constexpr float kLimits[] = {FLT_MAX, 65504.0f, 1.0f, 0x1.0p-20f, FLT_TRUE_MIN};
 
 template <typename Visit>
-void for_each_case(Visit visit) {
+void for_each_guarded_case(Visit visit) {
   for (const auto& target : reduce::supported_targets()) {
     for (const wire::Dtype dtype : test::kDtypes) {
       for (const size_t count : test::kCounts) {
@@ -35,7 +35,7 @@ void for_each_case(Visit visit) {
 }  // namespace
 
 TEST_CASE("every target bounds values as the reference does") {
-  for_each_case(
+  for_each_guarded_case(
       [](const reduce::Kernels& kernels, wire::Dtype dtype, const std::byte* source, size_t count) {
         const auto type = static_cast<size_t>(dtype);
         test::Array<float> ignored(count);
@@ -49,7 +49,7 @@ TEST_CASE("every target bounds values as the reference does") {
 }
 
 TEST_CASE("unsound values count as 0 on every target, bit for bit as in the reference") {
-  for_each_case(
+  for_each_guarded_case(
       [](const reduce::Kernels& kernels, wire::Dtype dtype, const std::byte* source, size_t count) {
         const auto type = static_cast<size_t>(dtype);
         for (const float limit : kLimits) {
@@ -101,7 +101,7 @@ TEST_CASE("the bound itself is sound, and the next value beyond it is not") {
 }
 
 TEST_CASE("every target adds up the finite squares of a payload bit for bit as the reference") {
-  for_each_case(
+  for_each_guarded_case(
       [](const reduce::Kernels& kernels, wire::Dtype dtype, const std::byte* source, size_t count) {
         const double expected = reduce::reference::finite_squares(dtype, source, count);
         const double squares = kernels.finite_squares[static_cast<size_t>(dtype)](source, count);

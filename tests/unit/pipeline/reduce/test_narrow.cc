@@ -15,7 +15,7 @@ std::vector<std::byte> narrowed_by_reference(wire::Dtype dtype, const std::vecto
 }
 
 template <typename Visit>
-void for_each_case(Visit visit) {
+void for_each_narrowed_case(Visit visit) {
   for (const auto& target : reduce::supported_targets()) {
     for (const wire::Dtype dtype : test::kDtypes) {
       for (const size_t count : test::kCounts) {
@@ -30,8 +30,8 @@ void for_each_case(Visit visit) {
 }  // namespace
 
 TEST_CASE("narrow equals the reference on every target, to any alignment") {
-  for_each_case([](reduce::NarrowFunction narrow, wire::Dtype dtype,
-                   const std::vector<float>& values) {
+  for_each_narrowed_case([](reduce::NarrowFunction narrow, wire::Dtype dtype,
+                            const std::vector<float>& values) {
     const auto expected = narrowed_by_reference(dtype, values);
     test::Array<float> source(values.size());
     for (size_t i = 0; i < values.size(); ++i) source[i] = values[i];
@@ -45,8 +45,8 @@ TEST_CASE("narrow equals the reference on every target, to any alignment") {
 }
 
 TEST_CASE("narrow in place gives the same bytes as narrow to another array") {
-  for_each_case([](reduce::NarrowFunction narrow, wire::Dtype dtype,
-                   const std::vector<float>& values) {
+  for_each_narrowed_case([](reduce::NarrowFunction narrow, wire::Dtype dtype,
+                            const std::vector<float>& values) {
     const auto expected = narrowed_by_reference(dtype, values);
     test::Array<float> array(values.size());
     for (size_t i = 0; i < values.size(); ++i) array[i] = values[i];

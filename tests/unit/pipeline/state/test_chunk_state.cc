@@ -5,7 +5,7 @@
 #include "pipeline/state/chunk_state.h"
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::chunk_state_test {
 namespace {
 
 using optimizer::OptimizerKind;
@@ -141,4 +141,4 @@ TEST_CASE("the number of workers in a result survives a move, also to other frag
   CHECK(again->contributors == std::vector<uint16_t>{2, 2, 1});
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::chunk_state_test

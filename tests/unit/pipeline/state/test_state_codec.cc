@@ -3,7 +3,7 @@
 
 #include "pipeline/state/state_codec.h"
 
-namespace pbox::test {
+namespace pbox::test::state_codec_test {
 namespace {
 
 using optimizer::OptimizerKind;
@@ -115,4 +115,4 @@ TEST_CASE("the optimizer state of fragments is joined by slots, and divided agai
   pipeline::join_fragments({}, 5, 2, {});  // an optimizer without state
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::state_codec_test

@@ -5,7 +5,7 @@
 #include "pipeline/state/state_cut.h"
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test {
+namespace pbox::test::state_cut_test {
 namespace {
 
 using optimizer::OptimizerKind;
@@ -242,4 +242,4 @@ TEST_CASE("a job with other fragments or another model begins with the cut of a 
   }
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::state_cut_test

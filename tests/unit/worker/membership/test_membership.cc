@@ -3,7 +3,7 @@
 
 #include "tests/unit/worker/membership/member.h"
 
-namespace pbox::test {
+namespace pbox::test::membership_test {
 namespace {
 
 using Catch::Contains;
@@ -319,4 +319,4 @@ TEST_CASE("barriers and learning rates are numbered by request and counted by co
   CHECK(member.membership.requests().learning_rates_set() == 1);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::membership_test

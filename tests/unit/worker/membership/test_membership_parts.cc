@@ -5,7 +5,7 @@
 #include "nic/wire/control_versions.h"
 #include "tests/unit/worker/membership/member.h"
 
-namespace pbox::test {
+namespace pbox::test::membership_parts_test {
 namespace {
 
 using Catch::Contains;
@@ -256,4 +256,4 @@ TEST_CASE("a worker whose other parts have ended disconnects without LEAVE") {
   CHECK(member.membership.failure()->message == "another part");
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::membership_parts_test

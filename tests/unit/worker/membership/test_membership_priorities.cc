@@ -3,7 +3,7 @@
 
 #include "tests/unit/worker/membership/member.h"
 
-namespace pbox::test {
+namespace pbox::test::membership_priorities_test {
 namespace {
 
 using Policy = wire::PriorityPolicy;
@@ -163,4 +163,4 @@ TEST_CASE("rank 0 sends the current priorities to a box that has lost them") {
   }
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::membership_priorities_test

@@ -3,7 +3,7 @@
 
 #include "tests/unit/worker/membership/member.h"
 
-namespace pbox::test {
+namespace pbox::test::membership_recover_test {
 namespace {
 
 using Catch::Contains;
@@ -497,4 +497,4 @@ TEST_CASE("the same events at the same times cause the same actions") {
   CHECK(retry_times(3) != retry_times(4));
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::membership_recover_test

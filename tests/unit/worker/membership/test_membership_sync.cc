@@ -4,7 +4,7 @@
 
 #include "tests/unit/worker/membership/member.h"
 
-namespace pbox::test {
+namespace pbox::test::membership_sync_test {
 namespace {
 
 using Catch::Contains;
@@ -153,4 +153,4 @@ TEST_CASE("memory for cached reads is allocated when the job begins; fresh reads
   CHECK(fresh.membership.exchange()->statistics().shadow_bytes == 0);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::membership_sync_test

@@ -4,7 +4,7 @@
 #include "tests/unit/worker/membership/member.h"
 #include "worker/membership/held_verdict.h"
 
-namespace pbox::test {
+namespace pbox::test::membership_verdicts_test {
 namespace {
 
 using Catch::Contains;
@@ -157,4 +157,4 @@ TEST_CASE("a rank passes a verdict of one part on to the boxes of all parts") {
   CHECK(one.message().step_verdict().round() == 2);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::membership_verdicts_test

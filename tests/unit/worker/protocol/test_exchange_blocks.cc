@@ -6,7 +6,7 @@
 #include "nic/quantize/reference.h"
 #include "tests/unit/worker/protocol/shim.h"
 
-namespace pbox::test {
+namespace pbox::test::exchange_blocks_test {
 namespace {
 
 using wire::Compression;
@@ -204,4 +204,4 @@ TEST_CASE("a compressed result of another type or length is rejected") {
   }
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::exchange_blocks_test

@@ -4,7 +4,7 @@
 
 #include "tests/unit/worker/protocol/shim.h"
 
-namespace pbox::test {
+namespace pbox::test::exchange_cached_test {
 namespace {
 
 using wire::PacketType;
@@ -250,4 +250,4 @@ TEST_CASE("the copy's memory is the model plus gradients for a staleness above o
   CHECK(Shim().exchange.statistics().shadow_bytes == 0);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::exchange_cached_test

@@ -7,7 +7,7 @@
 #include "nic/quantize/reference.h"
 #include "tests/unit/worker/protocol/shim.h"
 
-namespace pbox::test {
+namespace pbox::test::exchange_deltas_test {
 namespace {
 
 using wire::Compression;
@@ -255,4 +255,4 @@ TEST_CASE("a PULL says which form of the result it is for") {
   }
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::exchange_deltas_test

@@ -5,7 +5,7 @@
 #include "tests/unit/nic/crypto/seal_pair.h"
 #include "tests/unit/worker/protocol/shim.h"
 
-namespace pbox::test {
+namespace pbox::test::exchange_keys_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -82,4 +82,4 @@ TEST_CASE("packets that wait for the port are sealed again for a new generation,
   }
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::exchange_keys_test

@@ -3,7 +3,7 @@
 
 #include "tests/unit/worker/protocol/shim.h"
 
-namespace pbox::test {
+namespace pbox::test::exchange_resume_test {
 namespace {
 
 using Catch::Contains;
@@ -426,4 +426,4 @@ TEST_CASE("a partial result states its contributors, and the minimum over its fr
   CHECK(shim.exchange.contributors(0) == UINT16_MAX);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::exchange_resume_test

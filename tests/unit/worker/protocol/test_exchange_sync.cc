@@ -5,7 +5,7 @@
 
 #include "tests/unit/worker/protocol/shim.h"
 
-namespace pbox::test {
+namespace pbox::test::exchange_sync_test {
 namespace {
 
 using wire::PacketType;
@@ -265,4 +265,4 @@ TEST_CASE("the number of contributors to a quorum's result is reported") {
   CHECK(shim.exchange.contributors(0) == 2);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::exchange_sync_test

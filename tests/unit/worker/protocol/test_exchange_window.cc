@@ -7,7 +7,7 @@
 #include "nic/wire/chunk_layout.h"
 #include "tests/unit/worker/protocol/shim.h"
 
-namespace pbox::test {
+namespace pbox::test::exchange_window_test {
 namespace {
 
 using wire::PacketType;
@@ -202,4 +202,4 @@ TEST_CASE("a result of a held round tells nothing of the path's time") {
   }
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::exchange_window_test

@@ -4,7 +4,7 @@
 
 #include "tests/unit/worker/protocol/shim.h"
 
-namespace pbox::test {
+namespace pbox::test::exchange_zeros_test {
 namespace {
 
 using wire::PacketType;
@@ -235,4 +235,4 @@ TEST_CASE("relaxed jobs and tables are sent zeros as they are") {
   CHECK(table.take_all(PacketType::kPush).size() == 4);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::exchange_zeros_test

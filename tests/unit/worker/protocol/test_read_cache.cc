@@ -11,7 +11,7 @@
 #include "pipeline/reduce/reference.h"
 #include "worker/protocol/read_cache.h"
 
-namespace pbox::test {
+namespace pbox::test::read_cache_test {
 namespace {
 
 using worker::CachedChunk;
@@ -201,4 +201,4 @@ TEST_CASE("guard zero keeps own unsound values out of reads, also later; others 
   }
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::read_cache_test

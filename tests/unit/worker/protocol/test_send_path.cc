@@ -5,7 +5,7 @@
 #include "tests/unit/worker/protocol/shim.h"
 #include "worker/protocol/send_path.h"
 
-namespace pbox::test {
+namespace pbox::test::send_path_test {
 namespace {
 
 using wire::PacketType;
@@ -124,4 +124,4 @@ TEST_CASE("lanes to the same pipeline and queue share a path, which ends with th
   CHECK(paths.find(first, kSlackNs) != nullptr);
 }
 
-}  // namespace pbox::test
+}  // namespace pbox::test::send_path_test

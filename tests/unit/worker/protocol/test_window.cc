@@ -6,7 +6,7 @@
 
 #include "worker/protocol/window.h"
 
-namespace pbox::worker {
+namespace pbox::worker::window_test {
 namespace {
 
 constexpr uint32_t kChunk = 32'000;
@@ -187,4 +187,4 @@ TEST_CASE("at least two chunks are in flight, however short the path") {
   CHECK(window.bytes(path.now_ns) >= 2 * kChunk);
 }
 
-}  // namespace pbox::worker
+}  // namespace pbox::worker::window_test
