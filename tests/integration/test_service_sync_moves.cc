@@ -23,6 +23,7 @@ constexpr uint32_t kIterations = 60;
 #else
 constexpr uint32_t kIterations = 300;
 #endif
+constexpr uint32_t kLastIterations = 10;  // after all parts have moved
 
 struct Model {
   const char* name;
@@ -56,8 +57,9 @@ class Rank {
     worker_.join_with_sgd(1, 0, weights_);
   }
 
-  void train() {
+  void train(const Line& line) {
     for (uint32_t iteration = 1; iteration <= kIterations; ++iteration) {
+      if (iteration + kLastIterations == kIterations) line.await_go();
       usleep(rank_ + 1 == kWorkers ? 2 * kPauseUs : kPauseUs);
       step(-1);
       for (uint32_t rank = 0; rank < kWorkers; ++rank) check(rank, iteration);
@@ -139,7 +141,7 @@ TEST_CASE("under every model parts move during training, and no update is lost o
       workers.emplace_back([&, rank](Line& line) {
         Rank trained(boxes.control(), model, rank);
         line.say("begun");
-        trained.train();
+        trained.train(line);
       });
     }
     for (auto& worker : workers) CHECK(worker.heard() == "begun");
@@ -150,6 +152,7 @@ TEST_CASE("under every model parts move during training, and no update is lost o
       REQUIRE(await([&] { return boxes.parts(box) == 0; }));
       drain(other, box, false);
     }
+    for (const auto& worker : workers) worker.go();
     for (auto& worker : workers) CHECK(worker.finish() == "");
     CHECK(moved() > before);
   }

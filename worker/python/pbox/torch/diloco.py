@@ -17,6 +17,7 @@ import torch
 from ..client import Client
 from ..errors import InvalidArgument
 from . import _layout
+from ._closing import Closing
 from ._ranks import with_process_group
 
 _WIRES = {"f32": "none", "q8": "q8", "q4": "q4"}
@@ -80,7 +81,7 @@ class Fragment:
         return (step + self._delay - self._first) // self._period
 
 
-class DiLoCo:
+class DiLoCo(Closing):
     """Trains with few exchanges: each rank takes `sync_every` steps on its own, sends by how much
     its weights have changed, and the box takes an outer step with the mean of the changes.
 
@@ -275,15 +276,6 @@ class DiLoCo:
     def _release(self):
         self._is_open = False
         self.client.close()
-
-    def __enter__(self) -> DiLoCo:
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._release()
 
 
 class LocalSGD(DiLoCo):

@@ -14,10 +14,11 @@ import torch
 from ..client import Client
 from ..errors import InvalidArgument
 from . import _layout
+from ._closing import Closing
 from ._device import classes, common_device
 from ._sent import sent_gradient
-from .hyper_parameters import HyperParameters
 from ._ranks import with_process_group
+from .hyper_parameters import HyperParameters
 
 
 class _Slot:
@@ -46,7 +47,7 @@ class _Layer:
         self.seen = False
 
 
-class DistributedOptimizer(torch.optim.Optimizer):
+class DistributedOptimizer(Closing, torch.optim.Optimizer):
     """Gives the box a torch.optim.SGD, Adam, AdamW, Adagrad or SparseAdam to run.
 
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -425,15 +426,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             handle.remove()
         self._handles.clear()
         self.client.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, *_):
-        if kind is None:
-            self.close()
-        else:
-            self._release()
 
 
 def _flat(name, weights):
