@@ -76,30 +76,28 @@ def join(model, inner, arguments, rejoin):
         on_worker_lost="partial", lost_timeout_ms=2000, rejoin=rejoin)
 
 
-def train(model, text, arguments):
-    """Trains up to the last step. Returns the job, which the learner is still in."""
-    inner = torch.optim.AdamW(model.parameters(), lr=0.003)
+def train(model, inner, texts, arguments, rejoin):
+    """Trains up to the last step as a member of the job, and prints the loss of the test."""
+    text, test = texts
     data = torch.Generator().manual_seed(1000 * arguments.seed + arguments.rank)
-    diloco = join(model, inner, arguments, arguments.rejoin)
-    begin = time.monotonic()
-    print(f"trains from step {diloco.steps}", flush=True)
-    while diloco.steps < arguments.steps:
-        step_ends = time.monotonic() + arguments.step_ms / 1000
-        starts = torch.randint(len(text) - CONTEXT - 1, (BATCH,), generator=data)
-        loss = loss_of(model, *windows(text, starts.tolist()))
-        inner.zero_grad()
-        loss.backward()
-        try:
+    with join(model, inner, arguments, rejoin) as diloco:
+        print(f"trains from step {diloco.steps}", flush=True)
+        begin = time.monotonic()
+        while diloco.steps < arguments.steps:
+            step_ends = time.monotonic() + arguments.step_ms / 1000
+            starts = torch.randint(len(text) - CONTEXT - 1, (BATCH,), generator=data)
+            loss = loss_of(model, *windows(text, starts.tolist()))
+            inner.zero_grad()
+            loss.backward()
             inner.step()
-        except pbox.WorkerLost:
-            print("was lost, and rejoins", flush=True)
-            diloco.client.close()
-            diloco = join(model, inner, arguments, rejoin=True)
-        if diloco.steps % 24 == 0:
-            print(f"step {diloco.steps} loss {loss.item():.3f} "
-                  f"seconds {time.monotonic() - begin:.2f}", flush=True)
-        time.sleep(max(0.0, step_ends - time.monotonic()))
-    return diloco
+            if diloco.steps % 24 == 0:
+                print(f"step {diloco.steps} loss {loss.item():.3f} "
+                      f"seconds {time.monotonic() - begin:.2f}", flush=True)
+            time.sleep(max(0.0, step_ends - time.monotonic()))
+        diloco.synchronize()
+        with torch.no_grad():
+            loss = loss_of(model, *windows(test, range(0, len(test) - CONTEXT - 1, CONTEXT)))
+        print(f"test loss {loss.item():.4f}", flush=True)
 
 
 def main():
@@ -119,12 +117,15 @@ def main():
     torch.manual_seed(arguments.seed)
     text, test, characters = load_text()
     model = Model(characters)
-    diloco = train(model, text, arguments)
-    diloco.synchronize()
-    starts = range(0, len(test) - CONTEXT - 1, CONTEXT)
-    with torch.no_grad():
-        print(f"test loss {loss_of(model, *windows(test, starts)).item():.4f}", flush=True)
-    diloco.close()
+    inner = torch.optim.AdamW(model.parameters(), lr=0.003)
+    rejoin = arguments.rejoin
+    while True:
+        try:
+            train(model, inner, (text, test), arguments, rejoin)
+            return
+        except pbox.WorkerLost as error:
+            print(f"was lost, and rejoins: {error}", flush=True)
+            rejoin = True
 
 
 if __name__ == "__main__":
