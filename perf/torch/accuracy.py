@@ -24,12 +24,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 use_tree()
 sys.path[:0] = [str(pathlib.Path(__file__).parents[2] / "tools" / "demo_training"),
-                str(pathlib.Path(__file__).parents[1] / "consistency")]
+                str(pathlib.Path(__file__).parents[1] / "consistency"),
+                str(pathlib.Path(__file__).parents[2] / "docs" / "examples")]
+import characters
 import digits
 import pbox.torch
 import problems
 
-TEXT = pathlib.Path("/usr/share/common-licenses/GPL-3")  # every Debian system has it
 COMPRESSED_ELEMENTS_MIN = 4096  # smaller tensors stay whole, as in libpbox
 SYNC_EVERY = 24  # steps of DiLoCo and LocalSGD between two exchanges of a parameter
 
@@ -63,65 +64,32 @@ class Digits:
         return digits.accuracy(model, self._test)
 
 
-class Transformer(torch.nn.Module):
-    """A small language model over characters."""
-
-    width, heads, depth, context = 64, 4, 2, 64
-
-    def __init__(self, characters):
-        super().__init__()
-        self.embedding = torch.nn.Embedding(characters, self.width)
-        self.position = torch.nn.Parameter(torch.randn(self.context, self.width) / 50)
-        self.layers = torch.nn.ModuleList(
-            torch.nn.TransformerEncoderLayer(self.width, self.heads, 4 * self.width, dropout=0,
-                                             batch_first=True, norm_first=True)
-            for _ in range(self.depth))
-        self.head = torch.nn.Linear(self.width, characters)
-        mask = torch.full((self.context, self.context), float("-inf")).triu(1)
-        self.register_buffer("mask", mask, persistent=False)
-
-    def forward(self, characters):
-        values = self.embedding(characters) + self.position
-        for layer in self.layers:
-            values = layer(values, self.mask)
-        return self.head(values)
-
-
 class Text:
     """The next character of a text. The last tenth of the text is the test."""
 
     steps, batch, rate = 400, 32, 0.1
 
     def __init__(self, seed, _):
-        text = TEXT.read_text(encoding="utf-8")
-        alphabet = {character: index for index, character in enumerate(sorted(set(text)))}
-        encoded = torch.tensor([alphabet[character] for character in text])
-        border = len(encoded) * 9 // 10
-        self._train, self._test = encoded[:border], encoded[border:]
-        self._characters, self._seed = len(alphabet), seed
+        self._train, self._test, self._characters = characters.load_text()
+        self._seed = seed
 
     def make_model(self):
         torch.manual_seed(self._seed)
-        return Transformer(self._characters)
-
-    @staticmethod
-    def _windows(text, starts):
-        rows = torch.stack([text[start:start + Transformer.context + 1] for start in starts])
-        return rows[:, :-1], rows[:, 1:]
+        return characters.Model(self._characters)
 
     def share(self, step, rank, world_size):
         generator = torch.Generator().manual_seed(1000 * self._seed + step)
-        last = len(self._train) - Transformer.context - 1
+        last = len(self._train) - characters.CONTEXT - 1
         starts = torch.randint(last, (self.batch,), generator=generator)
-        return self._windows(self._train, starts[rank::world_size].tolist())
+        return characters.windows(self._train, starts[rank::world_size].tolist())
 
     @staticmethod
     def loss(model, share):
-        return torch.nn.functional.cross_entropy(model(share[0]).flatten(0, 1), share[1].flatten())
+        return characters.loss_of(model, *share)
 
     def test(self, model):
-        starts = range(0, len(self._test) - Transformer.context - 1, Transformer.context)
-        inputs, expected = self._windows(self._test, starts)
+        starts = range(0, len(self._test) - characters.CONTEXT - 1, characters.CONTEXT)
+        inputs, expected = characters.windows(self._test, starts)
         with torch.no_grad():
             return (model(inputs).argmax(2) == expected).float().mean().item()
 
