@@ -25,6 +25,33 @@ void count_key_updates(Counters& counters, Session& session) {
   session.counted_updates_received = received;
 }
 
+// Model `drop`: nobody has the rest of a late push that was in the middle when its session ended.
+void forget_late_push(Chunk& chunk, uint32_t rank) {
+  PBOX_DCHECK(chunk.sync != nullptr && chunk.sync->pushed != nullptr);
+  chunk.sync->pushed[rank].mask = chunk.full_mask;
+}
+
+// Updates in each session its keys, and how long the other ranks have waited for it.
+void tick_sessions(Counters& counters, JobShard& shard, uint64_t now_ns) {
+  const uint32_t oldest = shard.stragglers.oldest();
+  const bool any = oldest != StragglerLedger::kNone;
+  PBOX_DCHECK(!any || oldest < shard.chunk_count());
+  const uint64_t first_ns = any ? shard.stragglers.first_arrival_ns(oldest) : 0;
+  const uint64_t waited_ns = now_ns > first_ns ? now_ns - first_ns : 1;  // 0: nobody waits
+  for (Session& session : shard.sessions()) {
+    session.seal.tick(now_ns);
+    count_key_updates(counters, session);
+    const Chunk* chunk = any && session.present ? &shard.chunks()[oldest] : nullptr;
+    if (chunk == nullptr || has_pushed_open_round(*chunk, session.rank)) {
+      session.awaited_ns.set(0);
+      continue;
+    }
+    PBOX_DCHECK((chunk->claimed[session.rank] & ~chunk->full_mask) == 0);
+    session.awaited_chunk_round.set(uint64_t{chunk->id} << 32 | chunk->open_round());
+    session.awaited_ns.set(waited_ns);
+  }
+}
+
 }  // namespace
 
 Engine::Engine(const EngineOptions& options)
@@ -140,7 +167,9 @@ void Engine::connect(JobShard& shard, Session& session) {
 bool Engine::admit(JobShard& shard, Command& command) {
   PBOX_CHECK(command.rank < shard.worker_count());
   Session& session = shard.sessions()[command.rank];
-  PBOX_CHECK(!shard.is_relaxed() || session.present);
+  // Where each rank has a clock, that of an excluded rank is gone.
+  const bool has_clocks = shard.is_relaxed() && shard.relaxed_model != wire::SyncModel::kDrop;
+  PBOX_CHECK(!has_clocks || session.present);
   if (session.present) context_.sessions.at(session.spi) = {};
   session.spi = command.spi;
   session.credit_bytes = command.credit_bytes;
@@ -157,7 +186,8 @@ bool Engine::admit(JobShard& shard, Command& command) {
   }
   connect(shard, session);
   command.changes_ranks = !session.present;
-  const bool walks = command.changes_ranks || (shard.has_tables && shard.is_relaxed());
+  const bool walks = command.changes_ranks || (shard.has_tables && shard.is_relaxed()) ||
+                     shard.grace.is_reserved();
   shard.set_present(session, true);
   shard.generation = command.generation;
   shard.accept_generation(walks ? JobShard::kNoGeneration : command.generation);
@@ -185,18 +215,24 @@ size_t Engine::change_membership(JobShard& shard, Chunk& chunk, const Command& c
   if (!command.changes_ranks) {
     const bool has_readers = chunk.table != nullptr && chunk.table->readers != nullptr;
     if (has_readers) chunk.table->forget_reader(command.rank);
+    if (shard.grace.is_reserved()) forget_late_push(chunk, command.rank);
     return 0;
   }
   shard.recount(chunk, session);
   if (!session.present) {
     PBOX_CHECK(chunk.copy_rank != command.rank);
     if (chunk.sync != nullptr) drop_rank(shard, chunk, command.rank);
+  } else if (shard.grace.is_reserved()) {
+    forget_late_push(chunk, command.rank);
   }
   return finish_if_complete(shard, chunk);
 }
 
 void Engine::discount_standstill(uint64_t gap_ns) {
-  for (JobShard* shard : context_.shards) shard->stragglers.discount(gap_ns);
+  for (JobShard* shard : context_.shards) {
+    shard->stragglers.discount(gap_ns);
+    shard->grace.discount(gap_ns);
+  }
 }
 
 void Engine::take_tick(uint64_t now_ns) {
@@ -204,7 +240,7 @@ void Engine::take_tick(uint64_t now_ns) {
   context_.counters.add(Counter::kTicks);
   size_t queued = 0;
   for (JobShard* shard : context_.shards) {
-    tick_sessions(*shard, now_ns);
+    tick_sessions(context_.counters, *shard, now_ns);
     queued += shard->egress.size();
   }
   context_.counters.set(Counter::kQueuedChunks, queued);
@@ -213,30 +249,11 @@ void Engine::take_tick(uint64_t now_ns) {
   tracing_ = is_any_traced(context_);
 }
 
-void Engine::tick_sessions(JobShard& shard, uint64_t now_ns) {
-  const uint32_t oldest = shard.stragglers.oldest();
-  const bool any = oldest != StragglerLedger::kNone;
-  PBOX_DCHECK(!any || oldest < shard.chunk_count());
-  const uint64_t first_ns = any ? shard.stragglers.first_arrival_ns(oldest) : 0;
-  const uint64_t waited_ns = now_ns > first_ns ? now_ns - first_ns : 1;  // 0: nobody waits
-  for (Session& session : shard.sessions()) {
-    session.seal.tick(now_ns);
-    count_key_updates(context_.counters, session);
-    const Chunk* chunk = any && session.present ? &shard.chunks()[oldest] : nullptr;
-    if (chunk == nullptr || has_pushed_open_round(*chunk, session.rank)) {
-      session.awaited_ns.set(0);
-      continue;
-    }
-    PBOX_DCHECK((chunk->claimed[session.rank] & ~chunk->full_mask) == 0);
-    session.awaited_chunk_round.set(uint64_t{chunk->id} << 32 | chunk->open_round());
-    session.awaited_ns.set(waited_ns);
-  }
-}
-
 void Engine::remove(JobShard& shard) {
   PBOX_DCHECK(waiting_shards_ <= context_.shards.size());
   if (std::erase(context_.shards, &shard) > 0 && shard.finishes_later()) --waiting_shards_;
   PBOX_DCHECK(waiting_shards_ <= context_.shards.size());
+  if (waiting_shards_ == 0) due_ns_ = UINT64_MAX;
   tracing_ = is_any_traced(context_);
   for (Session& session : shard.sessions()) {
     count_key_updates(context_.counters, session);

@@ -79,11 +79,14 @@ class Engine {
   }
 
   // Phase "housekeeping": publishes the results of the chunks that relays have given back, and
-  // steps some of the rounds that have waited for a verdict and have it now, in less than about a
-  // millisecond. Returns true if there were any.
+  // finishes some of the rounds that have waited for a verdict and have it now, or whose grace is
+  // over, in less than about a millisecond. Returns true if there were any.
   bool finish_waiting(uint64_t now_ns) {
     return waiting_shards_ > 0 && finish_waiting_rounds(now_ns);
   }
+  // When finish_waiting() has to be called again at the latest, by the clock of `now_ns`;
+  // UINT64_MAX: packets and commands will wake the caller.
+  uint64_t due_ns() const { return due_ns_; }
 
   // Phase "housekeeping", every turn. Every kTickNs it counts a sign of life and updates, in each
   // session, its keys and how long the other ranks have waited for it. It looks at the oldest open
@@ -124,6 +127,8 @@ class Engine {
   [[gnu::always_inline]] inline bool accumulate(JobShard& shard, Session& session, Chunk& chunk,
                                                 const wire::Parsed& parsed);
   [[gnu::always_inline]] inline void finish_push(JobShard& shard, Session& session, Chunk& chunk);
+  void add_late(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed,
+                const wire::RowsView* rows);
   void on_push_of_finished(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                            uint64_t now_ns);
 
@@ -157,8 +162,8 @@ class Engine {
   // `rows`: the payload, if it is of a table; else null.
   void on_own_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed,
                    const wire::RowsView* rows);
-  void on_late_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& header,
-                    uint64_t fragments);
+  void on_late_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed,
+                    const wire::RowsView* rows);
   void apply(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed);
   void complete_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& header);
   void close_round(JobShard& shard, Chunk& chunk);
@@ -167,9 +172,6 @@ class Engine {
   void drop_rank(JobShard& shard, Chunk& chunk, uint32_t rank);
   bool answer_with_data(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& asked,
                         uint64_t held_mask, uint64_t now_ns);
-  // STATUS for a rank of a job whose pushes are applied on arrival.
-  void send_progress(const JobShard& shard, Session& session, const Chunk& chunk,
-                     const wire::Header& asked);
 
   // engine.cc
   bool begin(Command& command);
@@ -181,7 +183,6 @@ class Engine {
   bool exclude(JobShard& shard, const Command& command);
   size_t change_membership(JobShard& shard, Chunk& chunk, const Command& command);
   void take_tick(uint64_t now_ns);
-  void tick_sessions(JobShard& shard, uint64_t now_ns);
 
   static constexpr uint64_t kTickNs = 50'000'000;
   // A step looks at this many chunks, or finishes rounds of kElementsPerChunk times as many
@@ -204,8 +205,10 @@ class Engine {
   uint64_t aggregated_ = 0;  // fragments of this burst, added to the counters once per burst
   uint64_t aggregated_bytes_ = 0;
   uint64_t next_tick_ns_ = 0;
-  bool tracing_ = false;       // some shard has a trace
-  size_t waiting_shards_ = 0;  // shards whose rounds wait for a relay or a verdict
+  bool tracing_ = false;  // some shard has a trace
+  // Shards whose rounds may wait for a relay, a verdict or the end of their grace.
+  size_t waiting_shards_ = 0;
+  uint64_t due_ns_ = UINT64_MAX;  // when the next grace ends
 
   // The packet after the one whose payload is being summed in pieces. Null where payloads are
   // summed whole.

@@ -1,8 +1,10 @@
 // The end of a round: all ranks' pushes are in, the result is made (round_result.h) and published.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "pipeline/engine.h"
+#include "pipeline/grace.h"
 #include "pipeline/held_rounds.h"
 #include "pipeline/round_result.h"
 #include "pipeline/round_tracing.h"
@@ -65,6 +67,7 @@ void Engine::complete_round(JobShard& shard, Chunk& chunk) {
 
 bool Engine::finish_waiting_rounds(uint64_t now_ns) {
   context_.now_ns = now_ns;
+  due_ns_ = UINT64_MAX;
   bool any = false;
   size_t work = 0;
   for (JobShard* shard : context_.shards) {
@@ -77,6 +80,14 @@ bool Engine::finish_waiting_rounds(uint64_t now_ns) {
         any = true;
       }
     }
+    while (Chunk* chunk = work < kChunksPerStep ? next_past_grace(*shard, now_ns) : nullptr) {
+      shard->rounds_cut.add(1);
+      shard->stragglers.ended(shard->index_of(*chunk));
+      end_round(*shard, *chunk);
+      work += 1 + chunk->elements / kElementsPerChunk;
+    }
+    due_ns_ = std::min(due_ns_, next_grace_ends_ns(*shard));
+    any = any || work > 0;
     if (shard->gate == nullptr) continue;
     while (Chunk* chunk = next_with_verdict(*shard, work, kChunksPerStep)) {
       complete_round(*shard, *chunk);
@@ -127,9 +138,13 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
 // round in full holds the result of the round before, so copies of that result that have not left
 // yet are void. Returns the number of elements of the chunk if its round has finished, else 0.
 size_t Engine::finish_if_complete(JobShard& shard, Chunk& chunk) {
+  const bool lacks_quorum =
+      shard.present_count() == 0 || chunk.complete_workers < shard.workers_needed(chunk);
+  if (shard.grace.is_reserved() && lacks_quorum) shard.grace.cancel(shard.index_of(chunk));
   // In a relayed job no rank is excluded, and complete rounds are already with the relay.
   if (shard.present_count() == 0 || shard.has_uplinks() || chunk.is_held) return 0;
   if (chunk.complete_workers < shard.workers_needed(chunk)) return 0;
+  if (shard.grace.is_reserved() && waits_for_more(shard, chunk, context_.now_ns)) return 0;
   shard.stragglers.ended(shard.index_of(chunk));
   end_round(shard, chunk);
   return chunk.elements;

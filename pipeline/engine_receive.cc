@@ -5,6 +5,7 @@
 
 #include "pipeline/engine.h"
 #include "pipeline/engine_checks.h"
+#include "pipeline/grace.h"
 #include "pipeline/late_ranks.h"
 #include "pipeline/result_form.h"
 #include "pipeline/round_tracing.h"
@@ -373,6 +374,24 @@ bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
   return are_sound;
 }
 
+// Model `drop`: adds fragments of a closed round to the sum of the open one.
+void Engine::add_late(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed,
+                      const wire::RowsView* rows) {
+  PBOX_DCHECK(chunk.copy_rank == kNoRank && !shard.receives_weights(chunk));
+  PBOX_DCHECK(wire::round_distance(parsed.header.round, chunk.open_round()) < 0);
+  if (rows != nullptr) {
+    tables_.add(shard, session, chunk, parsed, *rows);
+    chunk.claimed_any |= rows->fragments;
+  } else {
+    if (!accumulate(shard, session, chunk, parsed)) [[unlikely]]
+      note_unsound(shard, session, chunk, parsed.header.round, context_.now_ns);
+    chunk.claimed_any |= uint64_t{1} << parsed.header.fragment;
+  }
+  ++aggregated_;
+  aggregated_bytes_ += parsed.header.payload_bytes;
+  clock_.mark(Phase::kAdd);
+}
+
 // Ends the round if the rank has pushed all of the chunk and was the last one missing.
 void Engine::finish_push(JobShard& shard, Session& session, Chunk& chunk) {
   if (chunk.claimed[session.rank] != chunk.full_mask) return;
@@ -381,6 +400,13 @@ void Engine::finish_push(JobShard& shard, Session& session, Chunk& chunk) {
   if (++chunk.complete_workers < shard.workers_needed(chunk)) {
     shard.stragglers.arrived(shard.index_of(chunk), context_.now_ns);
     return;
+  }
+  if (shard.grace.is_reserved()) [[unlikely]] {
+    shard.grace.note_arrival(shard.index_of(chunk), context_.now_ns);
+    if (waits_for_more(shard, chunk, context_.now_ns)) {
+      shard.stragglers.arrived(shard.index_of(chunk), context_.now_ns);
+      return;
+    }
   }
   PBOX_DCHECK(chunk.complete_workers <= shard.present_count());
   if (shard.has_rejected()) [[unlikely]]

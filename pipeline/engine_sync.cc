@@ -44,6 +44,43 @@ bool park_cached_read(JobShard& shard, Chunk& chunk, uint32_t rank, uint64_t now
   return true;
 }
 
+bool is_pushing_late(const Chunk& chunk, uint32_t rank, uint32_t round) {
+  return chunk.sync->pushed != nullptr && chunk.sync->is_pushing(rank, round, chunk.full_mask);
+}
+
+// Sends STATUS to a rank of model `drop` a part of whose late push is still to come.
+void send_late_progress(Egress& egress, const JobShard& shard, Session& session, const Chunk& chunk,
+                        const wire::Header& asked) {
+  PBOX_DCHECK(is_pushing_late(chunk, session.rank, asked.round));
+  wire::StatusPayload status;
+  status.finished_round = chunk.open_round();
+  status.received_mask = chunk.sync->pushed[session.rank].mask;
+  egress.answer(shard, session, asked, status);
+}
+
+// Sends STATUS to a rank of a job whose pushes are applied on arrival.
+void send_progress(Egress& egress, const JobShard& shard, Session& session, const Chunk& chunk,
+                   const wire::Header& asked) {
+  const sync::Progress& progress = chunk.sync->progress;
+  PBOX_DCHECK(chunk.has_own_rounds() && progress.takes_part(session.rank));
+  const uint64_t next = progress.next(session.rank);
+  wire::StatusPayload status;
+  status.finished_round = chunk.open_round();
+  if (asked.round == static_cast<uint32_t>(next)) {
+    status.received_mask = chunk.claimed[session.rank];
+  } else {
+    status.received_mask = chunk.full_mask;
+    const bool may_wait = progress.is_parked(session.rank) || sync::reads_cached(chunk.sync->spec);
+    if (may_wait && asked.round + 1 == static_cast<uint32_t>(next)) {
+      const auto behind =
+          progress.behind(sync::awaited_clock(chunk.sync->spec, next - 1, progress.slowest()));
+      status.missing_workers = static_cast<uint16_t>(behind.count);
+      status.first_missing_rank = static_cast<uint16_t>(behind.slowest_rank);
+    }
+  }
+  egress.answer(shard, session, asked, status);
+}
+
 }  // namespace
 
 bool Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed& parsed) {
@@ -66,8 +103,7 @@ bool Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed&
     return true;
   }
   if (wire::round_distance(header.round, chunk->open_round()) >= 0) return false;
-  on_late_push(shard, session, *chunk, header,
-               is_of_table ? rows.fragments : uint64_t{1} << header.fragment);
+  on_late_push(shard, session, *chunk, parsed, is_of_table ? &rows : nullptr);
   return true;
 }
 
@@ -148,7 +184,7 @@ void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
     shard.stragglers.arrived(shard.index_of(chunk), context_.now_ns);
   }
   if (sync::reads_cached(chunk.sync->spec)) {
-    send_progress(shard, session, chunk, header);
+    send_progress(egress_, shard, session, chunk, header);
     return;
   }
   shard.pulls.add(1);
@@ -200,7 +236,8 @@ size_t Engine::change_rule(JobShard& shard, Chunk& chunk, const wire::SyncSpec& 
 }
 
 // A shared round has its result, which no rank has been sent yet. A rank that has pushed any part
-// of the round is sent the result now. Every other rank is sent it once it has pushed its part.
+// of the round is sent the result now, or, where the rest counts too, once that has arrived. Every
+// other rank is sent it once it has pushed its part.
 void Engine::close_round(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(!chunk.has_own_rounds());
   const uint64_t finished = chunk.rounds_finished + 1;
@@ -210,22 +247,32 @@ void Engine::close_round(JobShard& shard, Chunk& chunk) {
   if (applies) {
     chunk.sync->progress.begin({chunk.sync->next, shard.worker_count()}, finished);
   }
+  uint32_t ranks_cut = 0;
+  PBOX_DCHECK(applies == (chunk.sync->pushed == nullptr));
+  chunk.sync->late = {};
+  const bool counts_late = chunk.sync->spec.counts_late;
   for (const Session& session : shard.sessions()) {
     const uint64_t claimed = chunk.claimed[session.rank];
+    ranks_cut += session.present && claimed != 0 && claimed != chunk.full_mask ? 1 : 0;
     if (!applies && claimed != 0) {
       chunk.sync->pushed[session.rank] = {chunk.open_round(), claimed, claimed};
     }
     if (!session.present) {
       if (applies) chunk.sync->progress.leave(session.rank);
-    } else if (claimed != 0) {
+    } else if (claimed != 0 && (!counts_late || claimed == chunk.full_mask)) {
       shard.queue_reply(chunk, session.rank);
     }
+  }
+  if (shard.grace.is_reserved()) {
+    shard.grace.close(shard.index_of(chunk), ranks_cut, context_.now_ns);
   }
 }
 
 // Model `drop`: fragments of a round that closed without them.
 void Engine::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
-                          const wire::Header& header, uint64_t fragments) {
+                          const wire::Parsed& parsed, const wire::RowsView* rows) {
+  const wire::Header& header = parsed.header;
+  const uint64_t fragments = rows != nullptr ? rows->fragments : uint64_t{1} << header.fragment;
   PBOX_DCHECK(chunk.sync->pushed != nullptr && session.rank < shard.worker_count());
   sync::Pushed& pushed = chunk.sync->pushed[session.rank];
   PBOX_DCHECK((pushed.counted & ~pushed.mask) == 0 && (pushed.mask & ~chunk.full_mask) == 0);
@@ -241,11 +288,22 @@ void Engine::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
   }
   pushed.mask |= fragments;
   egress_.note_results_changed();  // results name the rank's own newest round
-  context_.counters.add(Counter::kDropped);
-  session.dropped.add(1);
+  if (chunk.sync->spec.counts_late) {
+    add_late(shard, session, chunk, parsed, rows);
+    for (uint64_t left = fragments; left != 0; left &= left - 1) {
+      ++chunk.sync->late[static_cast<size_t>(__builtin_ctzll(left))];
+    }
+  } else {
+    context_.counters.add(Counter::kDropped);
+    session.dropped.add(1);
+  }
   session.bytes_received.add(header.payload_bytes);
   session.fragments_received.add(1);
-  if (pushed.mask == chunk.full_mask) shard.queue_reply(chunk, session.rank);
+  if (pushed.mask != chunk.full_mask) return;
+  if (header.round + 1 == chunk.open_round()) {
+    shard.grace.note_late_arrival(shard.index_of(chunk), context_.now_ns);
+  }
+  shard.queue_reply(chunk, session.rank);
 }
 
 void Engine::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed& parsed,
@@ -261,7 +319,9 @@ void Engine::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed&
   std::memcpy(&pull, parsed.payload, sizeof(pull));
   if (answer_with_data(shard, session, *chunk, header, pull.held_mask, now_ns)) return;
   if (chunk->has_own_rounds()) {
-    send_progress(shard, session, *chunk, header);
+    send_progress(egress_, shard, session, *chunk, header);
+  } else if (is_pushing_late(*chunk, session.rank, header.round)) {
+    send_late_progress(egress_, shard, session, *chunk, header);
   } else {
     egress_.send_status(shard, session, *chunk, header);
   }
@@ -281,6 +341,7 @@ bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
       return false;
   } else {
     if (asked.round == chunk.open_round()) return false;
+    if (is_pushing_late(chunk, rank, asked.round)) return false;
     // The fragments that the rank holds may belong to an older round than the newest.
     if (asked.round + 1 != chunk.open_round()) mask = chunk.full_mask;
     if (mask == 0) return false;
@@ -309,28 +370,6 @@ void Engine::drop_rank(JobShard& shard, Chunk& chunk, uint32_t rank) {
   if (!chunk.sync->progress.leave(rank)) return;
   shard.stragglers.ended(shard.index_of(chunk));
   on_advance(shard, chunk);
-}
-
-void Engine::send_progress(const JobShard& shard, Session& session, const Chunk& chunk,
-                           const wire::Header& asked) {
-  const sync::Progress& progress = chunk.sync->progress;
-  PBOX_DCHECK(chunk.has_own_rounds() && progress.takes_part(session.rank));
-  const uint64_t next = progress.next(session.rank);
-  wire::StatusPayload status;
-  status.finished_round = chunk.open_round();
-  if (asked.round == static_cast<uint32_t>(next)) {
-    status.received_mask = chunk.claimed[session.rank];
-  } else {
-    status.received_mask = chunk.full_mask;
-    const bool may_wait = progress.is_parked(session.rank) || sync::reads_cached(chunk.sync->spec);
-    if (may_wait && asked.round + 1 == static_cast<uint32_t>(next)) {
-      const auto behind =
-          progress.behind(sync::awaited_clock(chunk.sync->spec, next - 1, progress.slowest()));
-      status.missing_workers = static_cast<uint16_t>(behind.count);
-      status.first_missing_rank = static_cast<uint16_t>(behind.slowest_rank);
-    }
-  }
-  egress_.answer(shard, session, asked, status);
 }
 
 }  // namespace pbox::pipeline

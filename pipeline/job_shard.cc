@@ -258,6 +258,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
     }
   }
   stragglers.reserve(chunks_.size());
+  if (spec.sync.model == wire::SyncModel::kDrop) grace.reserve(chunks_.size());
   egress.reserve(limits::kSlotRing * chunks_.size(), delivery == wire::Delivery::kPull);
 }
 
@@ -394,8 +395,7 @@ void JobShard::lay_out_sync(const wire::SyncSpec& spec, Chunk& chunk) {
     chunk.sync->updates = reinterpret_cast<uint64_t*>(arena_.take(updates_bytes()));
     chunk.sync->sizes = new (arena_.take(sizes_bytes(workers))) sync::PushSize[workers];
   } else {
-    chunk.sync->pushed =
-        reinterpret_cast<sync::Pushed*>(arena_.take(workers * sizeof(sync::Pushed)));
+    chunk.sync->pushed = new (arena_.take(workers * sizeof(sync::Pushed))) sync::Pushed[workers];
   }
 }
 

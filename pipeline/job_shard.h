@@ -48,6 +48,7 @@
 #include "pipeline/state/uplink.h"
 #include "pipeline/step_gate.h"
 #include "pipeline/sync/chunk_sync.h"
+#include "pipeline/sync/round_grace.h"
 #include "pipeline/sync/rules.h"
 #include "pipeline/table_rows.h"
 
@@ -339,8 +340,9 @@ class JobShard {
   // Some tensor of the job has a model other than BSP: each chunk has its ChunkSync, and results
   // leave as replies.
   bool is_relaxed() const { return relaxed_model != wire::SyncModel::kBsp; }
-  // True if rounds may wait for a relay or a verdict once all pushes are in.
-  bool finishes_later() const { return has_uplinks() || gate != nullptr; }
+  // True if rounds may wait for a relay or a verdict once all pushes are in, or for the end of
+  // their grace.
+  bool finishes_later() const { return has_uplinks() || gate != nullptr || grace.is_reserved(); }
   bool has_uplinks() const { return !uplinks.empty(); }
   // True if the open round carries weights, not gradients.
   bool receives_weights(const Chunk& chunk) const {
@@ -455,6 +457,9 @@ class JobShard {
   SingleWriterCounter lead_sum;  // the readers' rounds ahead of the slowest rank, over all pulls
   sync::ReplyCursor reply_cursor;
   EgressPlace reply_place;  // place of reply_cursor.chunk
+
+  sync::RoundGrace grace;          // reserved with model `drop` only
+  SingleWriterCounter rounds_cut;  // rounds of chunks that have ended with their grace
 
   RoundTrace* trace = nullptr;  // null: no trace is requested. Not in a relaxed shard
   // By lane; empty: neither relayed nor replicated.

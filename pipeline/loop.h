@@ -69,7 +69,7 @@ class Loop {
       if (worked) {
         engine_.counters().add(Counter::kBusyNs, now_ns - turn_start_ns);
         last_work_ns = now_ns;
-      } else if (rest(now_ns - last_work_ns)) {
+      } else if (rest(now_ns, now_ns - last_work_ns)) {
         now_ns = monotonic_ns();
       }
     }
@@ -127,7 +127,7 @@ class Loop {
 
   // Sleeps until there is work, or naps where the port has no event fd or packets should gather.
   // Returns false if it may not sleep yet.
-  bool rest(uint64_t idle_ns) {
+  bool rest(uint64_t now_ns, uint64_t idle_ns) {
     if (policy_.busy) return false;
     const int event_fd = port_.event_fd();
     const bool gathers = event_fd >= 0 && !blocked_ && coalescing_.take_pause();
@@ -139,7 +139,9 @@ class Loop {
       sleep(-1, std::clamp(idle_ns / 4, kNapMinNs, kNapMaxNs));
     } else {
       const uint64_t start_ns = monotonic_ns();
-      sleep(event_fd, policy_.sleep_max_ns);
+      const uint64_t due_ns = engine_.due_ns();
+      const uint64_t left_ns = due_ns > now_ns ? due_ns - now_ns : 0;
+      sleep(event_fd, std::clamp(left_ns, kNapMinNs, policy_.sleep_max_ns));
       adapt_spin(idle_ns + (monotonic_ns() - start_ns));
     }
     return true;

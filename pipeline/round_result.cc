@@ -37,14 +37,14 @@ quantize::RoundingKey rounding_key(const JobShard& shard, const Chunk& chunk) {
 }
 
 // A round that ends without a rank may hold that rank's part of some fragments: each fragment is
-// divided by the number of ranks that are in it.
+// divided by the number of pushes that are in it.
 bool count_contributors(JobShard& shard, Chunk& chunk) {
   const uint32_t slot = chunk.open_round() & 1;
   uint16_t* counts = chunk.contributors[slot];
   if (counts == nullptr || chunk.copy_rank != kNoRank) return false;
   PBOX_DCHECK(shard.partial);
   for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
-    counts[fragment] = 0;
+    counts[fragment] = chunk.sync != nullptr ? chunk.sync->late[fragment] : 0;
     for (uint32_t rank = 0; rank < shard.worker_count(); ++rank) {
       counts[fragment] =
           static_cast<uint16_t>(counts[fragment] + (chunk.claimed[rank] >> fragment & 1));

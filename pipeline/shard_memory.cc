@@ -21,6 +21,9 @@ uint64_t ShardMemory::bytes() const {
                                                 job_.delivery == wire::Delivery::kPull);
   if (job_.replicated) tables += sizeof(Uplink) + Uplink::ring_bytes(chunks_);
   if (job_.relayed) tables += Uplink::kLanesMax * sizeof(Uplink) + Uplink::rings_bytes(chunks_);
+  if (job_.sync.model == wire::SyncModel::kDrop) {
+    tables += sync::RoundGrace::reserved_bytes(chunks_);
+  }
   if (job_.gated) tables += sizeof(StepGate) + StepGate::table_bytes(chunks_);
   tables += tables / kTablesPerOverhead + kOverheadBytes;
   return NumaArena::mapped_bytes(arena_bytes_) + tables;

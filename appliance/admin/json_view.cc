@@ -5,6 +5,8 @@
 #include <span>
 #include <utility>
 
+#include "nic/wire/sync.h"
+
 namespace pbox::admin {
 namespace {
 
@@ -55,6 +57,10 @@ Json sync_control_list(const control::JobView& job) {
   return list;
 }
 
+Json grace_value(uint32_t grace_ms) {
+  return grace_ms == wire::kGraceAuto ? Json("auto") : Json(grace_ms);
+}
+
 Json sync_object(const control::JobView& job) {
   Json object = {{"text", job.sync.text},
                  {"by_tensor", job.sync.by_tensor},
@@ -64,6 +70,8 @@ Json sync_object(const control::JobView& job) {
                  {"release", job.sync.release},
                  {"reads", job.sync.reads},
                  {"quorum", job.sync.quorum},
+                 {"grace_ms", grace_value(job.sync.grace_ms)},
+                 {"late_pushes", job.sync.counts_late ? "next" : "drop"},
                  {"control", sync_control_list(job)},
                  {"reads_by_rounds_behind", job.reads_by_rounds_behind}};
   if (job.pulls) {
@@ -71,6 +79,11 @@ Json sync_object(const control::JobView& job) {
     object["pulls_delayed"] = job.pulls->delayed;
     object["parked_seconds"] = job.pulls->parked_s;
     object["lead_rounds"] = job.pulls->lead_rounds;
+  }
+  if (job.grace) {
+    // null: the rounds of some shard wait for all ranks
+    object["grace_seconds"] = job.grace->is_unbounded ? Json(nullptr) : Json(job.grace->grace_s);
+    object["rounds_cut"] = job.grace->rounds_cut;
   }
   return object;
 }

@@ -332,6 +332,17 @@ constexpr MetricRow kRows[] = {
         "pbox_job_lead_rounds", kGauge,
         "Largest number of rounds by which a rank has been ahead of the slowest",
         [](const control::JobView& job) { return of_pulls(job, &control::PullView::lead_rounds); }),
+    of_job("pbox_job_grace_seconds", kGauge,
+           "How long a round of model drop waits for more ranks after its quorum, the most of its "
+           "shards; absent in other models, and while grace auto still waits for all ranks",
+           [](const control::JobView& job) {
+             return job.grace && !job.grace->is_unbounded ? Value(job.grace->grace_s) : Value();
+           }),
+    of_job("pbox_job_rounds_cut_total", kCounter,
+           "Rounds of chunks that ended with their grace, before all ranks were in",
+           [](const control::JobView& job) {
+             return job.grace ? Value(job.grace->rounds_cut) : Value();
+           }),
     of_job(
         "pbox_job_sync_staleness", kGauge,
         "Staleness that the controllers of the job's parts have chosen, the most of them; absent "

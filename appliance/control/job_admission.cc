@@ -297,7 +297,8 @@ Status JobAdmission::check_return(const Job& job, const proto::Join& join) const
                        " has left while other ranks are still in the job; wait for them to leave, "
                        "or use another job name"};
     case Member::State::kExcluded:
-      if (join.rejoins() && job.spec().is_relaxed()) {
+      if (join.rejoins() && job.spec().is_relaxed() &&
+          job.spec().relaxed_model != wire::SyncModel::kDrop) {
         return Error{ErrorCode::kWorkerLost,
                      rank_of(join) + " was lost (" + member.lost_reason +
                          ") and excluded; a job of sync.model " +

@@ -75,6 +75,8 @@ struct SyncView {
   std::string release;  // "soft", "lazy"
   std::string reads;    // "fresh", "cached", "answered"
   uint32_t quorum = 0;
+  uint32_t grace_ms = 0;  // wire::kGraceAuto: see GraceView
+  bool counts_late = false;
   std::vector<SyncControlView> control = {};  // by part; empty if no tensor is adaptive
 };
 
@@ -84,6 +86,13 @@ struct PullView {
   uint64_t delayed = 0;
   double parked_s = 0;       // over all reads that were parked and have been answered
   uint64_t lead_rounds = 0;  // largest lead of a rank over the slowest one
+};
+
+// Rounds of model `drop`.
+struct GraceView {
+  double grace_s = 0;         // how long a round waits after its quorum; of shards, the most
+  bool is_unbounded = false;  // `auto` does not know yet: some shard waits for all ranks
+  uint64_t rounds_cut = 0;    // rounds of chunks that have ended with their grace
 };
 
 // A job whose sums this box forwards to an upstream box.
@@ -132,6 +141,7 @@ struct JobView {
   double age_s = 0;
   SyncView sync;
   std::optional<PullView> pulls;
+  std::optional<GraceView> grace;     // model `drop` only
   std::optional<RelayView> upstream;  // absent while ranks gather, or if sums stay here
   std::optional<BackupView> backup;   // absent unless replicas = 1
   // Number of tensor reads by how many rounds the data was behind: 0, 1, ... The last entry counts

@@ -4,6 +4,7 @@
 #include "appliance/control/job.h"
 #include "appliance/control/sync_spec.h"
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace pbox::control {
 namespace {
@@ -55,7 +56,9 @@ void view_sync(const Job& job, JobView& view, uint64_t now_ns) {
                .probability = sync.probability,
                .release = to_string(sync.release),
                .reads = to_string(sync.reads),
-               .quorum = sync.quorum};
+               .quorum = sync.quorum,
+               .grace_ms = sync.grace_ms,
+               .counts_late = sync.counts_late};
   for (size_t index = 0; index < job.spec().tensors.size(); ++index) {
     const wire::SyncSpec& own = job.shards().models().in_force().by_tensor[index];
     if (own != sync) view.sync.by_tensor[job.spec().tensors[index].name] = wire::sync_text(own);
@@ -68,6 +71,17 @@ void view_sync(const Job& job, JobView& view, uint64_t now_ns) {
       pulls.delayed += shard->pulls_delayed.get();
       pulls.parked_s += static_cast<double>(shard->parked_ns.get()) / 1e9;
       pulls.lead_rounds = std::max(pulls.lead_rounds, shard->lead_rounds.get());
+    }
+  }
+  if (sync.model == wire::SyncModel::kDrop) {
+    GraceView& grace = view.grace.emplace();
+    const bool is_auto = sync.grace_ms == wire::kGraceAuto;
+    for (const auto& shard : job.shards().all()) {
+      const uint64_t ns =
+          is_auto ? shard->grace.auto_ns() : uint64_t{sync.grace_ms} * kNanosPerMilli;
+      grace.is_unbounded = grace.is_unbounded || (is_auto && ns == 0);
+      grace.grace_s = std::max(grace.grace_s, static_cast<double>(ns) / 1e9);
+      grace.rounds_cut += shard->rounds_cut.get();
     }
   }
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {

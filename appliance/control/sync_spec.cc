@@ -41,6 +41,23 @@ Status check_values(const proto::Sync& sync) {
   return ok_status();
 }
 
+Status check_late(const SyncSpec& spec) {
+  if (spec.counts_late && spec.model != SyncModel::kDrop) {
+    return invalid("sync.counts_late has no meaning with " + model_of(spec) +
+                   "; leave it out, or use drop");
+  }
+  if (spec.grace_ms == 0) return ok_status();
+  const std::string grace = "sync.grace_ms " + std::to_string(spec.grace_ms);
+  if (spec.model != SyncModel::kDrop) {
+    return invalid(grace + " has no meaning with " + model_of(spec) + "; leave it 0, or use drop");
+  }
+  if (spec.grace_ms > wire::kGraceMsMax && spec.grace_ms != wire::kGraceAuto) {
+    return invalid(grace + " is out of range; at most " + std::to_string(wire::kGraceMsMax) +
+                   ", or " + std::to_string(wire::kGraceAuto) + " for auto");
+  }
+  return ok_status();
+}
+
 // Checks each field by itself: whether the model uses it, and its range.
 Status check_fields(const SyncSpec& spec, uint32_t world_size) {
   const std::string model = model_of(spec);
@@ -99,7 +116,7 @@ Status check_fields(const SyncSpec& spec, uint32_t world_size) {
     return invalid(quorum + " is out of range; model drop takes 1 to world_size " +
                    std::to_string(world_size) + " workers");
   }
-  return ok_status();
+  return check_late(spec);
 }
 
 // A worker with cached reads applies its own updates to its copies, so it must be able to compute
@@ -148,11 +165,6 @@ Status check_job(const proto::Join& join, const JobSpec& spec) {
                    " needs recovery none: its parts can move between running boxes, but only the "
                    "box has their state, so the job ends if that box is lost; set recovery none");
   }
-  if (join.rejoins() && spec.relaxed_model == SyncModel::kDrop) {
-    return invalid(model +
-                   " cannot have rejoin: a new process does not know which rounds were dropped; "
-                   "start all ranks again, without rejoin");
-  }
   if (join.rejoins() && wire::keeps_copies(spec.sync)) {
     return invalid(model +
                    " with cached reads cannot have rejoin: a new process has no copies that it "
@@ -171,6 +183,8 @@ Result<SyncSpec> parse(const proto::Sync& message, uint32_t world_size) {
   sync.quorum = message.quorum();
   sync.staleness_min = message.staleness_min();
   sync.by_gradient = message.by_gradient();
+  sync.grace_ms = message.grace_ms();
+  sync.counts_late = message.counts_late();
   const bool is_set = message.probability() != 0 || wire::has_probability(sync.model);
   sync.probability = is_set ? message.probability() : 1;
   if (wire::keeps_copies(sync)) sync.reads = Reads::kCached;
@@ -325,6 +339,11 @@ Result<SyncChange> parse_change(const proto::SetSync& request) {
 
 Status apply(const SyncChange& change, const JobSpec& spec, SyncInForce& models) {
   if (const Status status = check_fields(change.sync, spec.world_size); !status) return status;
+  if (!change.tensors.empty() && change.sync.grace_ms != models.job.grace_ms) {
+    return invalid("sync " + wire::sync_text(change.sync) + " for tensors '" + change.tensors +
+                   "' has another grace than the job, which has " + wire::sync_text(models.job) +
+                   "; a grace is for all tensors: name none, or keep the job's");
+  }
   SyncInForce changed = models;
   if (change.tensors.empty()) changed.job = change.sync;
   for (size_t index = 0; index < spec.tensors.size(); ++index) {
@@ -360,6 +379,8 @@ std::optional<std::string> sync_difference(const SyncSpec& job, const SyncSpec& 
       {"quorum", std::to_string(job.quorum), std::to_string(worker.quorum)},
       {"staleness_min", std::to_string(job.staleness_min), std::to_string(worker.staleness_min)},
       {"by_gradient", std::to_string(job.by_gradient), std::to_string(worker.by_gradient)},
+      {"grace_ms", std::to_string(job.grace_ms), std::to_string(worker.grace_ms)},
+      {"counts_late", std::to_string(job.counts_late), std::to_string(worker.counts_late)},
   };
   for (const auto& field : fields) {
     if (field.job != field.worker) return differs(field.name, field.job, field.worker);

@@ -39,6 +39,24 @@ std::optional<SyncModel> model_named(std::string_view name) {
   return std::nullopt;
 }
 
+// Takes what kDrop alone has: its grace, "auto" or milliseconds as in 500ms, and "next" for late
+// pushes that count. Returns false if the word is none of these.
+bool take_of_drop(std::string_view word, SyncSpec& spec) {
+  if (word == "auto") {
+    spec.grace_ms = kGraceAuto;
+    return true;
+  }
+  if (word == "next") {
+    spec.counts_late = true;
+    return true;
+  }
+  if (!word.ends_with("ms")) return false;
+  const auto value = number_in<uint32_t>(word.substr(0, word.size() - 2));
+  if (!value || *value == kGraceAuto) return false;
+  spec.grace_ms = *value;
+  return true;
+}
+
 // Takes a word that is no number. Returns false if it is none of those that a spec may end with.
 bool take_choice(std::string_view word, SyncSpec& spec) {
   if (word == "gradient") {
@@ -110,10 +128,12 @@ Result<SyncSpec> parse_sync_text(std::string_view text) {
   while (!rest.empty()) {
     const std::string word(take_word(rest));
     if (take_choice(word, spec)) continue;
+    if (*model == SyncModel::kDrop && take_of_drop(word, spec)) continue;
     return invalid_model(text,
                          "'" + word +
                              "' has no meaning there; soft, lazy, fresh, cached, answered and "
-                             "gradient may follow the model's numbers");
+                             "gradient may follow the model's numbers, and with drop its grace, as "
+                             "in 500ms, or auto, and next");
   }
   return spec;
 }
@@ -131,6 +151,12 @@ std::string sync_text(const SyncSpec& spec) {
   if (spec.reads == Reads::kCached && spec.model != SyncModel::kEssp) text += ":cached";
   if (spec.reads == Reads::kAnswered) text += ":answered";
   if (spec.by_gradient) text += ":gradient";
+  if (spec.grace_ms == kGraceAuto) {
+    text += ":auto";
+  } else if (spec.grace_ms != 0) {
+    text.append(":").append(std::to_string(spec.grace_ms)).append("ms");
+  }
+  if (spec.counts_late) text += ":next";
   return text;
 }
 

@@ -9,7 +9,7 @@
 // The spec of a consistency model has a text form, which is the same in the C ABI, in Python and in
 // pboxctl: the model, then what differs from its defaults, separated by colons.
 //   bsp  asp  ssp:3  ssp:3:lazy  ssp:3:cached  essp:3  pssp:3:0.1  dpssp:3:0.5:lazy  drop:2
-//   dpssp:3:1:gradient  adaptive:1-8:0.05
+//   drop:2:500ms  drop:2:auto:next  dpssp:3:1:gradient  adaptive:1-8:0.05
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,9 @@ enum class SyncModel : uint8_t {
   kEssp = 3,   // as SSP, but the box sends data unasked when all workers have passed a clock
   kPssp = 4,   // as SSP, but only the fastest worker waits, with `probability`
   kDpssp = 5,  // as PSSP, with probability / (1 + e^(staleness - lead)), which grows with the lead
-  kDrop = 6,   // a round takes the first `quorum` workers; later pushes to it are dropped
+  // A round takes the first `quorum` workers, and those that follow within `grace_ms`. Later pushes
+  // to it are dropped, or count in the round that is open then (`counts_late`).
+  kDrop = 6,
   kAdaptive = 7,  // as PSSP; the box chooses staleness, probability and release within bounds
 };
 inline constexpr uint8_t kSyncModelCount = 8;
@@ -52,6 +54,8 @@ enum class Reads : uint8_t {
 };
 
 inline constexpr uint32_t kStalenessMax = 64;
+inline constexpr uint32_t kGraceMsMax = 3'600'000;
+inline constexpr uint32_t kGraceAuto = UINT32_MAX;
 
 struct SyncSpec {
   SyncModel model = SyncModel::kBsp;
@@ -64,6 +68,12 @@ struct SyncSpec {
   uint32_t staleness_min = 0;  // kAdaptive only: the least staleness, in [0, staleness]
   // kDpssp only: alpha is `probability` times the significance of the push (pipeline/sync/rules.h).
   bool by_gradient = false;
+  // kDrop only: how long a round that has its quorum waits for the other ranks, at most
+  // kGraceMsMax. kGraceAuto: as long as most of them have needed so far
+  // (pipeline/sync/round_grace.h).
+  uint32_t grace_ms = 0;
+  bool counts_late =
+      false;  // kDrop only: a push that is late counts in the round that is open then
 
   bool operator==(const SyncSpec&) const = default;
 };

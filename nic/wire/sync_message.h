@@ -16,6 +16,8 @@ inline proto::Sync sync_message(const SyncSpec& spec) {
   sync.set_quorum(spec.quorum);
   sync.set_staleness_min(spec.staleness_min);
   sync.set_by_gradient(spec.by_gradient);
+  sync.set_grace_ms(spec.grace_ms);
+  sync.set_counts_late(spec.counts_late);
   return sync;
 }
 

@@ -17,20 +17,8 @@ void StragglerLedger::arrived(uint32_t index, uint64_t now_ns) {
   chunk.newest_ns = now_ns;
   PBOX_DCHECK(!chunk.is_open || chunk.first_ns <= now_ns);
   if (chunk.is_open) return;
-  PBOX_DCHECK((head_ == kNone) == (tail_ == kNone));
-  chunk.is_open = true;
   chunk.first_ns = now_ns;
-  chunk.previous = tail_;
-  chunk.next = kNone;
-  (tail_ == kNone ? head_ : chunks_[tail_].next) = index;
-  tail_ = index;
-}
-
-void StragglerLedger::unlink(Chunk& chunk) {
-  PBOX_DCHECK(chunk.is_open && head_ != kNone && tail_ != kNone);
-  (chunk.previous == kNone ? head_ : chunks_[chunk.previous].next) = chunk.next;
-  (chunk.next == kNone ? tail_ : chunks_[chunk.next].previous) = chunk.previous;
-  chunk.is_open = false;
+  open_.append(chunks_, index);
 }
 
 StragglerLedger::Lateness StragglerLedger::finished(uint32_t index, uint64_t round, uint32_t rank,
@@ -39,7 +27,7 @@ StragglerLedger::Lateness StragglerLedger::finished(uint32_t index, uint64_t rou
   Chunk& chunk = chunks_[index];
   // The job's only rank, or a copy of a consumed result: no other arrival to compare with.
   if (!chunk.is_open) return {};
-  unlink(chunk);
+  open_.remove(chunks_, chunk);
   const Lateness lateness{.skew_ns = now_ns - chunk.first_ns, .late_ns = now_ns - chunk.newest_ns};
   PBOX_DCHECK(lateness.late_ns <= lateness.skew_ns);
   skews_.add(lateness.skew_ns);
@@ -54,7 +42,7 @@ StragglerLedger::Lateness StragglerLedger::finished(uint32_t index, uint64_t rou
 }
 
 void StragglerLedger::discount(uint64_t gap_ns) {
-  for (uint32_t index = head_; index != kNone; index = chunks_[index].next) {
+  for (uint32_t index = oldest(); index != kNone; index = chunks_[index].next) {
     PBOX_DCHECK(chunks_[index].is_open);
     chunks_[index].first_ns += gap_ns;
     chunks_[index].newest_ns += gap_ns;
@@ -63,7 +51,7 @@ void StragglerLedger::discount(uint64_t gap_ns) {
 
 void StragglerLedger::ended(uint32_t index) {
   PBOX_DCHECK(index < chunks_.size());
-  if (chunks_[index].is_open) unlink(chunks_[index]);
+  if (chunks_[index].is_open) open_.remove(chunks_, chunks_[index]);
 }
 
 void StragglerLedger::note_round(uint32_t index, uint64_t round, uint32_t rank, uint64_t late_ns,

@@ -20,6 +20,7 @@
 
 #include "base/check.h"
 #include "base/counter.h"
+#include "base/index_list.h"
 #include "pipeline/observe/duration_histogram.h"
 
 namespace pbox::pipeline {
@@ -70,7 +71,7 @@ class StragglerLedger {
 
   // The chunk whose open round has waited the longest; kNone if no open round has been pushed by
   // any rank. The pipeline's own core.
-  uint32_t oldest() const { return head_; }
+  uint32_t oldest() const { return open_.head(); }
   bool is_open(uint32_t chunk) const {
     PBOX_DCHECK(chunk < chunks_.size());
     return chunks_[chunk].is_open;
@@ -109,13 +110,10 @@ class StragglerLedger {
     Worst worst;
   };
 
-  void unlink(Chunk& chunk);
   void note_round(uint32_t chunk, uint64_t round, uint32_t rank, uint64_t late_ns, uint64_t now_ns);
 
   std::vector<Chunk> chunks_;
-  // The list of open chunks, in the order of their first arrivals.
-  uint32_t head_ = kNone;
-  uint32_t tail_ = kNone;
+  IndexList<Chunk> open_;  // in the order of their first arrivals
   std::array<Round, kRoundsKept> rounds_;
   DurationHistogram skews_;
   DurationHistogram round_times_;

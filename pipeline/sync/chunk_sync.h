@@ -3,8 +3,10 @@
 // it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
+#include "base/limits.h"
 #include "nic/wire/sync.h"
 #include "pipeline/sync/progress.h"
 #include "pipeline/sync/rank_set.h"
@@ -35,10 +37,18 @@ struct ChunkSync {
   Significance significance;
   // Models `drop` and BSP, by rank. Null in other models.
   Pushed* pushed = nullptr;
+  // SyncSpec::counts_late: by fragment, pushes of closed rounds that are in the open round's sum.
+  std::array<uint16_t, limits::kFragmentCountMax> late{};
 
   RankSet replies_due;  // ranks that are owed a reply: the chunk as it is when the reply leaves
   bool queued = false;  // the chunk is in the egress queue
 
+  // SyncSpec::counts_late: true if a part of the rank's push of this closed round has arrived, and
+  // the rest is still to come.
+  bool is_pushing(uint32_t rank, uint32_t round, uint64_t full_mask) const {
+    return spec.counts_late && pushed[rank].round == round && pushed[rank].mask != 0 &&
+           pushed[rank].mask != full_mask;
+  }
   // Models that apply on arrival: true if the rank has pushed `round` and no later one, and its
   // read is not parked.
   bool awaits(uint32_t rank, uint32_t round) const {

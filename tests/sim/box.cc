@@ -29,8 +29,9 @@ Box::Box(Rack& rack, HostId host)
     Pipeline& pipeline = pipelines_.emplace_back();
     pipeline.local = endpoint_of(host, static_cast<uint16_t>(limits::kDataPortFirst + index));
     pipeline.thread = std::make_unique<Thread>(rack.queue, [this, index] {
-      if (turn(index, false))
-        pipelines_[index].thread->wake_at(pipelines_[index].thread->now_ns() + kTurnNs);
+      Pipeline& its = pipelines_[index];
+      if (const bool worked = turn(index, false); up())
+        its.thread->wake_at(worked ? its.thread->now_ns() + kTurnNs : its.engine->due_ns());
     });
   }
   rack.control.attach(host, *this);
@@ -68,13 +69,9 @@ control::RegistryOptions Box::registry_options() {
   const auto& jobs = rack_.options.jobs;
   const bool names_copies =
       std::any_of(jobs.begin(), jobs.end(), [](const JobOptions& job) { return job.has_copy; });
-  uint64_t seed = rack_.options.seed + 1000 * host_;
-  if (names_copies) {
-    seed += starts_ << 32;
-  } else if (!rack_.options.same_sessions) {
-    seed += starts_;
-  }
-  options.draw = seeded_draws(seed);
+  const uint64_t starts = rack_.options.same_sessions ? 0 : starts_;
+  const uint64_t seed = rack_.options.seed + 1000 * host_;
+  options.draw = seeded_draws(seed + (names_copies ? starts_ << 32 : starts));
   if (rack_.options.suite != seal::Suite::kNone) options.keys = this;
   return options;
 }
@@ -190,7 +187,7 @@ bool Box::turn(uint32_t index, bool carries_out_command) {
   // A damaged packet gets a burst of its own, so that any change of state is its doing.
   const bool alone = next != nullptr && next->damaged && !carries_out_command;
   pipeline.port->set_burst_packets(alone ? 1 : rack_.options.burst_packets);
-  if (checker_) checker_->before_turn(index, *pipeline.engine, alone);
+  if (checker_) checker_->before_turn(index, *pipeline.engine, alone, pipeline.thread->now_ns());
   const bool worked = pipeline.loop->turn(pipeline.thread->now_ns());
   if (checker_) checker_->after_turn(index, *pipeline.engine, *pipeline.port, carries_out_command);
   for (auto& relay : relays_) relay->wake();

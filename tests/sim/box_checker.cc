@@ -57,6 +57,7 @@ uint64_t BoxChecker::bytes_on(uint32_t pipeline) const {
     bytes += shard.arena().size() + chunks * sizeof(pipeline::Chunk) +
              shard.worker_count() * sizeof(pipeline::Session) +
              pipeline::StragglerLedger::reserved_bytes(chunks) +
+             (shard.grace.is_reserved() ? sync::RoundGrace::reserved_bytes(chunks) : 0) +
              pipeline::EgressQueue::reserved_bytes(limits::kSlotRing * chunks, answers);
   }
   return bytes;
@@ -164,13 +165,15 @@ uint64_t BoxChecker::state_of(uint32_t index) const {
   return state;
 }
 
-void BoxChecker::before_turn(uint32_t index, const pipeline::Engine& engine, bool damaged) {
+void BoxChecker::before_turn(uint32_t index, const pipeline::Engine& engine, bool damaged,
+                             uint64_t now_ns) {
   Pipeline& pipeline = pipelines_[index];
   pipeline.before = tally(engine);
   pipeline.damaged = damaged;
   pipeline.replayed = false;
   for (Shard& entry : pipeline.shards) {
     if (entry.job != nullptr && entry.job->may_lack_ranks()) entry.present = present(*entry.shard);
+    if (entry.replay) entry.replay->begin_turn(now_ns);
   }
   follow_keys(pipeline);
   if (damaged) pipeline.state_hash = hash(pipeline);
@@ -279,13 +282,16 @@ void BoxChecker::after_turn(uint32_t index, const pipeline::Engine& engine, cons
   replay(index, port);
   for_each_session(pipeline,
                    [&](const pipeline::Session& session) { pipeline.destinations.note(session); });
+  bool any_cut = false;
   for (const Shard& entry : pipeline.shards) {
-    if (commanded && entry.replay) entry.replay->note_command();
+    if (!entry.replay) continue;
+    any_cut = entry.replay->end_graces() || any_cut;
+    if (commanded) entry.replay->note_command();
   }
   check_tally(pipeline, engine, port);
   check_resends(pipeline);
   if (commanded) check_all(pipeline);
-  require(!pipeline.damaged || hash(pipeline) == pipeline.state_hash,
+  require(!pipeline.damaged || any_cut || hash(pipeline) == pipeline.state_hash,
           "a packet that is not authentic changed what the box holds");
   require(!pipeline.damaged || tally(engine).pulls == pipeline.before.pulls,
           "a PULL that is not authentic is answered");

@@ -33,7 +33,8 @@ class BoxChecker {
   void named(uint32_t pipeline, uint32_t spi, JobModel& job);
 
   // `damaged`: the turn sees a single packet, which is not authentic, and no command.
-  void before_turn(uint32_t pipeline, const pipeline::Engine& engine, bool damaged);
+  void before_turn(uint32_t pipeline, const pipeline::Engine& engine, bool damaged,
+                   uint64_t now_ns);
   // A packet is being sent; `port` still holds the packets that the turn has received.
   void sent(uint32_t pipeline, const SimPort& port, const nic::TxPacket& packet);
   void offered(uint32_t pipeline, std::span<const nic::TxPacket> packets, size_t taken) {

@@ -66,6 +66,8 @@ void draw_moves(uint64_t seed, Options& options);
 // In some seeds boxes have about as much room as a job or two need, or less.
 // Draws models of tensors, and changes of models, for relaxed jobs.
 void draw_tensor_models(uint64_t seed, Options& options);
+// Draws how long rounds of model drop wait for more ranks than their quorum.
+void draw_graces(uint64_t seed, Options& options);
 // Jobs are divided into parts by now: each knows whether a tensor of another one is relaxed.
 void note_relaxed_parts(Options& options);
 void draw_room(uint64_t seed, Options& options);

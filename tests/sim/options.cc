@@ -448,6 +448,7 @@ Options draw(uint64_t seed) {
   draw_schedules(seed, options);
   draw_models(seed, options);
   draw_tensor_models(seed, options);
+  draw_graces(seed, options);
   draw_collectives(seed, options);
   draw_numerics(seed, options);
   draw_keys(seed, options);

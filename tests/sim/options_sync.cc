@@ -62,6 +62,15 @@ wire::SyncSpec draw_change(Draw& draw, const JobOptions& job) {
   return draw_fresh(draw, false);
 }
 
+// Draws how long a round of model drop waits for more ranks than its quorum, and what happens to
+// those that are late.
+void draw_grace(Draw& draw, wire::SyncSpec& sync) {
+  constexpr uint32_t kGraces[] = {0, 1, 2, 5, 20, 100, wire::kGraceAuto, wire::kGraceAuto};
+  if (sync.model != SyncModel::kDrop) return;
+  sync.grace_ms = draw.one_of(kGraces);
+  sync.counts_late = draw.chance(0.5);
+}
+
 }  // namespace
 
 wire::SyncModel JobOptions::relaxed_model() const {
@@ -98,6 +107,17 @@ void draw_tensor_models(uint64_t seed, Options& options) {
       change.sync = draw_change(draw, job);
       options.model_changes.push_back(change);
     }
+  }
+}
+
+// Uses a generator of its own, so that all other draws stay the same.
+void draw_graces(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x67726163652d6d73ull);
+  for (JobOptions& job : options.jobs) draw_grace(draw, job.sync);
+  for (ModelChange& change : options.model_changes) {
+    draw_grace(draw, change.sync);
+    if (change.sync.counts_late)
+      change.sync.counts_late = options.jobs[change.job].sync.counts_late;
   }
 }
 

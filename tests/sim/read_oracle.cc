@@ -60,6 +60,8 @@ std::optional<std::string> ReadOracle::judge(const Part& part, uint32_t other, u
     return say("but it has pushed", begun_[other][part.tensor]);
   if (options_.sync.model == SyncModel::kDrop) {
     if (other != part.rank || part.round == 0 || part.round >= options_.rounds) return std::nullopt;
+    // Where late pushes count, a result may hold the rank's last push beside this one, or alone.
+    if (options_.sync.counts_late) return std::nullopt;
     if (found > before + 1) return say("in one operation, after", before);
     if (found == before) dropped_[part.rank] = true;
     return std::nullopt;

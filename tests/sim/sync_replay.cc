@@ -4,7 +4,9 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
+#include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/reduce/reference.h"
 #include "pipeline/sync/rules.h"
@@ -54,7 +56,7 @@ void SyncReplay::begin_as_held(Chunk& chunk) const {
     chunk.next[rank] = chunk.clock;
     if (!applies_on_arrival(chunk)) {
       const sync::Pushed& pushed = held.sync->pushed[rank];
-      chunk.pushed[rank] = {pushed.round, pushed.counted};
+      chunk.pushed[rank] = {pushed.round, pushed.mask, pushed.counted};
       continue;
     }
     chunk.next[rank] = held.sync->progress.next(rank);
@@ -140,7 +142,18 @@ void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed
   const int32_t ahead = wire::round_distance(header.round, static_cast<uint32_t>(expected));
   const bool is_late = !applies && ahead < 0 && chunk.clock > 0;
   if (is_late && wire::round_distance(header.round, chunk.pushed[rank].round) > 0) {
-    chunk.pushed[rank] = {header.round, 0};
+    chunk.pushed[rank] = {header.round, 0, 0};
+  }
+  if (is_late && header.round == chunk.pushed[rank].round) {
+    const uint64_t before =
+        std::exchange(chunk.pushed[rank].mask, chunk.pushed[rank].mask | fragments);
+    const bool is_whole =
+        before != chunk.pushed[rank].mask && chunk.pushed[rank].mask == chunk.held->full_mask;
+    if (is_whole && ahead == -1) note_lateness(chunk, chunk.former_ns);
+    const bool counts = before != chunk.pushed[rank].mask && chunk.rule.counts_late;
+    if (counts && is_gradient_of_table(chunk)) take_rows(chunk, rows);
+    if (counts && !is_gradient_of_table(chunk)) add(chunk, rank, parsed);
+    if (is_whole) chunk.due |= (1u << rank) & heard_;
   }
   const bool is_claimed = (chunk.claimed[rank] & fragments) != 0;
   const bool is_parked = (chunk.parked >> rank & 1) != 0;
@@ -149,10 +162,12 @@ void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed
     chunk.claimed[rank] |= fragments;
     take_rows(chunk, rows);
   } else {
-    claim(chunk, rank, parsed);
+    chunk.claimed[rank] |= fragments;
+    add(chunk, rank, parsed);
   }
   if (chunk.claimed[rank] != chunk.held->full_mask) return;
   if (!applies) {
+    if (chunk.quorum_ns != 0) note_lateness(chunk, chunk.quorum_ns);
     close_if_complete(chunk);
     return;
   }
@@ -167,9 +182,8 @@ void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed
   }
 }
 
-void SyncReplay::claim(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) {
+void SyncReplay::add(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) const {
   const uint32_t fragment = parsed.header.fragment;
-  chunk.claimed[rank] |= uint64_t{1} << fragment;
   std::vector<float> values(elements_of(chunk, fragment));
   reduce::reference::store(job_.options.dtype, values.data(), parsed.payload, values.size(),
                            FLT_MAX);
@@ -211,31 +225,6 @@ void SyncReplay::step(std::span<float> weights, std::span<const float> gradient)
   for (size_t index = 0; index < weights.size(); ++index) {
     weights[index] -= rate * (share * gradient[index]);
   }
-}
-
-// Initial weights and rounds of BSP need all ranks; a round of model drop needs a quorum.
-void SyncReplay::close_if_complete(Chunk& chunk) {
-  auto needed = static_cast<uint32_t>(std::popcount(present_));
-  uint32_t complete = 0;
-  for (uint32_t rank = 0; rank < chunk.claimed.size(); ++rank) {
-    complete += is_present(rank) && chunk.claimed[rank] == chunk.held->full_mask;
-  }
-  const bool drops = chunk.rule.model == SyncModel::kDrop;
-  if (chunk.clock > 0 && drops) needed = std::min(needed, chunk.rule.quorum);
-  if (present_ == 0 || complete < needed) return;
-  for (uint32_t rank = 0; rank < chunk.claimed.size(); ++rank) {
-    if (chunk.claimed[rank] != 0) {
-      chunk.pushed[rank] = {static_cast<uint32_t>(chunk.clock), chunk.claimed[rank]};
-    }
-    if (chunk.claimed[rank] != 0 && is_present(rank)) chunk.due |= (1u << rank) & heard_;
-    chunk.claimed[rank] = 0;
-  }
-  for (uint32_t index = 0; chunk.clock > 0 && index < chunk.held->fragment_count; ++index) {
-    step(chunk, index, part(chunk.sums, chunk, index));
-  }
-  std::fill(chunk.sums.begin(), chunk.sums.end(), 0.0f);
-  ++chunk.clock;
-  std::fill(chunk.next.begin(), chunk.next.end(), chunk.clock);
 }
 
 // The clock is the lowest round that any rank pushes next.
@@ -312,7 +301,11 @@ uint32_t SyncReplay::follow_sessions() {
 
 void SyncReplay::note_command() {
   for (Chunk& chunk : chunks_) chunk.due = 0;
+  const std::vector<uint32_t> former_spis = spis_;
   const uint32_t present = follow_sessions();
+  for (uint32_t rank = 0; rank < spis_.size(); ++rank) {
+    if (spis_[rank] != former_spis[rank]) forget_late_push(rank);
+  }
   for (Chunk& chunk : chunks_) {
     if (chunk.held->sync->spec != chunk.rule) follow_model(chunk);
   }
@@ -326,6 +319,11 @@ void SyncReplay::note_command() {
       close_if_complete(chunk);
     }
   }
+}
+
+// The rest of a push that had not arrived when its session ended never comes.
+void SyncReplay::forget_late_push(uint32_t rank) {
+  for (Chunk& chunk : chunks_) chunk.pushed[rank].mask = chunk.held->full_mask;
 }
 
 // A read that waits is judged as if it were asked for now; one that was answered stays answered.

@@ -20,6 +20,11 @@ class SyncReplay {
   // is accepted unchecked; reads and the end show whether it is right.
   SyncReplay(pipeline::JobShard& shard, const JobModel& job);
 
+  // A turn of the pipeline begins, at this time of its clock.
+  void begin_turn(uint64_t now_ns) { now_ns_ = now_ns; }
+  // All packets of the turn have been applied: closes the rounds whose grace is over. Returns
+  // whether there were any.
+  bool end_graces();
   // Applies an authentic packet from this rank's session.
   void received(uint32_t rank, const wire::Parsed& parsed);
   // Checks a RESULT that is sent to the rank: it must hold the current weights and describe them
@@ -44,7 +49,8 @@ class SyncReplay {
  private:
   struct Pushed {
     uint32_t round = 0;
-    uint64_t counted = 0;
+    uint64_t mask = 0;     // fragments that have arrived
+    uint64_t counted = 0;  // those of them that were in time
   };
   struct Chunk {
     const pipeline::Chunk* held = nullptr;
@@ -56,6 +62,9 @@ class SyncReplay {
     uint32_t due = 0;                     // ranks to which it must be sent, as bits
     uint32_t parked = 0;                  // ranks with a parked read, as bits
     std::vector<Pushed> pushed;           // model drop: the newest closed round, by rank
+    uint64_t quorum_ns = 0;  // model drop: when the open round had its quorum; 0: it has none
+    uint64_t quorum_number = 0;
+    uint64_t former_ns = 0;  // the same of the last round, if it waited for more ranks
     std::vector<float> weights, sums;
   };
 
@@ -63,13 +72,21 @@ class SyncReplay {
   void check_model(const Chunk& chunk) const;
   uint32_t follow_sessions();
   void follow_model(Chunk& chunk);
+  void forget_late_push(uint32_t rank);
   void begin_as_held(Chunk& chunk) const;
   bool applies_on_arrival(const Chunk& chunk) const;
   bool is_sound(const Chunk& chunk, const wire::Header& header) const;
   void on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed);
   void on_pull(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed);
-  void claim(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed);
+  void add(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) const;
   void close_if_complete(Chunk& chunk);
+  void close(Chunk& chunk);
+  // Model drop: the number of ranks that have pushed all of the open round.
+  uint32_t complete_ranks(const Chunk& chunk) const;
+  // Returns whether the open round waits for more ranks than its quorum.
+  bool has_grace(const Chunk& chunk, uint32_t complete) const;
+  void note_lateness(const Chunk& chunk, uint64_t since_ns);
+  uint64_t auto_grace_ns() const;
   void advance(Chunk& chunk);
   bool waits(const Chunk& chunk, uint32_t rank, uint64_t round) const;
   bool goes_on(const Chunk& chunk, uint64_t round) const;
@@ -93,6 +110,9 @@ class SyncReplay {
   uint32_t present_ = 0;
   uint32_t heard_ = 0;  // ranks whose packets have arrived, as bits; only they have a known address
   std::vector<Chunk> chunks_;  // in the shard's order
+  uint64_t now_ns_ = 0;
+  uint64_t quorums_ = 0;               // rounds that have waited for more ranks than their quorum
+  std::vector<uint64_t> lateness_ns_;  // how late ranks were behind quorums, ever
 };
 
 }  // namespace pbox::sim

@@ -69,8 +69,10 @@ bool Training::done() const {
 }
 
 std::optional<uint64_t> Training::operations_dropped() const {
-  if (went_on_ || !job_.has_known_sums()) return std::nullopt;
-  return operations_dropped_;
+  // A push of a former process may be in a round, and this one's not.
+  const bool is_known =
+      !went_on_ && !took_over_ && job_.has_known_sums() && !job_.options.sync.counts_late;
+  return is_known ? std::optional(operations_dropped_) : std::nullopt;
 }
 
 void Training::fill(uint32_t index, std::vector<std::byte>& input) {
@@ -227,6 +229,7 @@ void Training::resume(const worker::Exchange& exchange, uint64_t now_ns) {
     tensor.own_from = tensor.round + 1;
     tensor.ready_ns = now_ns;
     tensor.fetches = optimizes && tensor.round > 0;
+    took_over_ = took_over_ || tensor.fetches;
     take_back(index);
     step_ = std::min(step_, tensor.round);
     tensors_done_ += !tensor.fetches && tensor.round >= job_.options.rounds;
@@ -241,11 +244,14 @@ void Training::completed(uint32_t index, const worker::Exchange& exchange, uint6
   });
   if (job_.checks) check_result(index, exchange.contributors(index));
   tensor.busy = false;
-  if (!std::exchange(tensor.fetches, false)) ++tensor.round;
+  const bool has_fetched = std::exchange(tensor.fetches, false);
+  if (!has_fetched) ++tensor.round;
   ++rounds_completed_;
   take_back(index);
   tensor.ready_ns = now_ns + think_ns(job_.options, rank_, tensor.round, rng_);
-  tensors_done_ += tensor.round == job_.options.rounds;
+  // The others may have gone on for longer than this rank, before it took its place.
+  tensors_done_ +=
+      tensor.round == job_.options.rounds || (has_fetched && tensor.round > job_.options.rounds);
   if (tensors_done_ == tensors_.size()) job_.reads.finish(rank_);
   const bool step_is_over = std::all_of(tensors_.begin(), tensors_.end(), [&](const Tensor& other) {
     return !other.busy && other.round > step_;
@@ -270,7 +276,7 @@ std::string Training::waiting_for() const {
   std::string text;
   for (size_t index = 0; index < tensors_.size(); ++index) {
     const Tensor& tensor = tensors_[index];
-    if (tensor.round == job_.options.rounds) continue;
+    if (tensor.round >= job_.options.rounds) continue;
     text += " tensor " + std::to_string(index) +
             (tensor.busy ? " waits for round " : " before round ") + std::to_string(tensor.round) +
             ";";

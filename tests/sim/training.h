@@ -73,6 +73,7 @@ class Training final : public Application {
   uint64_t rounds_completed_ = 0;
   uint64_t operations_dropped_ = 0;
   bool went_on_ = false;
+  bool took_over_ = false;  // another process was this rank before
 };
 
 }  // namespace pbox::sim

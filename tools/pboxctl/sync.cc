@@ -73,9 +73,10 @@ const Command kSync = {
     "judged anew.\n\n"
     "MODEL is asp, ssp:STALENESS, pssp:STALENESS:PROBABILITY, dpssp:STALENESS:PROBABILITY, "
     "drop:QUORUM or\nadaptive:LEAST-MOST:PROBABILITY, with :lazy after it for lazy release, or "
-    ":gradient for dpssp by\ngradient. asp, ssp, pssp, dpssp and adaptive with fresh reads may "
-    "follow "
-    "each other, and so may\nquorums of drop. bsp and cached reads hold until the job ends.\n\n"
+    ":gradient for dpssp by\ngradient. After drop:QUORUM may stand the grace, :500ms or :auto, and "
+    ":next for late pushes that count\nin the next round. asp, ssp, pssp, dpssp and adaptive with "
+    "fresh reads may follow each other, and so\nmay quorums and graces of drop. bsp and cached "
+    "reads hold until the job ends.\n\n"
     "The change reaches the parts of the job on this box. For a job on several boxes name each of "
     "them\nwith --admin, or let a rank make the change (pbox_set_sync), which reaches all parts.",
     sync_options,

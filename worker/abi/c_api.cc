@@ -55,7 +55,9 @@ pbox::wire::SyncSpec sync_of(const pbox_options& options) {
           .probability = options.sync_probability,
           .release = static_cast<pbox::wire::Release>(options.release),
           .reads = static_cast<pbox::wire::Reads>(options.reads),
-          .quorum = options.quorum};
+          .quorum = options.quorum,
+          .grace_ms = options.grace_ms,
+          .counts_late = options.late_pushes == PBOX_LATE_NEXT};
 }
 
 Operation operation_on(uint32_t tensor_id, const void* input, void* output) {

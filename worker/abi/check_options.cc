@@ -120,6 +120,14 @@ Status check_sync(const pbox_options& options) {
     return invalid("quorum " + std::to_string(options.quorum) + " must be at most world_size " +
                    std::to_string(options.world_size));
   }
+  if (options.grace_ms > wire::kGraceMsMax && options.grace_ms != PBOX_GRACE_AUTO) {
+    return invalid("grace_ms " + std::to_string(options.grace_ms) + " must be at most " +
+                   std::to_string(wire::kGraceMsMax) + ", or PBOX_GRACE_AUTO");
+  }
+  if (options.late_pushes != PBOX_LATE_DROP && options.late_pushes != PBOX_LATE_NEXT) {
+    return invalid("late_pushes " + std::to_string(options.late_pushes) +
+                   " is unknown: set PBOX_LATE_DROP or PBOX_LATE_NEXT");
+  }
   return ok_status();
 }
 

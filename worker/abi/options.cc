@@ -35,6 +35,11 @@ class Environment {
     }
     *value = static_cast<uint32_t>(number);
   }
+  void read_number_or(const char* name, const char* word, uint32_t meaning, uint32_t* value) {
+    const char* text = get(name);
+    if (text == nullptr || std::strcmp(text, word) != 0) return read_number(name, value);
+    *value = meaning;
+  }
   // Any number is accepted here; pbox_create checks the range.
   void read_fraction(const char* name, float* value) {
     const char* text = get(name);
@@ -117,6 +122,8 @@ void read_environment(Environment& from, pbox_options* options) {
   from.read_word("PBOX_RELEASE", {"soft", "lazy"}, &options->release);
   from.read_word("PBOX_READS", {"fresh", "cached"}, &options->reads);
   from.read_number("PBOX_QUORUM", &options->quorum);
+  from.read_number_or("PBOX_GRACE_MS", "auto", PBOX_GRACE_AUTO, &options->grace_ms);
+  from.read_word("PBOX_LATE_PUSHES", {"drop", "next"}, &options->late_pushes);
   from.read_word("PBOX_PRIORITY_POLICY", {"explicit", "forward-order", "fifo"},
                  &options->priority_policy);
   from.read_word("PBOX_DELIVERY", {"broadcast", "pull"}, &options->delivery);

@@ -251,10 +251,19 @@ class DilocoTest(BoxTestCase):
         cases += [{"sync_every": 7, "fragments": 3, "delay": 5, "alpha": 0.25},
                   {"sync_every": 6, "outer": {"lr": 0.5, "nesterov": False}},
                   {"sync_every": 6, "outer": {"lr": 1.0, "momentum": 0, "nesterov": False}}]
+        self.check_cases(steps, cases)
+
+    def test_a_quorum_of_all_ranks_is_the_published_algorithm(self):
+        self.check_cases(48, [{"sync_every": every, "fragments": fragments, "delay": delay,
+                               "alpha": 0.5, "quorum": WORKERS}
+                              for every, fragments, delay in ((1, 1, 0), (8, 4, 2), (24, 4, 0))])
+
+    def check_cases(self, steps, cases):
         results = self.run_ranks(train_cases, WORKERS, steps, cases)
         for index, case in enumerate(cases):
+            published = {name: value for name, value in case.items() if name != "quorum"}
             with self.subTest(**case):
-                self.check([result[index] for result in results], oracle(steps, **case),
+                self.check([result[index] for result in results], oracle(steps, **published),
                            steps // case["sync_every"])
 
     def test_local_sgd_gives_the_mean_of_the_weights(self):
@@ -455,6 +464,12 @@ class DilocoTest(BoxTestCase):
                  ({"sync_every": 2, "outer": {"betas": 1}}, "outer has 'betas'"),
                  ({"sync_every": 2, "sync": "ssp"}, "sync is 'ssp'"),
                  ({"sync_every": 2, "compression": "q8"}, "DiLoCo sets compression itself"),
+                 ({"sync_every": 2, "grace_ms": 5}, "sets grace_ms itself; leave it out, and give"),
+                 ({"sync_every": 2, "grace": 5}, "grace is 5, but without a quorum"),
+                 ({"sync_every": 2, "quorum": 0}, "quorum is 0"),
+                 ({"sync_every": 2, "quorum": 2}, "quorum 2 must be at most world_size 1"),
+                 ({"sync_every": 2, "quorum": 1, "grace": "late"}, "grace_ms is 'late'"),
+                 ({"sync_every": 2, "quorum": 1, "wire": "q8"}, "wire is 'q8': with a quorum"),
                  ({"sync_every": 2, "state": {"anchors": {}, "pending": []}},
                   "state has no weights of 0.weight")]
         for case, text in cases:

@@ -183,6 +183,10 @@ typedef struct pbox_options {
    * PBOX_LOST_PARTIAL and PBOX_SYNC_BSP. 0: it begins with all ranks. Equal on every rank. */
   uint32_t min_world_size;
   pbox_compression compression; /* for tensors as compression.h says; equal on every rank */
+  /* DROP: how long a round that has its quorum waits for the other ranks, at most 3600000.
+   * PBOX_GRACE_AUTO: as long as most of them have needed so far. Equal on every rank. */
+  uint32_t grace_ms;
+  pbox_late_pushes late_pushes; /* DROP; equal on every rank */
 } pbox_options;
 
 /* Sets every field to its default. */
@@ -195,12 +199,12 @@ PBOX_API void pbox_options_init_sized(pbox_options* options, size_t struct_size)
  * PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST (wait, partial, abort), PBOX_REJOIN (0, 1),
  * PBOX_PRIORITY_POLICY (explicit, forward-order, fifo), PBOX_DELIVERY (broadcast, pull), PBOX_SYNC
  * (bsp, asp, ssp, essp, pssp, dpssp, drop, adaptive), PBOX_STALENESS, PBOX_SYNC_PROBABILITY,
- * PBOX_RELEASE (soft, lazy), PBOX_READS (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS
- * (fast, ordered), PBOX_REPLICAS (0, 1), PBOX_KEYS, PBOX_GUARD (flag, reject, zero),
- * PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE, PBOX_COMPRESSION (none, q8, q4).
- * PBOX_RANK wins over RANK, PBOX_WORLD_SIZE over WORLD_SIZE. Strings point into the environment. A
- * value that is not listed, or no number, gives PBOX_INVALID_ARGUMENT; pbox_last_error(NULL) says
- * more. */
+ * PBOX_RELEASE (soft, lazy), PBOX_READS (fresh, cached), PBOX_QUORUM, PBOX_GRACE_MS (a number or
+ * auto), PBOX_LATE_PUSHES (drop, next), PBOX_RESTORE, PBOX_NUMERICS (fast, ordered), PBOX_REPLICAS
+ * (0, 1), PBOX_KEYS, PBOX_GUARD (flag, reject, zero), PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES,
+ * PBOX_MIN_WORLD_SIZE, PBOX_COMPRESSION (none, q8, q4, auto). PBOX_RANK wins over RANK,
+ * PBOX_WORLD_SIZE over WORLD_SIZE. Strings point into the environment. A value that is not listed,
+ * or no number, gives PBOX_INVALID_ARGUMENT; pbox_last_error(NULL) says more. */
 PBOX_API pbox_status pbox_options_from_environment_sized(pbox_options* options, size_t struct_size);
 #define pbox_options_from_environment(options) \
   pbox_options_from_environment_sized((options), sizeof(pbox_options))

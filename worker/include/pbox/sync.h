@@ -31,19 +31,19 @@ extern "C" {
  *        sync_probability, drawn for each iteration.
  * DPSSP  As PSSP, with probability sync_probability / (1 + e^(staleness - lead)). `lead` is the
  *        number of iterations that the rank is ahead of the slowest rank.
- * DROP   A round ends when `quorum` ranks have pushed. The box drops what the other ranks push to
- *        it and sends them the newest weights, whatever their round. `mean` divides by the number
- *        of ranks whose gradients are included. A rank that fell behind continues with the oldest
- *        round that is open in any tensor.
+ * DROP   A round ends when all ranks have pushed, or `quorum` of them and grace_ms is over since
+ *        then. Pushes that come later are late (pbox_late_pushes), and their ranks get the newest
+ *        weights, whatever their round. `mean` divides by the number of pushes that are included.
+ *        A rank that fell behind continues with the oldest round that is open in any tensor.
  * ADAPTIVE  As PSSP, but each box chooses staleness, probability and release by itself, from how
  *        long ranks wait and how far they are ahead. `staleness` is the most and sync_probability
  *        the least that it may choose.
  *
- * All models except BSP need PBOX_MODE_OPTIMIZE and PBOX_RECOVERY_NONE. DROP and cached reads do
- * not allow a rank to rejoin, and the others only before it is excluded. A rank whose connection
- * breaks resumes by itself with every model. Their jobs can move from box to box with all their
- * state, but they cannot be moved away from a box that is lost. The box refuses combinations that
- * are not possible and says why. */
+ * All models except BSP need PBOX_MODE_OPTIMIZE and PBOX_RECOVERY_NONE. With DROP a rank may
+ * rejoin at any time, with the others only before it is excluded, and with cached reads never. A
+ * rank whose connection breaks resumes by itself with every model. Their jobs can move from box to
+ * box with all their state, but they cannot be moved away from a box that is lost. The box refuses
+ * combinations that are not possible and says why. */
 typedef int32_t pbox_sync;
 enum pbox_sync_value {
   PBOX_SYNC_BSP = 0,
@@ -55,6 +55,18 @@ enum pbox_sync_value {
   PBOX_SYNC_DROP = 6,
   PBOX_SYNC_ADAPTIVE = 7
 };
+
+#define PBOX_GRACE_AUTO UINT32_MAX /* pbox_options.grace_ms */
+
+/* The fate of a push whose round has ended, with model DROP.
+ *
+ * DROP  It is lost.
+ * NEXT  It counts in the round that is open when it arrives, beside the pushes of that round. A
+ * rank that is always late thus counts one round later. Only these are lost: pushes of which
+ *       nothing had arrived when the rank asked for the result, what had not arrived when the
+ *       connection broke, and what is in an open round whose part moves to another box. */
+typedef int32_t pbox_late_pushes;
+enum pbox_late_pushes_value { PBOX_LATE_DROP = 0, PBOX_LATE_NEXT = 1 };
 
 /* When a rank that has to wait (SSP, PSSP, DPSSP) may continue.
  *

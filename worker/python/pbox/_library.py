@@ -32,7 +32,8 @@ class Options(Structure):
         ("quorum", c_uint32), ("restore", c_char_p), ("numerics", c_int32),
         ("replicas", c_uint32), ("backup", c_uint32), ("keys", c_char_p), ("guard", c_int32),
         ("guard_max_abs", c_float), ("collective_bytes", c_uint32), ("min_world_size", c_uint32),
-        ("compression", c_int32)]
+        ("compression", c_int32), ("grace_ms", c_uint32),
+        ("late_pushes", c_int32)]
 
 
 class OptimizerOptions(Structure):

@@ -18,11 +18,14 @@ SYNC_MODELS = {"bsp": 0, "asp": 1, "ssp": 2, "essp": 3, "pssp": 4, "dpssp": 5, "
                "adaptive": 7}
 RELEASES = {"soft": 0, "lazy": 1}
 READS = {"fresh": 0, "cached": 1}
+LATE_PUSHES = {"drop": 0, "next": 1}
+GRACES = {"auto": 2 ** 32 - 1}  # besides numbers of milliseconds
 _CHOICES = {
     "mode": MODES, "reduction": REDUCTIONS, "recovery": RECOVERIES,
     "on_worker_lost": LOST_POLICIES, "priority_policy": PRIORITY_POLICIES,
     "delivery": DELIVERIES, "numerics": NUMERICS, "guard": GUARDS,
-    "compression": COMPRESSIONS, "sync": SYNC_MODELS, "release": RELEASES, "reads": READS}
+    "compression": COMPRESSIONS, "sync": SYNC_MODELS, "release": RELEASES, "reads": READS,
+    "late_pushes": LATE_PUSHES}
 
 
 def fill(library, given):
@@ -40,6 +43,8 @@ def fill(library, given):
             value = choice(name, value, _CHOICES[name])
         if value is None:
             continue
+        if name == "grace_ms" and isinstance(value, str):
+            value = choice(name, value, GRACES)
         if not isinstance(value, str) and value < 0:
             raise InvalidArgument(f"{name} is {value}: it cannot be negative")
         setattr(filled, name, value.encode() if isinstance(value, str) else value)

@@ -59,11 +59,11 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
     """One rank of a job. Options that are not given come from the environment: PBOX_BOX, PBOX_JOB,
     PBOX_PORT, PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_CHUNK_BYTES,
     PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
-    PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY,
-    PBOX_DELIVERY, PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS,
-    PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS, PBOX_REPLICAS, PBOX_KEYS, PBOX_GUARD,
-    PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE, PBOX_COMPRESSION. pbox.h and
-    docs/pytorch.md explain all options. In short:
+    PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY, PBOX_DELIVERY,
+    PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS, PBOX_QUORUM,
+    PBOX_GRACE_MS, PBOX_LATE_PUSHES, PBOX_RESTORE, PBOX_NUMERICS, PBOX_REPLICAS, PBOX_KEYS,
+    PBOX_GUARD, PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE, PBOX_COMPRESSION.
+    pbox.h and docs/pytorch.md explain all options. In short:
 
     `port`: what carries packets. "socket", or "KIND:ARGUMENTS" of the library libpbox_KIND.so.1,
     for example "dpdk:DEVICE".
@@ -93,7 +93,8 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
     state on another box, so that none of it is lost with a box.
     `sync`: when a rank may continue without the others. "bsp" (the default); or, with mode
     "optimize" and recovery "none", "asp", "ssp", "essp", "pssp" and "dpssp" (with `staleness`, and
-    `sync_probability` for the last two), or "drop" (with `quorum`).
+    `sync_probability` for the last two), or "drop" (with `quorum`; `grace_ms`, a number or "auto";
+    and `late_pushes`, "drop" or "next"). See docs/consistency.md.
     `release`: when a rank that had to wait continues ("soft", "lazy").
     `reads`: whether weights are fetched in each exchange ("fresh") or only when the copy of them is
     too old ("cached"). Only with SGD without weight decay there is a copy; with other optimizers
@@ -101,7 +102,6 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
     `restore`: with mode "optimize", start with a snapshot of the job, "latest" or its number as a
     string. `statistics()["restored_steps"]` is the number of steps that its weights had taken; 0 if
     there was no snapshot.
-
     `collective_bytes`: with mode "collective", the memory of its slots; 0 means the default.
 
     `keys`: folder of keys that `pboxctl keys job` has made, or token of `pboxctl keys token`, for

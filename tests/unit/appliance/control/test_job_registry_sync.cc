@@ -108,6 +108,23 @@ TEST_CASE("another process takes a lost rank's place, but only before the rank i
                                     Contains("excluded") && Contains("start all ranks again"));
 }
 
+TEST_CASE("with drop another process takes a lost rank's place at any time") {
+  Desk desk({.lost_timeout_ns = 3 * kSecond});
+  const auto ids = start(desk, SyncModel::kDrop, LostPolicy::kPartial);
+  desk.take(ids[0]);
+  auto fresh = join_with(1, SyncModel::kDrop, LostPolicy::kPartial);
+  fresh.mutable_join()->set_rejoins(true);
+  fresh.mutable_join()->set_incarnation(7);
+  desk.hang_up(ids[1]);
+  desk.pass(4 * kSecond, {ids[0]});
+  CHECK(desk.registry().totals().workers_excluded == 1);
+  const ConnectionId back = desk.join(fresh);
+  auto messages = desk.take(back);
+  std::erase_if(messages, [](const auto& message) { return message.has_membership(); });
+  CHECK(messages.at(0).session().has_rounds());
+  CHECK(desk.registry().totals().workers_back == 1);
+}
+
 TEST_CASE("a lost rank is waited for as long as in any job") {
   Desk desk({.lost_timeout_ns = 3 * kSecond});
   const auto ids = start(desk, SyncModel::kAsp);

@@ -49,6 +49,10 @@ const auto set_quorum = [](uint32_t quorum) {
   return [=](proto::Join& join) { join.mutable_sync()->set_quorum(quorum); };
 };
 
+const auto set_grace = [](uint32_t grace_ms) {
+  return [=](proto::Join& join) { join.mutable_sync()->set_grace_ms(grace_ms); };
+};
+
 std::vector<Case> field_cases() {
   return {
       {SyncModel::kBsp,
@@ -95,6 +99,11 @@ std::vector<Case> field_cases() {
       {SyncModel::kPssp,
        [](auto& join) { join.mutable_sync()->set_by_gradient(true); },
        {"sync.by_gradient", "model pssp", "use dpssp"}},
+      {SyncModel::kSsp,
+       [](auto& join) { join.mutable_sync()->set_counts_late(true); },
+       {"sync.counts_late", "model ssp", "use drop"}},
+      {SyncModel::kSsp, set_grace(5), {"sync.grace_ms 5", "model ssp", "use drop"}},
+      {SyncModel::kDrop, set_grace(3'600'001), {"sync.grace_ms 3600001", "at most 3600000"}},
   };
 }
 
@@ -107,9 +116,6 @@ std::vector<Case> job_cases() {
       {SyncModel::kSsp,
        [](auto& join) { join.set_recovery(0); },
        {"sync.model ssp", "recovery none", "set recovery none"}},
-      {SyncModel::kDrop,
-       [](auto& join) { join.set_rejoins(true); },
-       {"sync.model drop", "rejoin", "were dropped", "start all ranks again"}},
       {SyncModel::kEssp,
        [](auto& join) { join.set_rejoins(true); },
        {"sync.model essp", "cached reads", "rejoin", "use fresh reads"}},
@@ -233,6 +239,9 @@ TEST_CASE("ranks that ask for different consistency are told the first differenc
   CHECK(difference([](auto& spec) { spec.reads = wire::Reads::kCached; }) ==
         "sync.reads: cached, but the job has fresh");
   CHECK(difference([](auto& spec) { spec.quorum = 1; }) == "sync.quorum: 1, but the job has 0");
+  CHECK(difference([](auto& spec) { spec.counts_late = true; }) ==
+        "sync.counts_late: 1, but the job has 0");
+  CHECK(difference([](auto& spec) { spec.grace_ms = 5; }) == "sync.grace_ms: 5, but the job has 0");
   JobSpec specs[2];
   specs[1].sync.model = SyncModel::kAsp;
   CHECK(first_difference(specs[0], specs[1]) == "sync.model: asp, but the job has bsp");
@@ -373,6 +382,18 @@ TEST_CASE("a change that some tensor cannot have changes nothing, and says what 
   const JobSpec job = job_of("bsp", {"", "ssp:3"});
   SyncInForce models = registered_models(job);
   CHECK(apply({"*.1", spec_of("asp")}, job, models));
+}
+
+TEST_CASE("a grace is changed for all tensors of a job") {
+  const JobSpec job = job_of("drop:2:500ms", {"", ""});
+  SyncInForce models = registered_models(job);
+  CHECK(apply({"*.1", spec_of("drop:1:500ms")}, job, models));
+  const Status applied = apply({"*.1", spec_of("drop:1:auto")}, job, models);
+  REQUIRE_FALSE(applied);
+  CHECK_THAT(applied.error().message, Contains("drop:1:auto for tensors '*.1'") &&
+                                          Contains("drop:2:500ms") && Contains("name none"));
+  CHECK(apply({"", spec_of("drop:1:auto")}, job, models));
+  CHECK(models.job == spec_of("drop:1:auto"));
 }
 
 TEST_CASE("models cross to another box, which checks them") {

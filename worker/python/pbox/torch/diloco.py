@@ -21,6 +21,8 @@ from ._closing import Closing
 from ._ranks import with_process_group
 
 _WIRES = {"f32": "none", "q8": "q8", "q4": "q4"}
+# Options that are not to be set, and the advice that follows.
+_SET_BY_DILOCO = {"mode": "", "compression": ", and give `wire`", "grace_ms": ", and give `grace`"}
 
 
 class _Slot:
@@ -106,6 +108,12 @@ class DiLoCo(Closing):
     `outer`: `lr`, `momentum` and `nesterov` of the outer optimizer, SGD; by default 0.7, 0.9, True.
     `wire`: changes and weights travel as "f32", or in blocks of "q8" or "q4" (docs/compression.md);
     parameters of one dimension travel as f32 all the same.
+    `quorum`: the box takes an outer step once so many ranks have sent their changes, and `grace` is
+    over since then: milliseconds, or "auto" (the default), as long as most ranks have needed so
+    far. The changes of a rank that is late count in the next outer step; with
+    late_pushes="drop" they are lost. It gets the newest weights at once, so nobody waits for it.
+    None: all ranks. With a quorum the options are on_worker_lost="partial" and recovery="none"
+    unless they are given, and `wire` is "f32".
     `state`: what state_dict() has returned before a restart.
 
     Parameters may be of any floating point type; those on a device pass through the host. A rank
@@ -127,9 +135,11 @@ class DiLoCo(Closing):
     def __init__(self, model: torch.nn.Module, inner_optimizer: torch.optim.Optimizer, *,
                  sync_every: int, fragments: int = 1, delay: int = 0, alpha: float = 0.0,
                  outer: Mapping[str, Any] | None = None, wire: str = "f32",
+                 quorum: int | None = None, grace: int | str | None = None,
                  state: Mapping[str, Any] | None = None, **options: Any) -> None:
         kind, learning_rate, momentum = _outer_optimizer(outer or {})
         _check(sync_every, fragments, delay, alpha, wire, options)
+        options = {**_quorum_options(quorum, grace, wire), **options}
         self._inner = inner_optimizer
         self._alpha = alpha
         self._unadopted = []  # fragments whose results are due
@@ -249,14 +259,15 @@ class DiLoCo(Closing):
                 "pending": pending}
 
     def contributors(self) -> int:
-        """Returns how many ranks were in the last results, the minimum over all parameters. Below
-        the world size only with on_worker_lost="partial"."""
+        """Returns how many changes were in the last results, the minimum over all parameters. It is
+        below the world size only with a quorum or on_worker_lost="partial"."""
         return min(self.client.contributors(slot.tensor) for slot in self._slots)
 
     def synchronize(self) -> None:
         """Gives the model the box's weights, the same on all ranks that call it after the same
-        step. Waits for what is in flight. Training can go on, without what this rank has trained
-        since its last exchange: call it before evaluation at the end."""
+        step; with a quorum, those that this rank got last. Waits for what is in flight. Training
+        can go on, without what this rank has trained since its last exchange: call it before
+        evaluation at the end."""
         for fragment in self._fragments:
             self._wait(fragment)
             fragment.in_flight = False
@@ -329,12 +340,29 @@ def _check(sync_every, fragments, delay, alpha, wire, options):
     if wire not in _WIRES:
         raise InvalidArgument(f"wire is {wire!r}: it must be one of {', '.join(_WIRES)}")
     if options.get("sync", "bsp") != "bsp":
-        raise InvalidArgument(f"sync is {options['sync']!r}: DiLoCo needs bsp, as a rank's changes "
-                              "belong to the weights that all ranks had; leave sync out")
-    for name in "mode", "compression":
+        raise InvalidArgument(f"sync is {options['sync']!r}: DiLoCo takes outer steps with the "
+                              "changes of several ranks; leave sync out, and give `quorum` if not "
+                              "all of them are needed")
+    for name, instead in _SET_BY_DILOCO.items():
         if name in options:
-            raise InvalidArgument(f"DiLoCo sets {name} itself; leave it out"
-                                  + (", and give `wire`" if name == "compression" else ""))
+            raise InvalidArgument(f"DiLoCo sets {name} itself; leave it out{instead}")
+
+
+def _quorum_options(quorum, grace, wire):
+    """Returns the options of the job by which a round needs only some ranks."""
+    if quorum is None:
+        if grace is not None:
+            raise InvalidArgument(f"grace is {grace!r}, but without a quorum all ranks are waited "
+                                  "for; give `quorum`, or leave grace out")
+        return {}
+    if quorum < 1:
+        raise InvalidArgument(f"quorum is {quorum}: it must be at least 1")
+    if wire != "f32":
+        raise InvalidArgument(f"wire is {wire!r}: with a quorum ranks may have weights of other "
+                              "rounds, to which no difference in blocks can be added; leave wire "
+                              "out, or quorum")
+    return {"sync": "drop", "quorum": quorum, "grace_ms": "auto" if grace is None else grace,
+            "late_pushes": "next", "recovery": "none", "on_worker_lost": "partial"}
 
 
 def _fragments(model, sync_every, count, delay):

@@ -1,0 +1,77 @@
+// Model `drop` with a grace: which rounds have their quorum and still wait for other ranks, since
+// when, and for how long. One object for each shard of such a job; only the pipeline's core touches
+// it, but for what is marked "any thread". Nothing here allocates once reserve() is done.
+//
+// `auto` gives most ranks the time that they need: the median of how much later than the quorum
+// ranks have come, plus three times the median absolute deviation (hivemind, issue 676: a deadline
+// from the arrivals so far, which a rank that is stopped for long does not move). The shard's first
+// chunk is the sample. Until ranks have come late kSamplesMin times, a round waits for all of them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/check.h"
+#include "base/counter.h"
+#include "base/index_list.h"
+#include "nic/wire/sync.h"
+
+namespace pbox::sync {
+
+class RoundGrace {
+ public:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr size_t kSamplesKept = 64;
+  static constexpr size_t kSamplesMin = 4;
+  static constexpr uint64_t kDeviations = 3;
+  static constexpr uint64_t kAutoMinNs = 1'000'000;  // equally fast ranks differ by less than this
+
+  // Chunks are identified by their index in the shard. Control thread, before the shard is
+  // installed. Not for jobs of other models.
+  void reserve(size_t chunk_count) { chunks_ = std::vector<Chunk>(chunk_count); }
+  // Returns the bytes that reserve() takes. Any thread.
+  static constexpr size_t reserved_bytes(size_t chunk_count) { return chunk_count * sizeof(Chunk); }
+  bool is_reserved() const { return !chunks_.empty(); }
+
+  // Returns whether the chunk's open round, which has its quorum but not all ranks, waits for more
+  // of them. The first call for a round begins its grace.
+  bool waits(uint32_t chunk, const wire::SyncSpec& rule, uint64_t now_ns);
+  // A rank's push of the chunk's open round is complete, or of the last round, which closed without
+  // it. No sample if it came before the quorum.
+  void note_arrival(uint32_t chunk, uint64_t now_ns);
+  void note_late_arrival(uint32_t chunk, uint64_t now_ns);
+  // The open round has lost its quorum, with a rank that was excluded.
+  void cancel(uint32_t chunk);
+  // The open round closes while so many ranks are in the middle of their pushes.
+  void close(uint32_t chunk, uint32_t ranks_cut, uint64_t now_ns);
+  // The box did not run for `gap_ns` until now: open rounds have waited that much less.
+  void discount(uint64_t gap_ns);
+
+  // The chunk whose open round has had its quorum the longest; kNone if none waits.
+  uint32_t oldest() const { return waiting_.head(); }
+  // When that grace ends; UINT64_MAX: when all ranks are there.
+  uint64_t ends_ns(uint32_t chunk, const wire::SyncSpec& rule) const;
+  // The grace of `auto`; 0: it is not known yet, and all ranks are waited for. Any thread.
+  uint64_t auto_ns() const { return auto_ns_.get(); }
+
+ private:
+  struct Chunk {
+    uint64_t quorum_ns = 0;  // when the open round had its quorum; valid if `is_open`
+    uint64_t former_ns = 0;  // when the last round had it; 0: it did not wait
+    uint32_t next = kNone;
+    uint32_t previous = kNone;
+    bool is_open = false;  // in the list
+  };
+
+  void add_sample(uint64_t late_ns);
+
+  std::vector<Chunk> chunks_;
+  IndexList<Chunk> waiting_;  // in the order of their quorums
+  std::array<uint64_t, kSamplesKept> samples_ns_{};
+  uint64_t sample_count_ = 0;  // ever
+  SingleWriterCounter auto_ns_;
+};
+
+}  // namespace pbox::sync

@@ -1,0 +1,113 @@
+"""DiLoCo with a quorum: ranks that are late, stopped, killed and back hold nobody up."""
+
+import os
+import pathlib
+import signal
+import time
+import unittest
+
+import torch
+
+import pbox.torch
+from support import BoxTestCase, Ranks, wait_for_file
+from test_diloco import inner_step, open_diloco
+
+
+def train_with_a_quorum(options, case, folder):
+    """Trains until FOLDER/stop exists, and touches FOLDER/RANK-N after N periods, counted on from
+    those that a former process of the rank has touched. Returns how many changes each period had,
+    and the number of steps at the begin."""
+    model, inner, diloco = open_diloco(options, case)
+    begun_at = diloco.steps
+    counts = []
+    before = len(list(pathlib.Path(folder).glob(f"{options['rank']}-*")))
+    with diloco:
+        while not os.path.exists(os.path.join(folder, "stop")):
+            inner_step(model, inner, diloco.steps, options["rank"])
+            time.sleep(0.002)
+            if diloco.steps % case["sync_every"] == 0:
+                counts.append(diloco.contributors())
+                pathlib.Path(folder, f"{options['rank']}-{before + len(counts)}").touch()
+    return counts, begun_at
+
+
+def come_as_rank_2(options, case, folder):
+    return train_with_a_quorum({**options, "rank": 2}, case, folder)
+
+
+def push_late(options, case, folder):
+    """The box has a quorum with rank 0. Rank 1 sends its change once rank 0 has taken an outer
+    step, and rank 0 its next one after that. Returns the weights that each outer step gave the
+    rank."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    results = []
+    with pbox.torch.DiLoCo(model, inner, **case, **options) as diloco:
+
+        def push(change):
+            model.weight.grad = torch.full_like(model.weight, change)
+            inner.step()
+            results.append(model.weight.item())
+
+        if options["rank"] == 0:
+            push(1.0)
+            pathlib.Path(folder, "first").touch()
+            wait_for_file(os.path.join(folder, "late"))
+            push(4.0)
+        else:
+            wait_for_file(os.path.join(folder, "first"))
+            push(2.0)
+            pathlib.Path(folder, "late").touch()
+        diloco.client.barrier()
+    return results
+
+
+class DilocoQuorumTest(BoxTestCase):
+    def test_with_a_quorum_nobody_waits_for_a_rank_that_is_stopped_or_killed(self):
+        case = {"sync_every": 6, "fragments": 2, "delay": 1, "quorum": 2, "grace": 20}
+        folder = self.folder()
+        ranks = self.start_ranks(train_with_a_quorum, 3, case, folder)
+        wait_for_file(os.path.join(folder, "2-2"))
+        os.kill(ranks.processes[2].pid, signal.SIGSTOP)
+        # Long before the box takes the rank for dead, or it would be lost.
+        for rank in (0, 1):
+            self.wait_for_more(folder, rank, 8)
+        os.kill(ranks.processes[2].pid, signal.SIGCONT)
+        self.wait_for_more(folder, 2, 4)
+        ranks.kill(2)
+        for rank in (0, 1):
+            self.wait_for_more(folder, rank, 8)
+        again = Ranks(come_as_rank_2, 1, self.options(3), ({**case, "rejoin": True}, folder))
+        self.addCleanup(again.close)
+        self.wait_for_more(folder, 2, 8)
+        pathlib.Path(folder, "stop").touch()
+        results = [ranks.result(0), ranks.result(1), again.result(0)]
+        for counts, _ in results[:2]:
+            self.assertIn(2, counts)  # without rank 2
+            self.assertIn(3, counts)
+        self.assertIn(3, results[2][0])
+        self.assertGreater(results[2][1], 8 * case["sync_every"])
+
+    def wait_for_more(self, folder, rank, periods):
+        """Waits until the rank has finished so many more periods."""
+        done = len(list(pathlib.Path(folder).glob(f"{rank}-*")))
+        wait_for_file(os.path.join(folder, f"{rank}-{done + periods}"))
+
+    def test_changes_that_are_late_count_in_the_next_outer_step(self):
+        for late, counted in (("next", 2), ("drop", 1)):
+            case = {"sync_every": 1, "quorum": 1, "grace": 0, "late_pushes": late,
+                    "outer": {"lr": 1.0, "momentum": 0}}
+            folder = self.folder(late)
+            weights, _ = self.run_ranks(push_late, WORKERS, case, folder, job=late)
+            # Rank 0 has sent 1 and 4, rank 1, late, 2.
+            self.assertEqual(weights, [-1.0, -1.0 - (4.0 + 2.0) / 2 if counted == 2 else -5.0])
+
+    def folder(self, name="folder"):
+        path = self.temporary_path(name)
+        os.mkdir(path)
+        return path
+
+
+if __name__ == "__main__":
+    unittest.main()
