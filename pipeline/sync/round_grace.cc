@@ -8,7 +8,12 @@
 namespace pbox::sync {
 namespace {
 
-constexpr uint32_t kSampledChunk = 0;
+constexpr size_t kSampledChunks = 4;
+
+// The sampled chunks are spread over the shard, so that they are of several tensors.
+bool is_sampled(uint32_t index, size_t chunks) {
+  return index % ((chunks + kSampledChunks - 1) / kSampledChunks) == 0;
+}
 
 uint64_t median(std::span<uint64_t> values) {
   PBOX_DCHECK(!values.empty());
@@ -38,13 +43,13 @@ uint64_t RoundGrace::ends_ns(uint32_t index, const wire::SyncSpec& rule) const {
 
 void RoundGrace::note_arrival(uint32_t index, uint64_t now_ns) {
   PBOX_DCHECK(index < chunks_.size());
-  if (index != kSampledChunk || !chunks_[index].is_open) return;
+  if (!is_sampled(index, chunks_.size()) || !chunks_[index].is_open) return;
   add_sample(now_ns - chunks_[index].quorum_ns);
 }
 
 void RoundGrace::note_late_arrival(uint32_t index, uint64_t now_ns) {
   PBOX_DCHECK(index < chunks_.size());
-  if (index != kSampledChunk || chunks_[index].former_ns == 0) return;
+  if (!is_sampled(index, chunks_.size()) || chunks_[index].former_ns == 0) return;
   add_sample(now_ns - chunks_[index].former_ns);
 }
 
@@ -62,7 +67,8 @@ void RoundGrace::close(uint32_t index, uint32_t ranks_cut, uint64_t now_ns) {
   if (!chunk.is_open) return;
   waiting_.remove(chunks_, chunk);
   chunk.former_ns = chunk.quorum_ns;
-  for (uint32_t rank = 0; index == kSampledChunk && rank < ranks_cut; ++rank) {
+  if (!is_sampled(index, chunks_.size())) return;
+  for (uint32_t rank = 0; rank < ranks_cut; ++rank) {
     add_sample(2 * (now_ns - chunk.quorum_ns));
   }
 }

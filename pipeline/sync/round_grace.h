@@ -4,8 +4,9 @@
 //
 // `auto` gives most ranks the time that they need: the median of how much later than the quorum
 // ranks have come, plus three times the median absolute deviation (hivemind, issue 676: a deadline
-// from the arrivals so far, which a rank that is stopped for long does not move). The shard's first
-// chunk is the sample. Until ranks have come late kSamplesMin times, a round waits for all of them.
+// from the arrivals so far, which a rank that is stopped for long does not move). Four of the
+// shard's chunks are the sample. Until kSamplesMin pushes have come late, a round waits for all
+// ranks.
 #pragma once
 
 #include <array>

@@ -22,6 +22,16 @@ bool pass(SyncJob& job, uint64_t ns) {
   return job.box.engine.finish_waiting(job.box.now_ns);
 }
 
+// A session of the rank begins, whether it was excluded or not.
+void admit_again(SyncJob& job, uint32_t rank) {
+  job.box.engine.execute({.kind = pipeline::CommandKind::kAdmit,
+                          .shard = job.shard,
+                          .credit_bytes = 1 << 20,
+                          .rank = rank,
+                          .spi = job.shard->sessions()[rank].spi,
+                          .generation = 20});
+}
+
 }  // namespace
 
 TEST_CASE("a round that has its quorum takes the ranks that come within the grace") {
@@ -99,12 +109,7 @@ TEST_CASE("an excluded rank comes back to the round that is open") {
   job.begin();
   job.exclude(1);
   for (const uint32_t round : {1u, 2u}) CHECK(served(job.push(0, round)) == Ranks{0});
-  job.box.engine.execute({.kind = pipeline::CommandKind::kAdmit,
-                          .shard = job.shard,
-                          .rank = 1,
-                          .generation = 21,
-                          .spi = job.shard->sessions()[1].spi,
-                          .credit_bytes = 1 << 20});
+  admit_again(job, 1);
   CHECK(job.push(0, 3).empty());
   CHECK(served(job.push(1, 3)) == Ranks{0, 1});
   CHECK(open_round(job) == 4);
@@ -177,12 +182,7 @@ TEST_CASE("a late push counts beside the rank's own push of that round") {
   job.begin();
   job.exclude(1);
   CHECK(served(job.push(0, 1, 2)) == Ranks{0});
-  job.box.engine.execute({.kind = pipeline::CommandKind::kAdmit,
-                          .shard = job.shard,
-                          .rank = 1,
-                          .generation = 21,
-                          .spi = job.shard->sessions()[1].spi,
-                          .credit_bytes = 1 << 20});
+  admit_again(job, 1);
   CHECK(served(job.push(1, 1, 3)) == Ranks{1});
   CHECK(job.push(1, 2, 4).empty());
   const auto sent = job.push(0, 2, 8);
@@ -214,12 +214,7 @@ TEST_CASE("the rest of a late push is not waited for once its session has ended"
   job.begin();
   job.box.deliver(job.box.push(job.options, 1, 0, 1.0f, 1));
   CHECK(served(job.push(0, 1)) == Ranks{0});
-  job.box.engine.execute({.kind = pipeline::CommandKind::kAdmit,
-                          .shard = job.shard,
-                          .rank = 1,
-                          .generation = 21,
-                          .spi = job.shard->sessions()[1].spi,
-                          .credit_bytes = 1 << 20});
+  admit_again(job, 1);
   CHECK(served(job.pull(1, 1)) == Ranks{1});
 }
 

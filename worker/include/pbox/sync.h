@@ -61,10 +61,9 @@ enum pbox_sync_value {
 /* The fate of a push whose round has ended, with model DROP.
  *
  * DROP  It is lost.
- * NEXT  It counts in the round that is open when it arrives, beside the pushes of that round. A
- * rank that is always late thus counts one round later. Only these are lost: pushes of which
- *       nothing had arrived when the rank asked for the result, what had not arrived when the
- *       connection broke, and what is in an open round whose part moves to another box. */
+ * NEXT  It counts in the round that is open when it arrives, beside the pushes of that round. So a
+ *       rank that is always late counts one round later. docs/consistency.md says when a push is
+ *       lost all the same. */
 typedef int32_t pbox_late_pushes;
 enum pbox_late_pushes_value { PBOX_LATE_DROP = 0, PBOX_LATE_NEXT = 1 };
 

@@ -106,15 +106,19 @@ TEST_CASE("auto grows when pushes are cut, and counts those that come after the 
   CHECK(other.auto_ns() == 70 * kMs);
 }
 
-TEST_CASE("only the first chunk is a sample") {
-  RoundGrace grace = grace_of(2);
-  for (size_t sample = 0; sample < 2 * RoundGrace::kSamplesMin; ++sample) {
-    CHECK(grace.waits(1, kAuto, 1000 * kMs));
-    grace.note_arrival(1, 1010 * kMs);
-    grace.close(1, 3, 1010 * kMs);
-    grace.note_late_arrival(1, 1020 * kMs);
+TEST_CASE("four chunks of a shard are the sample") {
+  uint32_t sampled = 0;
+  for (uint32_t chunk = 0; chunk < 15; ++chunk) {
+    RoundGrace grace = grace_of(15);
+    for (size_t sample = 0; sample < RoundGrace::kSamplesMin; ++sample) {
+      CHECK(grace.waits(chunk, kAuto, 1000 * kMs));
+      grace.note_arrival(chunk, 1010 * kMs);
+      grace.close(chunk, 3, 1010 * kMs);
+      grace.note_late_arrival(chunk, 1020 * kMs);
+    }
+    sampled += grace.auto_ns() != 0 ? 1 : 0;
   }
-  CHECK(grace.auto_ns() == 0);
+  CHECK(sampled == 4);
 }
 
 }  // namespace pbox::sync
