@@ -8,6 +8,7 @@ import unittest
 
 import torch
 
+import pbox
 import pbox.torch
 from support import BoxTestCase, Ranks, wait_for_file
 from test_diloco import WORKERS, inner_step, open_diloco
@@ -21,13 +22,18 @@ def train_with_a_quorum(options, case, folder):
     begun_at = diloco.steps
     counts = []
     before = len(list(pathlib.Path(folder).glob(f"{options['rank']}-*")))
-    with diloco:
-        while not os.path.exists(os.path.join(folder, "stop")):
-            inner_step(model, inner, diloco.steps, options["rank"])
-            time.sleep(0.002)
-            if diloco.steps % case["sync_every"] == 0:
-                counts.append(diloco.contributors())
-                pathlib.Path(folder, f"{options['rank']}-{before + len(counts)}").touch()
+    stop = pathlib.Path(folder, "stop")
+    try:
+        with diloco:
+            while not stop.exists():
+                inner_step(model, inner, diloco.steps, options["rank"])
+                time.sleep(0.002)
+                if diloco.steps % case["sync_every"] == 0:
+                    counts.append(diloco.contributors())
+                    pathlib.Path(folder, f"{options['rank']}-{before + len(counts)}").touch()
+    except pbox.WorkerLost:
+        if not stop.exists():  # otherwise the others have stopped already
+            raise
     return counts, begun_at
 
 
