@@ -300,7 +300,7 @@ void Engine::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
   session.bytes_received.add(header.payload_bytes);
   session.fragments_received.add(1);
   if (pushed.mask != chunk.full_mask) return;
-  if (header.round + 1 == chunk.open_round()) {
+  if (shard.grace.is_reserved() && header.round + 1 == chunk.open_round()) {
     shard.grace.note_late_arrival(shard.index_of(chunk), context_.now_ns);
   }
   shard.queue_reply(chunk, session.rank);
