@@ -251,8 +251,9 @@ void Engine::close_round(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(applies == (chunk.sync->pushed == nullptr));
   chunk.sync->late = {};
   const bool counts_late = chunk.sync->spec.counts_late;
-  for (const Session& session : shard.sessions()) {
+  for (Session& session : shard.sessions()) {
     const uint64_t claimed = chunk.claimed[session.rank];
+    if (session.present && claimed != chunk.full_mask) session.missed.add(1);
     ranks_cut += session.present && claimed != 0 && claimed != chunk.full_mask ? 1 : 0;
     if (!applies && claimed != 0) {
       chunk.sync->pushed[session.rank] = {chunk.open_round(), claimed, claimed};

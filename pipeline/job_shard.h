@@ -266,7 +266,9 @@ struct Session {
   // chunk << 32 | round modulo 2^32, and its time.
   SingleWriterCounter nonfinite, nonfinite_chunk_round, nonfinite_at_ns;
   GradientSquares squares;
-  SingleWriterCounter dropped;  // model `drop`: fragments of rounds that had closed already
+  // Model `drop`: fragments that came after their round had closed and do not count, and rounds of
+  // chunks that closed without all of the rank's push.
+  SingleWriterCounter dropped, missed;
   // From the straggler ledger, over the rounds in which this rank was last: how late it was in sum
   // and at worst, and when that was (chunk << 32 | round modulo 2^32).
   SingleWriterCounter late_ns, worst_late_ns, worst_chunk_round, worst_at_ns;

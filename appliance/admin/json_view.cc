@@ -30,6 +30,7 @@ Json worker_object(const control::WorkerView& worker) {
           {"last_packet_age_seconds", heard ? Json(worker.last_packet_age_s) : Json(nullptr)},
           {"dropped_fragments",
            worker.dropped_fragments ? Json(*worker.dropped_fragments) : Json(nullptr)},
+          {"missed_rounds", worker.missed_rounds ? Json(*worker.missed_rounds) : Json(nullptr)},
           {"nonfinite_fragments", worker.nonfinite_fragments},
           {"nonfinite_tensor", nonfinite ? Json(nonfinite->place.tensor) : Json(nullptr)},
           {"nonfinite_round", nonfinite ? Json(nonfinite->place.round) : Json(nullptr)},

@@ -432,6 +432,12 @@ constexpr MetricRow kRows[] = {
               const auto& dropped = worker.dropped_fragments;
               return dropped ? Value(static_cast<double>(*dropped)) : std::nullopt;
             }),
+    of_rank("pbox_job_missed_rounds_total", kCounter,
+            "Rounds of chunks that closed before the rank's push was complete; model drop only",
+            [](const control::WorkerView& worker) {
+              const auto& missed = worker.missed_rounds;
+              return missed ? Value(static_cast<double>(*missed)) : std::nullopt;
+            }),
     of_rank("pbox_worker_last_packet_age_seconds", kGauge,
             "Time since the rank's newest packet; absent before its first",
             [](const control::WorkerView& worker) {

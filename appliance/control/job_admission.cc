@@ -308,8 +308,9 @@ Status JobAdmission::check_return(const Job& job, const proto::Join& join) const
       }
       if (join.rejoins()) return ok_status();
       return Error{ErrorCode::kWorkerLost,
-                   rank_of(join) + " was lost (" + member.lost_reason +
-                       ") and the job has gone on without it; start it again with rejoin"};
+                   rank_of(join) +
+                       (member.has_left ? " has left" : " was lost (" + member.lost_reason + ")") +
+                       " and the job has gone on without it; start it again with rejoin"};
     case Member::State::kLost:
     case Member::State::kAbsent: break;
   }

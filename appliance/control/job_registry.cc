@@ -119,7 +119,6 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
   switch (message.kind_case()) {
     case proto::WorkerMessage::kLeave: return on_leave(id, *connection);
     case proto::WorkerMessage::kRounds: return on_rounds(id, *connection, message.rounds());
-    case proto::WorkerMessage::kBarrier: return on_barrier(*connection, message.barrier());
     case proto::WorkerMessage::kStepVerdict:
       return verdicts_.on_held(id, *connection, message.step_verdict());
     case proto::WorkerMessage::kSlotOperation:

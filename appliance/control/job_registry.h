@@ -145,18 +145,20 @@ class JobRegistry : private JobOwner {
   void on_rounds(ConnectionId id, const Connection& connection, const proto::RoundMap& rounds);
   void readmit(Job& job, uint32_t rank);
   bool can_go_on_without_missing(const Job& job) const;
+  std::string no_majority(const Job& job) const;
   void exclude(Job& job, uint32_t rank);
-  void gather_again(Job& job, std::optional<uint32_t> kept_rank, const char* event,
-                    std::string why) override;
-  void release_barriers(Job& job);
+  void go_on_without(Job& job, uint32_t rank);
   void lose(Job& job, uint32_t rank, const std::string& reason);
   void on_leave(ConnectionId id, Connection& connection);
-  void on_barrier(const Connection& connection, const proto::Barrier& barrier);
   void tick_job(Job& job);
-  void tick_gathering(Job& job);
-  void tick_recovering(Job& job);
   void tick_lost(Job& job);
   void remove_if_over(Job& job);
+
+  // job_registry_gathering.cc: parts whose ranks have not all joined.
+  void gather_again(Job& job, std::optional<uint32_t> kept_rank, const char* event,
+                    std::string why) override;
+  void tick_gathering(Job& job);
+  void tick_recovering(Job& job);
 
   RegistryContext context_;
   PipelineHost& host_;

@@ -1,4 +1,4 @@
-// Ranks that come, go and come back, and what happens to a job that lacks one.
+// Ranks that come, go and come back.
 #include <algorithm>
 
 #include "appliance/control/job_registry.h"
@@ -12,10 +12,6 @@ namespace pbox::control {
 namespace {
 
 using Severity = RegistryEvent::Severity;
-
-// An elastic job that could begin waits this long after each rank for the next one, because ranks
-// that are started together do not join in the same instant.
-constexpr uint64_t kLastCallNs = 3 * kNanosPerSecond;
 
 std::string rank_of(const Job& job, uint32_t rank) {
   PBOX_CHECK(rank < job.members().size());
@@ -49,27 +45,20 @@ bool needs_others_copies(const Job& job, uint32_t rank, PipelineHost& host) {
          lacks_for_newcomer(job.starts(), chunk_counts(job.spec()), rounds);
 }
 
-// An elastic job may begin: min_world_size ranks are there, and none has joined for a while. In
-// mode optimize rank 0 is among them, because it gives the initial weights.
-bool has_enough_ranks(const Job& job, uint64_t now_ns) {
-  const JobSpec& spec = job.spec();
-  if (!spec.is_elastic()) return false;
-  uint32_t ready = 0;
-  uint64_t newest_join_ns = 0;
-  for (const Member& member : job.members()) {
-    if (!member.ready()) continue;
-    ++ready;
-    newest_join_ns = std::max(newest_join_ns, member.joined_ns);
-  }
-  const bool has_weights = spec.mode == pipeline::Mode::kAggregate || job.members()[0].ready();
-  return ready >= spec.min_world_size && has_weights && now_ns - newest_join_ns >= kLastCallNs;
+// Mode optimize: rank 0 has not given all initial weights yet. `rounds`: the open ones, by chunk.
+bool lacks_initial_weights(const JobSpec& spec, const std::vector<uint32_t>& rounds) {
+  return spec.mode == pipeline::Mode::kOptimize &&
+         std::find(rounds.begin(), rounds.end(), 0u) != rounds.end();
 }
 
-// Explains an error of an elastic job that could not begin.
-std::string needed_ranks(const JobSpec& spec) {
-  if (!spec.is_elastic()) return "";
-  return "; the job begins with min_world_size " + std::to_string(spec.min_world_size) +
-         (spec.mode == pipeline::Mode::kOptimize ? ", rank 0 among them" : "");
+// The job needs nothing that only this rank has, and its rounds can finish without the rank.
+bool may_go_on_without_leaver(const Job& job, uint32_t rank, PipelineHost& host) {
+  const JobSpec& spec = job.spec();
+  const bool drops = spec.is_relaxed() && spec.relaxed_model == wire::SyncModel::kDrop;
+  if (!drops || spec.on_worker_lost != LostPolicy::kPartial) return false;
+  const auto rounds = job.shards().open_rounds(host);
+  return copies_owed(job.starts(), rank, rounds).empty() &&
+         !(rank == 0 && lacks_initial_weights(spec, rounds));
 }
 
 // Describes the member as its JOIN does. A worker that resumes states its former session too.
@@ -109,13 +98,6 @@ void describe_member(Member& member, const proto::WorkerMessage& message,
   for (uint32_t rank = 0; rank < is_absent.size(); ++rank) {
     if (is_absent[rank]) member.absent.push_back(rank);
   }
-}
-
-// Explains an error of policy partial: why the job does not go on without the ranks that are
-// missing.
-std::string no_majority(const Job& job, bool can_go_on) {
-  if (job.spec().on_worker_lost != LostPolicy::kPartial || can_go_on) return "";
-  return "; the ranks that are left are no majority, so that others may be going on at another box";
 }
 
 }  // namespace
@@ -253,6 +235,7 @@ void JobRegistry::readmit(Job& job, uint32_t rank) {
   }
   const bool was_excluded = member.state == Member::State::kExcluded;
   member.state = Member::State::kJoined;
+  member.has_left = false;
   job.follow_learning_rate(host_);  // a new process has set none yet
   ++context_.totals.workers_back;
   context_.note(
@@ -272,7 +255,7 @@ void JobRegistry::readmit(Job& job, uint32_t rank) {
       context_.connections.send(member.connection, peer_left(other));
     }
   }
-  release_barriers(job);
+  release_barriers(context_, job);
 }
 
 // Policy partial, where other boxes are: the missing ranks may be going on with a box that has
@@ -282,55 +265,45 @@ bool JobRegistry::can_go_on_without_missing(const Job& job) const {
   return !may_be_split || job.members().has_majority();
 }
 
+// Explains an error of policy partial: why the job does not go on without the ranks that are
+// missing.
+std::string JobRegistry::no_majority(const Job& job) const {
+  if (job.spec().on_worker_lost != LostPolicy::kPartial || can_go_on_without_missing(job))
+    return "";
+  return "; the ranks that are left are no majority, so that others may be going on at another box";
+}
+
 // Policy partial: the job goes on without a rank that does not come back.
 void JobRegistry::exclude(Job& job, uint32_t rank) {
-  Member& member = job.members()[rank];
+  const Member& member = job.members()[rank];
   const auto rounds = job.shards().open_rounds(host_);
   if (!copies_owed(job.starts(), rank, rounds).empty()) {
     return gather_again(job, std::nullopt, "job_gathers_again",
                         job.spec().title() + ": rank " + std::to_string(rank) +
                             " was lost before it had given back the results that it alone had");
   }
-  const bool has_weights = std::find(rounds.begin(), rounds.end(), 0u) == rounds.end();
-  if (job.spec().mode == pipeline::Mode::kOptimize && rank == 0 && !has_weights) {
+  if (rank == 0 && lacks_initial_weights(job.spec(), rounds)) {
     return fail(job, {ErrorCode::kWorkerLost, job.spec().title() + ": rank 0 was lost (" +
                                                   member.lost_reason +
                                                   ") before it had given its initial weights"});
   }
-  member.state = Member::State::kExcluded;
-  job.follow_learning_rate(host_);  // before rounds finish without the rank
-  job.exclude(host_, spis_, rank);
+  go_on_without(job, rank);
   ++context_.totals.workers_excluded;
   context_.note(
       Severity::kWarning, "worker_excluded",
       rank_of(job, rank) + ") was lost (" + member.lost_reason + ") and did not come back; " +
           std::to_string(job.members().count(Member::State::kJoined)) + " ranks go on without it",
       job.spec().name);
-  context_.connections.send_all(job, membership_of(job));
-  sessions_.share_credit();
-  release_barriers(job);
 }
 
-// The part cannot go on as it is: a rank was lost that alone held what others need, a new rank
-// needs what only others hold, or a backup copy has to begin. The ranks state once more what they
-// have, and the part goes on from that. Their connections are closed without a word, as when a box
-// is lost; only `kept_rank` stays.
-void JobRegistry::gather_again(Job& job, std::optional<uint32_t> kept_rank, const char* event,
-                               std::string why) {
-  context_.note(Severity::kWarning, event, std::move(why), job.spec().name);
-  keep_state(job);
-  close(job);
-  job.begin_again(context_.now_ns);
-  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
-    Member& member = job.members()[rank];
-    if (rank == kept_rank) continue;
-    if (member.state == Member::State::kJoined) context_.connections.drop(member.connection);
-    auto seat = std::move(member.identity);
-    member = {};
-    member.identity = std::move(seat);
-  }
+// No round waits for the rank any more, and no result is kept for it.
+void JobRegistry::go_on_without(Job& job, uint32_t rank) {
+  job.members()[rank].state = Member::State::kExcluded;
+  job.follow_learning_rate(host_);  // before rounds finish without the rank
+  job.exclude(host_, spis_, rank);
+  context_.connections.send_all(job, membership_of(job));
   sessions_.share_credit();
-  remove_if_over(job);
+  release_barriers(context_, job);
 }
 
 void JobRegistry::lose(Job& job, uint32_t rank, const std::string& reason) {
@@ -352,35 +325,29 @@ void JobRegistry::lose(Job& job, uint32_t rank, const std::string& reason) {
   remove_if_over(job);
 }
 
+// A rank that leaves a job of sync.model drop does not count for its quorum any more. With the
+// other models each rank waits for all others, so those that go on after one has left are told why
+// they wait in vain.
 void JobRegistry::on_leave(ConnectionId id, Connection& connection) {
   Job& job = *connection.job;
-  Member& leaver = job.members()[connection.rank];
+  const uint32_t rank = connection.rank;
+  Member& leaver = job.members()[rank];
   leaver.state = Member::State::kLeft;
   leaver.connection = 0;
   context_.connections.drop(id);
-  if (job.running()) {
-    job.follow_learning_rate(host_);
-    context_.connections.send_all(job, peer_left(connection.rank));
-    release_barriers(job);
-  } else {
+  if (!job.running()) {
     leaver = {};  // the rank may join again
+  } else if (may_go_on_without_leaver(job, rank, host_)) {
+    leaver.has_left = true;
+    go_on_without(job, rank);
+    context_.note(Severity::kInfo, "worker_left",
+                  rank_of(job, rank) + ") has left; the others go on without it", job.spec().name);
+  } else {
+    job.follow_learning_rate(host_);
+    context_.connections.send_all(job, peer_left(rank));
+    release_barriers(context_, job);
   }
   remove_if_over(job);
-}
-
-void JobRegistry::on_barrier(const Connection& connection, const proto::Barrier& barrier) {
-  connection.job->members()[connection.rank].barrier_sequence = barrier.sequence();
-  release_barriers(*connection.job);
-}
-
-// A process in a lost rank's place may come to a barrier that the others passed with its
-// predecessor before they left, so ranks that have left are not waited for.
-void JobRegistry::release_barriers(Job& job) {
-  const auto released = job.release_barrier();
-  if (!released) return;
-  proto::BoxMessage message;
-  message.mutable_barrier_released()->set_sequence(*released);
-  context_.connections.send_all(job, message);
 }
 
 void JobRegistry::tick_job(Job& job) {
@@ -405,41 +372,6 @@ void JobRegistry::tick_job(Job& job) {
   tick_lost(job);
 }
 
-void JobRegistry::tick_gathering(Job& job) {
-  if (starter_.on_tick(job)) return;
-  if (job.recovering()) return tick_recovering(job);
-  if (has_enough_ranks(job, context_.now_ns)) {
-    return starter_.advance_without_missing(key_of(job.spec()));
-  }
-  const uint64_t waited_ns = context_.now_ns - job.created_ns();
-  if (waited_ns <= job.timeouts().join_ns) return;
-  const bool is_the_boxs = job.timeouts().join_ns == context_.options.join_timeout_ns;
-  fail(job,
-       {ErrorCode::kTimeout,
-        job.spec().title() + ": " + std::to_string(job.members().count(Member::State::kAbsent)) +
-            " of " + std::to_string(job.spec().world_size) + " ranks have not joined after " +
-            in_seconds(waited_ns) +
-            (is_the_boxs ? " (the box's [control] join_timeout_s): " : ": ") +
-            job.members().ranks_in(Member::State::kAbsent) + needed_ranks(job.spec())});
-}
-
-// The ranks do not all notice at the same time that the box was lost.
-void JobRegistry::tick_recovering(Job& job) {
-  const uint64_t waited_ns = context_.now_ns - job.recovering_since_ns();
-  if (waited_ns <= job.timeouts().lost_ns + context_.options.dead_after_ns) return;
-  const bool some_are_ready =
-      std::any_of(job.members().begin(), job.members().end(),
-                  [](const Member& member) { return member.resumes && member.ready(); });
-  if (job.spec().on_worker_lost == LostPolicy::kPartial && some_are_ready &&
-      can_go_on_without_missing(job)) {
-    return starter_.advance_without_missing(key_of(job.spec()));
-  }
-  fail(job, {ErrorCode::kWorkerLost,
-             job.spec().title() + ": the box was lost, and after " + in_seconds(waited_ns) + " " +
-                 job.members().ranks_in(Member::State::kAbsent) + " did not come back" +
-                 no_majority(job, can_go_on_without_missing(job))});
-}
-
 // Handles at most one rank in a tick, because the job may be gone afterwards.
 void JobRegistry::tick_lost(Job& job) {
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
@@ -453,8 +385,7 @@ void JobRegistry::tick_lost(Job& job) {
     if (goes_on) return exclude(job, rank);
     return fail(job, {ErrorCode::kWorkerLost,
                       rank_of(job, rank) + ") was lost " + in_seconds(lost_for_ns) + " ago (" +
-                          member.lost_reason + ") and did not come back" +
-                          no_majority(job, can_go_on_without_missing(job))});
+                          member.lost_reason + ") and did not come back" + no_majority(job)});
   }
 }
 

@@ -14,6 +14,9 @@ void add_worker_counts(WorkerView& worker, const WorkerView& part) {
   if (part.dropped_fragments) {
     worker.dropped_fragments = worker.dropped_fragments.value_or(0) + *part.dropped_fragments;
   }
+  if (part.missed_rounds) {
+    worker.missed_rounds = worker.missed_rounds.value_or(0) + *part.missed_rounds;
+  }
   worker.nonfinite_fragments += part.nonfinite_fragments;
 }
 

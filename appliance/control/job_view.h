@@ -39,8 +39,9 @@ struct WorkerView {
   double last_packet_age_s = -1;  // -1 before the first packet
   double late_s = 0;              // time behind the rank before it, over its last arrivals
   double awaited_s = 0;           // time that the others wait for it now; 0 if they do not
-  std::optional<uint64_t> dropped_fragments = {};  // model drop only
-  uint64_t nonfinite_fragments = 0;                // fragments with an unsound value
+  // Model drop only. Rounds: of chunks, that closed without all of the rank's push.
+  std::optional<uint64_t> dropped_fragments = {}, missed_rounds = {};
+  uint64_t nonfinite_fragments = 0;  // fragments with an unsound value
   std::optional<NonfiniteView> newest_nonfinite = {};
   // Sum of the squares of the newest gradient that was measured, over the chunks on this box.
   std::optional<double> gradient_squares = {};

@@ -16,8 +16,10 @@ void view_workers(const Job& job, JobView& view, uint64_t now_ns) {
     WorkerView& worker = view.workers[rank];
     worker.rank = rank;
     worker.peer = job.members()[rank].peer;
-    PBOX_DCHECK(static_cast<size_t>(job.members()[rank].state) < std::size(kStates));
-    worker.state = kStates[static_cast<size_t>(job.members()[rank].state)];
+    const Member& member = job.members()[rank];
+    const auto state = member.has_left ? Member::State::kLeft : member.state;
+    PBOX_DCHECK(static_cast<size_t>(state) < std::size(kStates));
+    worker.state = kStates[static_cast<size_t>(state)];
     uint64_t newest_ns = 0;
     for (const auto& shard : job.shards().all()) {
       PBOX_DCHECK(rank < shard->sessions().size());
@@ -91,9 +93,13 @@ void view_sync(const Job& job, JobView& view, uint64_t now_ns) {
     for (size_t index = 0; index < reads.size(); ++index) sums[index] += reads[index];
     if (sync.model != wire::SyncModel::kDrop) continue;
     PBOX_DCHECK(rank < view.workers.size());
-    uint64_t dropped = 0;
-    for (const auto& shard : job.shards().all()) dropped += shard->sessions()[rank].dropped.get();
+    uint64_t dropped = 0, missed = 0;
+    for (const auto& shard : job.shards().all()) {
+      dropped += shard->sessions()[rank].dropped.get();
+      missed += shard->sessions()[rank].missed.get();
+    }
     view.workers[rank].dropped_fragments = dropped;
+    view.workers[rank].missed_rounds = missed;
   }
 }
 

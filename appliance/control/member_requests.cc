@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/check.h"
 #include "nic/wire/queue_pair.h"
 
 namespace pbox::control {
@@ -43,6 +44,14 @@ Status gathers(const Job& job) {
 
 }  // namespace
 
+void release_barriers(RegistryContext& context, Job& job) {
+  const auto released = job.release_barrier();
+  if (!released) return;
+  proto::BoxMessage message;
+  message.mutable_barrier_released()->set_sequence(*released);
+  context.connections.send_all(job, message);
+}
+
 bool MemberRequests::handle(ConnectionId id, const Connection& connection,
                             const proto::WorkerMessage& message) {
   PBOX_CHECK(connection.job != nullptr);
@@ -50,6 +59,7 @@ bool MemberRequests::handle(ConnectionId id, const Connection& connection,
     case proto::WorkerMessage::kHeartbeat:
       on_heartbeat(id, connection, message.heartbeat());
       return true;
+    case proto::WorkerMessage::kBarrier: on_barrier(connection, message.barrier()); return true;
     case proto::WorkerMessage::kSetLearningRate:
       on_learning_rate(id, connection, message.set_learning_rate());
       return true;
@@ -82,6 +92,12 @@ void MemberRequests::on_heartbeat(ConnectionId id, const Connection& connection,
   proto::BoxMessage answer;
   answer.mutable_heartbeat()->set_sequence(request.sequence());
   context_.connections.send(id, std::move(answer));
+}
+
+void MemberRequests::on_barrier(const Connection& connection, const proto::Barrier& request) {
+  PBOX_DCHECK(connection.rank < connection.job->members().size());
+  connection.job->members()[connection.rank].barrier_sequence = request.sequence();
+  release_barriers(context_, *connection.job);
 }
 
 void MemberRequests::on_learning_rate(ConnectionId id, const Connection& connection,

@@ -1,4 +1,4 @@
-// Requests of workers that are members of a job: heartbeats, learning rates, priorities,
+// Requests of workers that are members of a job: heartbeats, barriers, learning rates, priorities,
 // consistency models, queue pairs and ports given up. Control thread.
 #pragma once
 
@@ -8,6 +8,11 @@
 #include "appliance/control/registry_context.h"
 
 namespace pbox::control {
+
+// Tells the ranks which barrier all have reached, if there is another one. A process in a lost
+// rank's place may come to a barrier that the others passed with its predecessor before they left,
+// so ranks that have left are not waited for.
+void release_barriers(RegistryContext& context, Job& job);
 
 class MemberRequests {
  public:
@@ -26,6 +31,7 @@ class MemberRequests {
 
  private:
   void on_heartbeat(ConnectionId id, const Connection& connection, const proto::Heartbeat& request);
+  void on_barrier(const Connection& connection, const proto::Barrier& request);
   void on_learning_rate(ConnectionId id, const Connection& connection,
                         const proto::SetLearningRate& request);
   void on_priorities(ConnectionId id, const Connection& connection,

@@ -33,7 +33,8 @@ struct RankProgress {
 };
 
 struct Member {
-  // kExcluded: lost for too long, in a job that goes on without it (policy partial).
+  // kExcluded: the job goes on without the rank (policy partial). It was lost for too long, or has
+  // left a job of sync.model drop.
   enum class State { kAbsent, kJoined, kLost, kLeft, kExcluded };
   State state = State::kAbsent;
   ConnectionId connection = 0;
@@ -50,6 +51,7 @@ struct Member {
   std::optional<nic::Endpoint> known_host = {};  // as in pipeline::SessionSpec
   uint64_t lost_ns = 0;                          // time of the loss; valid if kLost
   std::string lost_reason;
+  bool has_left = false;  // kExcluded: by its own wish
   // When another box last said that this rank cannot reach this box; 0: never. See cut_off.h.
   uint64_t cut_off_ns = 0;
   uint64_t barrier_sequence = 0;             // newest barrier that the rank has asked for

@@ -41,7 +41,7 @@ Status check_values(const proto::Sync& sync) {
   return ok_status();
 }
 
-Status check_late(const SyncSpec& spec) {
+Status check_fields_of_drop(const SyncSpec& spec) {
   if (spec.counts_late && spec.model != SyncModel::kDrop) {
     return invalid("sync.counts_late has no meaning with " + model_of(spec) +
                    "; leave it out, or use drop");
@@ -116,7 +116,7 @@ Status check_fields(const SyncSpec& spec, uint32_t world_size) {
     return invalid(quorum + " is out of range; model drop takes 1 to world_size " +
                    std::to_string(world_size) + " workers");
   }
-  return check_late(spec);
+  return check_fields_of_drop(spec);
 }
 
 // A worker with cached reads applies its own updates to its copies, so it must be able to compute

@@ -30,6 +30,7 @@ const std::vector<std::string> kSilence = {"--control.heartbeat_interval_ms=500"
 struct Settings {
   std::string python, wire;
   uint32_t learners, steps, stop_s;
+  uint32_t quorum;  // 0: all
   double step_ms;
 };
 
@@ -48,8 +49,12 @@ class Learner {
         command_({"env", "PBOX_BOX=" + box.control, "PYTHONPATH=" PBOX_PYTHON_FOLDER,
                   settings.python, PBOX_EXAMPLES_FOLDER "/characters.py", "--job", job, "--rank",
                   std::to_string(rank), "--world-size", std::to_string(of), "--seed",
-                  std::to_string(seed), "--wire", settings.wire, "--steps",
-                  std::to_string(settings.steps), "--step-ms", std::to_string(settings.step_ms)}) {
+                  std::to_string(seed), "--steps", std::to_string(settings.steps), "--step-ms",
+                  std::to_string(settings.step_ms)}) {
+    if (!settings.wire.empty()) command_.insert(command_.end(), {"--wire", settings.wire});
+    if (settings.quorum > 0 && of > 1) {
+      command_.insert(command_.end(), {"--quorum", std::to_string(settings.quorum)});
+    }
     program_ = rack_.run(rack_.worker(rank_), command_);
   }
 
@@ -150,7 +155,10 @@ void add_options(po::options_description& options) {
       "steps", po::value<uint32_t>()->default_value(480), "steps of each training, 120 or more")(
       "step-ms", po::value<double>()->default_value(400), "least time of a step")(
       "stop-s", po::value<uint32_t>()->default_value(60), "how long a learner is stopped")(
-      "wire", po::value<std::string>()->default_value("q8"), "how changes travel: f32, q8 or q4")(
+      "wire", po::value<std::string>()->default_value(""),
+      "how changes travel: f32, q8 or q4; empty: q8, with a quorum f32")(
+      "quorum", po::value<uint32_t>()->default_value(0),
+      "learners that an outer step needs; 0: all that are there")(
       "rate-mbit", po::value<uint32_t>()->default_value(100),
       "rate of a learner's cable, in Mbit/s of Ethernet frames")(
       "delay-us", po::value<uint32_t>()->default_value(50'000),
@@ -167,6 +175,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
                           .learners = options["learners"].as<uint32_t>(),
                           .steps = options["steps"].as<uint32_t>(),
                           .stop_s = options["stop-s"].as<uint32_t>(),
+                          .quorum = options["quorum"].as<uint32_t>(),
                           .step_ms = options["step-ms"].as<double>()};
   Rack rack(
       balanced_rack(settings.learners, kMtu,

@@ -6,8 +6,8 @@
 namespace pbox::sim {
 namespace {
 
-// A job that could begin waits for so long for further ranks (job_registry_members.cc), and begins
-// with the next tick of its box.
+// A job that could begin waits for so long for further ranks (job_registry_gathering.cc), and
+// begins with the next tick of its box.
 constexpr uint64_t kBeginsAfterNs = 3'050 * kNanosPerMilli;
 constexpr uint64_t kTogetherNs = 2 * kNanosPerMilli;
 

@@ -61,7 +61,9 @@ bool Training::may_start(const Tensor& tensor) const {
 }
 
 bool Training::goes_on() const {
-  return job_.options.sync.model == wire::SyncModel::kDrop && !job_.reads.all_finished();
+  const JobOptions& options = job_.options;
+  const bool may_leave = job_.may_lack_ranks() && options.parts == 1;
+  return options.sync.model == wire::SyncModel::kDrop && !may_leave && !job_.reads.all_finished();
 }
 
 bool Training::done() const {

@@ -152,6 +152,9 @@ STRAGGLER_PANELS = [
     ("time", "Arrival skew, 99 %", "s",
      "Time from the first rank's push of a chunk to the last one's.",
      {"{{training_job}}": quantile(0.99, "pbox_job_arrival_skew_seconds")}),
+    ("time", "Missed rounds", "cps",
+     "Rounds of chunks that closed before the rank's push was complete, a second (model drop).",
+     {"{{training_job}} rank {{rank}}": rate("pbox_job_missed_rounds_total", JOB)}),
     ("table", "Ranks", "s", "Total lateness of each rank since the job began.",
      {"": f"sort_desc(pbox_worker_late_seconds_total{{{JOB}}})"}),
 ]

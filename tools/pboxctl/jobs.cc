@@ -69,16 +69,24 @@ std::string norm_of(const Json& worker) {
   return text;
 }
 
+std::string missed_by(const Json& worker) {
+  const auto missed = worker.find("missed_rounds");
+  if (missed == worker.end() || !missed->is_number()) return "-";
+  return std::to_string(missed->get<uint64_t>());
+}
+
 void print_workers(const Json& job) {
-  std::printf("%-24s %-6s %-22s %-9s %12s %12s %10s %10s %10s %12s\n", "JOB", "RANK", "PEER",
-              "STATE", "RECEIVED", "DUPLICATES", "LAST", "NONFINITE", "NORM", "LAST PACKET");
+  std::printf("%-24s %-6s %-22s %-9s %12s %12s %10s %10s %10s %10s %12s\n", "JOB", "RANK", "PEER",
+              "STATE", "RECEIVED", "DUPLICATES", "LAST", "MISSED", "NONFINITE", "NORM",
+              "LAST PACKET");
   for (const Json& worker : list_of(job, "workers")) {
-    std::printf("%-24s %-6.0f %-22s %-9s %12s %12.0f %10.0f %10.0f %10s %12s\n",
+    std::printf("%-24s %-6.0f %-22s %-9s %12s %12.0f %10.0f %10s %10.0f %10s %12s\n",
                 text_of(job, "name").c_str(), number_of(worker, "rank"),
                 text_of(worker, "peer").c_str(), text_of(worker, "state").c_str(),
                 in_units(number_of(worker, "bytes_received"), 1 << 20, "MiB").c_str(),
                 number_of(worker, "duplicates"), number_of(worker, "last_arrivals"),
-                number_of(worker, "nonfinite_fragments"), norm_of(worker).c_str(),
+                missed_by(worker).c_str(), number_of(worker, "nonfinite_fragments"),
+                norm_of(worker).c_str(),
                 in_time(number_of(worker, "last_packet_age_seconds")).c_str());
   }
   for (const Json& worker : list_of(job, "workers")) {
@@ -129,9 +137,11 @@ const Command kWorkers = {
     "list the ranks of a job, or of all jobs",
     "Lists the ranks of a job, or of all jobs of a box: address, state, and what the box received. "
     "LAST:\nchunk rounds in which the rank was the last; `pboxctl stragglers` shows by how much. "
-    "NONFINITE:\nfragments that it pushed with an infinity or a NaN in them, or a value beyond the "
-    "job's\nguard_max_abs; the newest one is named. NORM: the norm of its newest gradient that the "
-    "box has\nmeasured, over the parts of the job on this box.",
+    "MISSED: chunk\nrounds that closed before its push was complete, model drop only. NONFINITE: "
+    "fragments that it\npushed with an infinity or a NaN in them, or a value beyond the job's "
+    "guard_max_abs; the newest\none is named. NORM: the norm of its newest gradient that the box "
+    "has "
+    "measured, over the parts of\nthe job on this box.",
     admin_options,
     workers,
     Command::More::kJob};

@@ -23,22 +23,37 @@ def train_with_a_quorum(options, case, folder):
     counts = []
     before = len(list(pathlib.Path(folder).glob(f"{options['rank']}-*")))
     stop = pathlib.Path(folder, "stop")
-    try:
-        with diloco:
-            while not stop.exists():
-                inner_step(model, inner, diloco.steps, options["rank"])
-                time.sleep(0.002)
-                if diloco.steps % case["sync_every"] == 0:
-                    counts.append(diloco.contributors())
-                    pathlib.Path(folder, f"{options['rank']}-{before + len(counts)}").touch()
-    except pbox.WorkerLost:
-        if not stop.exists():  # otherwise the others have stopped already
-            raise
+    with diloco:
+        while not stop.exists():
+            inner_step(model, inner, diloco.steps, options["rank"])
+            time.sleep(0.002)
+            if diloco.steps % case["sync_every"] == 0:
+                counts.append(diloco.contributors())
+                pathlib.Path(folder, f"{options['rank']}-{before + len(counts)}").touch()
     return counts, begun_at
 
 
 def come_as_rank_2(options, case, folder):
     return train_with_a_quorum({**options, "rank": 2}, case, folder)
+
+
+def train_for_periods(options, case, folder):
+    """Trains for two periods, and as rank 0 for four more once the others have left. Returns how
+    many changes the last period had."""
+    model, inner, diloco = open_diloco(options, case)
+    rank = options["rank"]
+    with diloco:
+        diloco.client.barrier()
+        for period in range(2 if rank > 0 else 6):
+            if period == 2:
+                for other in (1, 2):
+                    wait_for_file(os.path.join(folder, str(other)))
+            for _ in range(case["sync_every"]):
+                inner_step(model, inner, diloco.steps, rank)
+        count = diloco.contributors()
+    if rank > 0:
+        pathlib.Path(folder, str(rank)).touch()
+    return count
 
 
 def push_late(options, case, folder):
@@ -94,6 +109,11 @@ class DilocoQuorumTest(BoxTestCase):
             self.assertIn(3, counts)
         self.assertIn(3, results[2][0])
         self.assertGreater(results[2][1], 8 * case["sync_every"])
+
+    def test_ranks_that_have_left_do_not_count_for_the_quorum(self):
+        case = {"sync_every": 2, "fragments": 1, "delay": 0, "quorum": 2, "grace": 10}
+        counts = self.run_ranks(train_for_periods, 3, case, self.folder())
+        self.assertEqual(counts[0], 1)
 
     def wait_for_more(self, folder, rank, periods):
         """Waits until the rank has finished so many more periods."""

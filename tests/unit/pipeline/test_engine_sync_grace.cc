@@ -52,6 +52,8 @@ TEST_CASE("a round that has its quorum takes the ranks that come within the grac
   // The third rank is late.
   CHECK(served(job.push(2, 1, 9)) == Ranks{2});
   CHECK(job.shard->sessions()[2].dropped.get() == 3);
+  CHECK(job.shard->sessions()[2].missed.get() == 1);
+  CHECK(job.shard->sessions()[1].missed.get() == 0);
   CHECK(open_round(job) == 2);
 }
 
@@ -101,6 +103,7 @@ TEST_CASE("the exclusion of the ranks that are missing ends the round") {
   CHECK(job.push(0, 1).empty());
   job.exclude(1);
   CHECK(open_round(job) == 2);
+  CHECK(job.shard->sessions()[1].missed.get() == 0);  // the round does not lack it any more
   CHECK_FALSE(pass(job, 100 * kMs));
 }
 

@@ -31,6 +31,15 @@ std::vector<ConnectionId> start(Desk& desk, SyncModel model,
   return ids;
 }
 
+// The box has the initial weights.
+void finish_first_round(Desk& desk) {
+  for (const uint32_t pipeline : {0u, 1u}) {
+    for (pipeline::Chunk& chunk : desk.host().shards(pipeline)[0]->chunks()) {
+      chunk.rounds_finished = 1;
+    }
+  }
+}
+
 proto::WorkerMessage heartbeat(const std::vector<uint64_t>& reads) {
   proto::WorkerMessage message;
   message.mutable_heartbeat()->set_sequence(3);
@@ -123,6 +132,49 @@ TEST_CASE("with drop another process takes a lost rank's place at any time") {
   std::erase_if(messages, [](const auto& message) { return message.has_membership(); });
   CHECK(messages.at(0).session().has_rounds());
   CHECK(desk.registry().totals().workers_back == 1);
+}
+
+TEST_CASE("a rank that leaves does not count for the quorum of drop, and may come again") {
+  Desk desk;
+  const auto ids = start(desk, SyncModel::kDrop, LostPolicy::kPartial);
+  const auto& shard = *desk.host().shards(0)[0];
+  finish_first_round(desk);
+  desk.take(ids[0]);
+  desk.say(ids[1], leave_message());
+  const auto messages = desk.take(ids[0]);
+  REQUIRE(messages.size() == 1);
+  CHECK(messages[0].membership().absent_ranks_size() == 1);
+  CHECK(shard.present_count() == 1);
+  CHECK(desk.registry().views(desk.now_ns()).at(0).workers[1].state == "left");
+  CHECK(desk.registry().totals().workers_excluded == 0);
+  auto again = join_with(1, SyncModel::kDrop, LostPolicy::kPartial);
+  again.mutable_join()->set_incarnation(7);
+  CHECK_THAT(desk.take_failure(desk.join(again)).message(),
+             Contains("rank 1") && Contains("has left") && Contains("with rejoin"));
+  again.mutable_join()->set_rejoins(true);
+  desk.join(again);
+  CHECK(shard.present_count() == 2);
+  CHECK(desk.registry().views(desk.now_ns()).at(0).workers[1].state == "joined");
+}
+
+TEST_CASE("a job of drop ends when its last rank leaves") {
+  Desk desk;
+  const auto ids = start(desk, SyncModel::kDrop, LostPolicy::kPartial);
+  finish_first_round(desk);
+  for (const ConnectionId id : ids) desk.say(id, leave_message());
+  CHECK(desk.job_count() == 0);
+  CHECK(desk.registry().totals().jobs_finished == 1);
+  CHECK(desk.registry().memory_taken_bytes() == 0);
+}
+
+TEST_CASE("with drop and policy wait those that go on are told that a rank has left") {
+  Desk desk;
+  const auto ids = start(desk, SyncModel::kDrop);
+  finish_first_round(desk);
+  desk.take(ids[0]);
+  desk.say(ids[1], leave_message());
+  CHECK(desk.take(ids[0]).at(0).peer_left().rank() == 1);
+  CHECK(desk.host().shards(0)[0]->present_count() == 2);
 }
 
 TEST_CASE("a lost rank is waited for as long as in any job") {

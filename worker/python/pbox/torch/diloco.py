@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..client import Client
-from ..errors import InvalidArgument, WorkerLost
+from ..errors import InvalidArgument
 from . import _layout
 from ._closing import Closing
 from ._ranks import with_process_group
@@ -142,7 +142,6 @@ class DiLoCo(Closing):
         options = {**_quorum_options(quorum, grace, wire), **options}
         self._inner = inner_optimizer
         self._alpha = alpha
-        self._has_quorum = quorum is not None
         self._unadopted = []  # fragments whose results are due
         self._fragments = _fragments(model, sync_every, fragments, delay)
         self._slots = [slot for fragment in self._fragments for slot in fragment.slots]
@@ -277,15 +276,11 @@ class DiLoCo(Closing):
         self._unadopted.clear()
 
     def close(self) -> None:
-        """Waits for what is in flight and leaves the job. The model keeps this rank's weights. With
-        a quorum, what is in flight when too few ranks are left does not count, and is no error."""
+        """Waits for what is in flight and leaves the job. The model keeps this rank's weights."""
         try:
             for fragment in self._fragments:
                 if fragment.in_flight:
                     self._wait(fragment)
-        except WorkerLost:
-            if not self._has_quorum:
-                raise
         finally:
             self._release()
 
