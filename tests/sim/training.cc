@@ -61,9 +61,12 @@ bool Training::may_start(const Tensor& tensor) const {
 }
 
 bool Training::goes_on() const {
+  constexpr uint32_t kStepsAlone = 3;
   const JobOptions& options = job_.options;
+  if (options.sync.model != wire::SyncModel::kDrop) return false;
   const bool may_leave = job_.may_lack_ranks() && options.parts == 1;
-  return options.sync.model == wire::SyncModel::kDrop && !may_leave && !job_.reads.all_finished();
+  if (!may_leave) return !job_.reads.all_finished();
+  return rank_ == options.workers - 1 && step_ < options.rounds + kStepsAlone;
 }
 
 bool Training::done() const {
