@@ -70,10 +70,9 @@ def exchange_until(options, stop_path, slow_rank):
                 return
 
 
-def read_stale_until(options, stop_path):
+def train_until(options, stop_path, model):
     """A rank of a job in mode optimize with a consistency model other than BSP."""
-    with pbox.Client(mode="optimize", sync="ssp", staleness=2, recovery="none",
-                     **options) as client:
+    with pbox.Client(mode="optimize", recovery="none", **model, **options) as client:
         weights = numpy.zeros(10_000, dtype=numpy.float32)
         client.set_optimizer("sgd", 0.1)
         tensor = client.register("layer", weights)
@@ -167,8 +166,10 @@ class Dashboards(BoxTestCase):
         prometheus = Prometheus(folder.name, self.box.admin)
         self.addCleanup(prometheus.close)
         load = self.start_ranks(exchange_until, 3, stop_path, 2)
-        stale = self.start_ranks(read_stale_until, 2, stop_path, job="stale")
-        self.addCleanup(stale.close)
+        for job, model in (("stale", {"sync": "ssp", "staleness": 2}),
+                           ("drop", {"sync": "drop", "quorum": 1})):
+            ranks = self.start_ranks(train_until, 2, stop_path, model, job=job)
+            self.addCleanup(ranks.close)
         # A box without keys, as this one, has no series of them; test_service_rotation sees them.
         remaining = [(name, expr) for name, expr in queries() if "pbox_keys_" not in expr] + [
             ("recorded", 'training_job_rank:pbox_worker_late_seconds:rate5m{rank="2"} > 0'),
