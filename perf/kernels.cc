@@ -68,8 +68,7 @@ struct Arrays {
 };
 
 // Returns an alternative that adds the whole source `passes` times, `bytes_per_call` of payload per
-// call.
-// `guarded`: values that are not finite count as 0.
+// call. `guarded`: values that are not finite count as 0.
 Alternative sum(const std::string& name, Dtype dtype, const Arrays& arrays, size_t passes,
                 size_t bytes_per_call, bool guarded = false) {
   const size_t element_bytes = wire::dtype_bytes(dtype);

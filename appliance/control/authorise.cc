@@ -62,7 +62,7 @@ Status check_listed(const tls::Identity& peer, const std::string& what, bool is_
                           "' (`pboxctl boxes`), or this box has none ([cluster] store)");
 }
 
-// A JOIN or a question that comes before it.
+// Checks the job that a JOIN names, or a question that comes before it.
 Status check_own_job(const tls::Identity& peer, const Message& message) {
   const bool is_join = message.has_join();
   PBOX_CHECK(is_join || message.has_ask_part_map());

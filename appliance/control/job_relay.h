@@ -22,8 +22,7 @@ std::vector<uint8_t> uplink_lanes(const RelaySpec& relay, size_t lanes);
 std::vector<uint8_t> uplink_lanes(const JobSpec& spec, size_t lanes);
 
 // Returns the description with which a part with replicas = 1 joins its backup box. `name`: of the
-// copy there. The chunks
-// there are backup blocks: weights and optimizer state in f32.
+// copy there. The chunks there are backup blocks: weights and optimizer state in f32.
 RelaySpec backup_spec(const JobSpec& spec, const std::string& name);
 
 // Returns the backup block of each chunk that begins from `state`; empty for other chunks.

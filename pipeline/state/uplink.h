@@ -54,7 +54,7 @@ class Uplink {
   // Pipeline: takes the next chunk that the relay has given back. Returns false if there is none.
   bool take(uint32_t& chunk) { return results_.pop(chunk); }
 
-  // Relay, before it gives any chunk back. `wake_fd` is an eventfd that the relay owns.
+  // The relay calls it before it gives any chunk back. `wake_fd` is an eventfd that the relay owns.
   void open(int wake_fd) { wake_fd_.store(wake_fd, std::memory_order_release); }
   // Relay: takes the next sum or state. Returns false if there is none.
   bool next(Sum& sum) { return sums_.pop(sum); }

@@ -199,7 +199,7 @@ class WorkerDriver {
     return join(header, &named);
   }
 
-  // As the box tells a rank that a slot's result is not for.
+  // Returns what the box sends to a rank that gets no result of a slot.
   std::vector<std::byte> announcement(const Place& place) {
     wire::Header header = header_of(place);
     header.set_type(wire::PacketType::kStatus);

@@ -102,7 +102,7 @@ void Forger::alter(Forgery kind, std::vector<std::byte>& bytes) {
     case Forgery::kTruncation: return bytes.resize(rng_.below(bytes.size()));
     case Forgery::kSplice: return splice(bytes);
     case Forgery::kForeignSession: {
-      // Either side's number with the other's packet: never the session that sealed it.
+      // The packet names a session other than the one that sealed it.
       const uint32_t spi = header_of(elsewhere().bytes).spi;
       if (spi == header.spi) return flip(bytes);
       header.spi = spi;

@@ -25,14 +25,15 @@ struct BoxPath {
   std::string keys;                                     // use_keys(): as pbox_options.keys
   std::string job_pattern = "*";                        // use_keys(): as ProbeOptions::job_pattern
 
-  // check_route. With a port other than sockets, the caller sets the interface and its MTU.
+  // check_route sets these. With a port other than sockets, the caller sets the interface and its
+  // MTU.
   pbox::nic::Endpoint control;  // the address that accepted a control connection
   std::string interface;        // this host's interface towards the box; empty if unknown
   uint32_t interface_mtu = 0;   // 0 if unknown
-  // check_join. It also sets `interface` to the one that leads to `data`.
+  // check_join sets these, and sets `interface` to the one that leads to `data`.
   pbox::proto::Session session;  // the session of a job with default options
   pbox::nic::Endpoint data;      // UDP endpoint of the first pipeline
-  // check_data
+  // check_data sets it.
   std::vector<bool> silent;  // by pipeline: true if it did not answer
 
   // Returns the box's address in the form that the client accepts. A link-local address includes

@@ -48,8 +48,8 @@ std::string certificate_of(const std::string& folder) {
   return folder + "/cert.pem";
 }
 
-// The same identity for as long as before, signed by the present authority. Nothing if it signed
-// the keys already.
+// Makes new keys of the same identity, valid for as long as before and signed by the present
+// authority. Does nothing if that authority signed the present keys.
 Status renew(const AuthorityFolder& authority, const Trust& trust, const std::string& folder) {
   const tls::KeyPair& signer = authority.signers()[0];
   const auto certificate = tls::read_pem_file(certificate_of(folder));

@@ -70,7 +70,7 @@ Config unlike_defaults() {
   return config;
 }
 
-// The same with those, which [dpdk] and [cluster] exclude.
+// The same for the settings that [dpdk] and [cluster] exclude.
 Config unlike_defaults_otherwise() {
   Config config = unlike_defaults();
   config.data.port = PortKind::kRdma;

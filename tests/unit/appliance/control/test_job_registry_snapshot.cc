@@ -329,7 +329,7 @@ TEST_CASE("a job begins with the snapshot that its ranks name, once it is read")
     CHECK(chunk->weights[chunk->elements - 1] == 0.25f);
     CHECK(chunk->optimizer_state[2 * chunk->elements - 1] == 0.25f);
   }
-  // Steps are counted on.
+  // The number of steps goes on from the snapshot's.
   for (pipeline::Chunk* chunk : chunks) chunk->rounds_finished = 11;
   office.begin_snapshot();
   office.act();

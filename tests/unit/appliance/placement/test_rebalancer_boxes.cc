@@ -22,7 +22,7 @@ TEST_CASE("a box that drains loses all its chunks at once, to boxes that stay") 
   CHECK(proposals[0].reason.find("b1 must lose its chunks") == 0);
   const std::vector<double> bytes = world.bytes();
   CHECK(bytes[1] == 0);
-  // By rates that four samples have measured with an error of a few percent.
+  // The rates come from four samples, with an error of a few percent.
   for (const size_t other : {0, 2, 3}) CHECK(bytes[other] == Approx(4e6 / 3).epsilon(0.05));
 }
 

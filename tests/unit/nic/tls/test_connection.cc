@@ -190,7 +190,7 @@ TEST_CASE("identities of another cluster, of another box and of no box are refus
   Pair no_box(KeyFolder(signer, kWorker), KeyFolder(signer, order, signer.certificate));
   no_box.run();
   CHECK_THAT(no_box.client.failure, Contains("which is no box"));
-  // A certificate that does not serve cannot stand at a box's end, whatever it states.
+  // A certificate without the key usage of a server cannot be a box's, even if it names a box.
   order = KeyFolder::order("pbox://rack/box/a");
   order.serves = false;
   Pair no_server(KeyFolder(signer, kWorker), KeyFolder(signer, order, signer.certificate));
