@@ -7,6 +7,8 @@
 namespace pbox::control {
 namespace {
 
+using Severity = RegistryEvent::Severity;
+
 // An elastic job that could begin waits this long after each rank for the next one, because ranks
 // that are started together do not join in the same instant.
 constexpr uint64_t kLastCallNs = 3 * kNanosPerSecond;

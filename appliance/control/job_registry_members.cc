@@ -54,7 +54,7 @@ bool lacks_initial_weights(const JobSpec& spec, const std::vector<uint32_t>& rou
 // The job needs nothing that only this rank has, and its rounds can finish without the rank.
 bool may_go_on_without_leaver(const Job& job, uint32_t rank, PipelineHost& host) {
   const JobSpec& spec = job.spec();
-  const bool drops = spec.is_relaxed() && spec.relaxed_model == wire::SyncModel::kDrop;
+  const bool drops = spec.relaxed_model == wire::SyncModel::kDrop;
   if (!drops || spec.on_worker_lost != LostPolicy::kPartial) return false;
   const auto rounds = job.shards().open_rounds(host);
   return copies_owed(job.starts(), rank, rounds).empty() &&

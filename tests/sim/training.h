@@ -44,9 +44,10 @@ class Training final : public Application {
   };
 
   bool may_start(const Tensor& tensor) const;
-  // This rank's rounds are done, but it continues because other ranks need a quorum. If ranks may
-  // be missing, the box does not count those that have left; then the last one continues when the
-  // others have left. A rank leaves all parts at once, so it must be the only part.
+  // This rank's rounds are done, but it continues because other ranks need a quorum. Where ranks
+  // may be missing, the box does not count those that have left: they leave once they are done, and
+  // the last one trains on alone for a few steps. This is drawn for jobs of one part only, because
+  // a process leaves all parts at once.
   bool goes_on() const;
   void fill(uint32_t index, std::vector<std::byte>& input);
   void start(worker::Membership& membership, uint32_t index, uint64_t rack_now_ns);

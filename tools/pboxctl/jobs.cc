@@ -61,18 +61,13 @@ int jobs(const variables_map& given, const Words& /*more*/) {
   return show_page(given, "/api/v1/jobs", given.contains("why") ? print_reasons : print_jobs);
 }
 
-std::string norm_of(const Json& worker) {
-  const auto norm = worker.find("gradient_norm");
-  if (norm == worker.end() || !norm->is_number()) return "-";
+// Returns the number in printf's format, or "-" if the box does not state it.
+std::string number_or_dash(const Json& object, const char* field, const char* format) {
+  const auto number = object.find(field);
+  if (number == object.end() || !number->is_number()) return "-";
   char text[32];
-  std::snprintf(text, sizeof(text), "%.3g", norm->get<double>());
+  std::snprintf(text, sizeof(text), format, number->get<double>());
   return text;
-}
-
-std::string missed_by(const Json& worker) {
-  const auto missed = worker.find("missed_rounds");
-  if (missed == worker.end() || !missed->is_number()) return "-";
-  return std::to_string(missed->get<uint64_t>());
 }
 
 void print_workers(const Json& job) {
@@ -85,8 +80,9 @@ void print_workers(const Json& job) {
                 text_of(worker, "peer").c_str(), text_of(worker, "state").c_str(),
                 in_units(number_of(worker, "bytes_received"), 1 << 20, "MiB").c_str(),
                 number_of(worker, "duplicates"), number_of(worker, "last_arrivals"),
-                missed_by(worker).c_str(), number_of(worker, "nonfinite_fragments"),
-                norm_of(worker).c_str(),
+                number_or_dash(worker, "missed_rounds", "%.0f").c_str(),
+                number_of(worker, "nonfinite_fragments"),
+                number_or_dash(worker, "gradient_norm", "%.3g").c_str(),
                 in_time(number_of(worker, "last_packet_age_seconds")).c_str());
   }
   for (const Json& worker : list_of(job, "workers")) {
@@ -140,8 +136,7 @@ const Command kWorkers = {
     "MISSED: chunk\nrounds that closed before its push was complete, model drop only. NONFINITE: "
     "fragments that it\npushed with an infinity or a NaN in them, or a value beyond the job's "
     "guard_max_abs; the newest\none is named. NORM: the norm of its newest gradient that the box "
-    "has "
-    "measured, over the parts of\nthe job on this box.",
+    "has measured, over the parts of\nthe job on this box.",
     admin_options,
     workers,
     Command::More::kJob};

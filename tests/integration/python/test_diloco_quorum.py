@@ -8,7 +8,6 @@ import unittest
 
 import torch
 
-import pbox
 import pbox.torch
 from support import BoxTestCase, Ranks, wait_for_file
 from test_diloco import WORKERS, inner_step, open_diloco

@@ -33,11 +33,7 @@ std::vector<ConnectionId> start(Desk& desk, SyncModel model,
 
 // The box has the initial weights.
 void finish_first_round(Desk& desk) {
-  for (const uint32_t pipeline : {0u, 1u}) {
-    for (pipeline::Chunk& chunk : desk.host().shards(pipeline)[0]->chunks()) {
-      chunk.rounds_finished = 1;
-    }
-  }
+  for (pipeline::Chunk* chunk : chunks_of(desk)) chunk->rounds_finished = 1;
 }
 
 proto::WorkerMessage heartbeat(const std::vector<uint64_t>& reads) {
