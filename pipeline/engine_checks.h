@@ -3,6 +3,7 @@
 
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/engine.h"
+#include "pipeline/push_weights.h"
 
 namespace pbox::pipeline {
 
@@ -64,9 +65,10 @@ inline void count_duplicate(EngineContext& context, Session& session) {
   }
   const auto dtype = static_cast<uint32_t>(chunk.dtype);
   if (header.dtype_scale != dtype) [[unlikely]] {
-    const bool may_count = header.type() == wire::PacketType::kState;
-    const uint32_t scale = may_count ? uint32_t{header.contributors()} << 4 : 0;
-    if (header.dtype_scale != (dtype | scale)) {
+    uint32_t beside = 0;  // what a packet of this type may have beside its type
+    if (header.type() == wire::PacketType::kState) beside = header.contributors();
+    if (header.type() == wire::PacketType::kPush) beside = weight_code_of(chunk, header);
+    if (header.dtype_scale != (dtype | beside << 4)) {
       context_.counters.add(Counter::kRejectDtype);
       return false;
     }

@@ -235,6 +235,7 @@ bool Engine::on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
   if (names_zeros) {  // claimed as if each had come by itself
     const uint64_t missing = fragments & ~chunk.claimed[session.rank];
     if (!claim(shard, session, chunk, header, missing != 0 ? missing : fragments)) return true;
+    add_weight(chunk, header, missing);
     zeros_.add(shard, session, chunk, missing);
   } else if (shard.is_collective) {
     if (!shaped_.take(shard, session, chunk, parsed)) return true;
@@ -306,6 +307,7 @@ void Engine::add_fragment(JobShard& shard, Session& session, Chunk& chunk,
   // STATE is a result: an unsound value in it is not this rank's doing.
   if (!are_sound && header.type() == wire::PacketType::kPush) [[unlikely]]
     note_unsound(shard, session, chunk, chunk.open_round(), context_.now_ns);
+  add_weight(chunk, header, bit);
   chunk.claimed_any |= bit;
   if (chunk.copy_rank != kNoRank && shard.partial) [[unlikely]] {
     chunk.contributors[chunk.open_round() & 1][header.fragment] = static_cast<uint16_t>(
@@ -385,7 +387,9 @@ void Engine::add_late(JobShard& shard, Session& session, Chunk& chunk, const wir
   } else {
     if (!accumulate(shard, session, chunk, parsed)) [[unlikely]]
       note_unsound(shard, session, chunk, parsed.header.round, context_.now_ns);
-    chunk.claimed_any |= uint64_t{1} << parsed.header.fragment;
+    const uint64_t bit = uint64_t{1} << parsed.header.fragment;
+    add_weight(chunk, parsed.header, bit);
+    chunk.claimed_any |= bit;
   }
   ++aggregated_;
   aggregated_bytes_ += parsed.header.payload_bytes;

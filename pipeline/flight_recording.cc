@@ -119,6 +119,7 @@ void FlightRecording::record_shard(const JobShard& shard) {
   record.reduction = static_cast<uint8_t>(shard.reduction);
   record.partial = shard.partial ? 1 : 0;
   record.is_collective = shard.is_collective ? 1 : 0;
+  record.weighted = shard.weighted ? 1 : 0;
   record.delivery = static_cast<uint8_t>(shard.delivery);
   record.sync_model = static_cast<uint8_t>(shard.relaxed_model);
   const size_t name_bytes = std::min<size_t>(shard.name.size(), limits::kJobNameBytesMax);

@@ -55,6 +55,10 @@ size_t contributors_bytes() {
   return cache_lines(limits::kFragmentCountMax * sizeof(uint16_t));
 }
 
+size_t weight_sums_bytes(const ShardSpec& spec) {
+  return spec.weighted ? cache_lines(limits::kFragmentCountMax * sizeof(uint64_t)) : 0;
+}
+
 size_t updates_bytes() {
   return cache_lines(limits::kFragmentCountMax * sizeof(uint64_t));
 }
@@ -145,6 +149,7 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
       cache_lines(spec.sessions.size() * sizeof(uint64_t)) + shaped_bytes(spec) +
       sync_footprint(spec, chunk) + cache_lines(pulled_bytes(spec)) +
       cache_lines(pushed_bytes(spec, chunk)) + table_footprint(spec, chunk) +
+      weight_sums_bytes(spec) +
       (counts_contributors(spec, chunk) ? limits::kSlotRing * contributors_bytes() : 0);
   if (spec.relayed) {
     const size_t results = spec.mode == Mode::kOptimize ? limits::kSlotRing : 1;
@@ -208,6 +213,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   mode = spec.mode;
   is_collective = spec.is_collective;
   reduction = spec.reduction;
+  weighted = spec.weighted;
   workers = spec.workers != 0 ? spec.workers : static_cast<uint32_t>(spec.sessions.size());
   partial = spec.partial || spec.sync.model == wire::SyncModel::kDrop;
   relaxed_model = relaxed_model_of(spec);
@@ -222,6 +228,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   PBOX_CHECK(!is_relaxed() || mode == Mode::kOptimize);
   PBOX_CHECK(!is_collective || mode == Mode::kAggregate);
   PBOX_CHECK(!is_collective || (!partial && !spec.relayed));
+  PBOX_CHECK(!spec.weighted || (reduction == Reduction::kMean && !is_collective && !spec.relayed));
   const bool rejects = guard.policy == wire::Guard::kReject;
   PBOX_CHECK(!rejects || !is_relaxed());
   PBOX_CHECK(!rejects || spec.gated || mode == Mode::kAggregate);
@@ -282,6 +289,10 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
     }
   }
 
+  if (job.weighted) {
+    PBOX_CHECK(spec.row_bytes == 0 && !applies_on_arrival(job, spec));
+    chunk.weight_sums = reinterpret_cast<uint64_t*>(arena_.take(weight_sums_bytes(job)));
+  }
   const wire::SyncSpec sync = sync_of(job, spec);
   if (spec.row_bytes > 0) lay_out_table(spec, sync, chunk);
   if (is_relaxed()) lay_out_sync(sync, chunk);
@@ -458,43 +469,6 @@ uint32_t JobShard::first_missing_rank(Chunk& chunk) const {
     PBOX_DCHECK(rank < worker_count());
   }
   return rank;
-}
-
-bool Session::take_proof(const nic::Endpoint& address, uint64_t number) {
-  if (challenge == 0 || number != challenge || address != challenged) return false;
-  challenge = 0;
-  is_settled = true;
-  return true;
-}
-
-void Session::forget_address(const std::optional<nic::Endpoint>& host) {
-  known_host = host;
-  newest_packet_number = 0;
-  reachable = is_settled = false;
-  challenge = 0;
-}
-
-void Session::note_nonfinite(uint32_t chunk, uint32_t round, uint64_t now_ns) {
-  nonfinite.add(1);
-  nonfinite_chunk_round.set(uint64_t{chunk} << 32 | round);
-  nonfinite_at_ns.set(now_ns);
-}
-
-bool Session::has_resend_budget(uint64_t now_ns) {
-  const int64_t full = 4 * int64_t{credit_bytes};
-  const uint64_t elapsed_ms = (now_ns - resend_refill_ns) / kNanosPerMilli;
-  if (elapsed_ms > 0) {
-    resend_refill_ns = now_ns;
-    const auto refill =
-        static_cast<int64_t>(elapsed_ms < 4 ? elapsed_ms : 4) * int64_t{credit_bytes};
-    resend_budget_bytes = std::min(full, resend_budget_bytes + refill);
-  }
-  return resend_budget_bytes > 0;
-}
-
-void Session::charge_resend(uint64_t mask, uint32_t fragment_bytes) {
-  PBOX_DCHECK(resend_budget_bytes > 0);
-  resend_budget_bytes -= int64_t{__builtin_popcountll(mask)} * fragment_bytes;
 }
 
 }  // namespace pbox::pipeline

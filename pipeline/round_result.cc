@@ -17,13 +17,15 @@
 namespace pbox::pipeline {
 namespace {
 
-void average_by_contributors(const JobShard& shard, Chunk& chunk) {
+// Divides the open round's sum by `divisors`, by fragment.
+template <typename T>
+void divide_fragments(const JobShard& shard, Chunk& chunk, const T* divisors) {
   const uint32_t slot = chunk.open_round() & 1;
-  const uint16_t* counts = chunk.contributors[slot];
-  PBOX_DCHECK(counts != nullptr && chunk.accumulator[slot] != nullptr);
+  PBOX_DCHECK(divisors != nullptr && chunk.accumulator[slot] != nullptr);
   for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
+    PBOX_DCHECK(divisors[fragment] > 0);
     float* sum = chunk.accumulator[slot] + shard.fragment_offset_elements(chunk, fragment);
-    reduce::kernels().scale(sum, 1.0f / static_cast<float>(counts[fragment]),
+    reduce::kernels().scale(sum, 1.0f / static_cast<float>(divisors[fragment]),
                             shard.fragment_elements(chunk, fragment));
   }
 }
@@ -36,13 +38,10 @@ quantize::RoundingKey rounding_key(const JobShard& shard, const Chunk& chunk) {
                            .round = chunk.open_round()});
 }
 
-// A round that ends without a rank may hold that rank's part of some fragments: each fragment is
-// divided by the number of pushes that are in it.
-bool count_contributors(JobShard& shard, Chunk& chunk) {
-  const uint32_t slot = chunk.open_round() & 1;
-  uint16_t* counts = chunk.contributors[slot];
-  if (counts == nullptr || chunk.copy_rank != kNoRank) return false;
-  PBOX_DCHECK(shard.partial);
+// Counts, by fragment, the pushes that are in the open round's sum.
+void count_contributors(const JobShard& shard, Chunk& chunk) {
+  uint16_t* const counts = chunk.contributors[chunk.open_round() & 1];
+  PBOX_DCHECK(shard.partial && counts != nullptr);
   for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
     counts[fragment] = chunk.sync != nullptr ? chunk.sync->late[fragment] : 0;
     for (uint32_t rank = 0; rank < shard.worker_count(); ++rank) {
@@ -51,10 +50,24 @@ bool count_contributors(JobShard& shard, Chunk& chunk) {
     }
     PBOX_DCHECK(counts[fragment] > 0);
   }
+}
+
+// A round that ends without a rank may hold that rank's part of some fragments: each fragment is
+// divided by the number of pushes that are in it, or by the sum of their weights. Returns false if
+// the sum is still a sum: of all ranks, or to be divided by no number.
+bool average_fragments(JobShard& shard, Chunk& chunk) {
+  if (chunk.copy_rank != kNoRank) return false;
+  const uint16_t* const counts = chunk.contributors[chunk.open_round() & 1];
+  if (counts != nullptr) count_contributors(shard, chunk);
+  if (shard.receives_weights(chunk) || shard.reduction == Reduction::kSum) return false;
+  if (chunk.weight_sums != nullptr) {
+    divide_fragments(shard, chunk, chunk.weight_sums);
+    return true;
+  }
   const bool drops = chunk.sync != nullptr && chunk.sync->spec.model == wire::SyncModel::kDrop;
   const bool is_whole = shard.present_count() == shard.worker_count() && !drops;
-  if (is_whole || shard.receives_weights(chunk) || shard.reduction == Reduction::kSum) return false;
-  average_by_contributors(shard, chunk);
+  if (counts == nullptr || is_whole) return false;
+  divide_fragments(shard, chunk, counts);
   return true;
 }
 
@@ -254,7 +267,7 @@ void step_on_arrival(JobShard& shard, Chunk& chunk, uint32_t fragment, size_t of
 
 void measure_round(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(!chunk.is_held && shard.mode == Mode::kOptimize);
-  const bool is_averaged = count_contributors(shard, chunk);
+  const bool is_averaged = average_fragments(shard, chunk);
   const double scale = gradient_scale_of(shard, is_averaged);
   const double squares = std::exchange(chunk.is_rejected, false)
                              ? HUGE_VAL
@@ -266,7 +279,7 @@ void measure_round(JobShard& shard, Chunk& chunk) {
 void make_result(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(!chunk.is_stepped && !chunk.has_own_rounds());
   const bool is_averaged = chunk.is_held ? shard.gate->is_averaged(shard.index_of(chunk))
-                                         : count_contributors(shard, chunk);
+                                         : average_fragments(shard, chunk);
   if (shard.cut != nullptr) [[unlikely]]
     shard.cut->copy_before_round(shard, chunk);
   if (chunk.up.is_relayed()) {

@@ -1,5 +1,7 @@
 #include "pipeline/value_guard.h"
 
+#include "pipeline/push_weights.h"
+
 namespace pbox::pipeline {
 
 void note_unsound(JobShard& shard, Session& session, Chunk& chunk, uint32_t round,
@@ -25,7 +27,10 @@ void measure_gradient(const reduce::Kernels& kernels, const JobShard& shard, Ses
       wire::is_in_blocks(chunk.dtype)
           ? quantize::finite_squares(chunk.dtype, parsed.payload, elements)
           : kernels.finite_squares[static_cast<size_t>(chunk.dtype)](parsed.payload, elements);
-  session.squares.add(parsed.header.round, squares, elements, shard.element_count);
+  // The worker has multiplied the gradient by the push's weight.
+  const auto weight = static_cast<double>(wire::push_weight(weight_code_of(chunk, parsed.header)));
+  session.squares.add(parsed.header.round, squares / (weight * weight), elements,
+                      shard.element_count);
 }
 
 }  // namespace pbox::pipeline

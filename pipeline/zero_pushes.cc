@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "nic/wire/chunk_layout.h"
+#include "pipeline/push_weights.h"
 
 namespace pbox::pipeline {
 namespace {
@@ -33,7 +34,8 @@ uint64_t ZeroPushes::read(const JobShard& shard, const Chunk& chunk,
     context_.counters.add(Counter::kRejectType);
     return 0;
   }
-  if (header.dtype_scale != static_cast<uint32_t>(chunk.dtype)) {
+  const uint32_t weight = weight_code_of(chunk, header);
+  if (header.dtype_scale != (static_cast<uint32_t>(chunk.dtype) | weight << 4)) {
     context_.counters.add(Counter::kRejectDtype);
     return 0;
   }

@@ -153,6 +153,12 @@ Status Client::check_operation(const Operation& operation) const {
   if (!has_input || operation.output == nullptr) {
     return invalid("tensor '" + name + "': input and output must not be NULL");
   }
+  if (operation.weight != 0 && !options_.weighted) {
+    return invalid(
+        "tensor '" + name +
+        "': the push has a weight, but the job is not weighted; set options.weighted, or "
+        "leave the weight out");
+  }
   const TensorState& state = tensor_states_[operation.tensor];
   if (state.pending) {
     return Error{ErrorCode::kAlreadyExists,

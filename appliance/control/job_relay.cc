@@ -52,6 +52,11 @@ Status check_relayed(const JobSpec& spec) {
         "because ranks would not learn the upper box's verdicts; do without them, or let all ranks "
         "join the upper box");
   }
+  if (spec.weighted) {
+    return refuse(
+        "weighted cannot be used here, because sums are forwarded without the sum of their "
+        "weights; leave it out, or let all ranks join the upper box");
+  }
   if (!spec.restore.empty()) {
     return refuse(
         "restore cannot be used here, because snapshots are the upper box's; load a checkpoint on "

@@ -176,6 +176,40 @@ Status parse_guard(const proto::Join& join, JobSpec& spec) {
   return ok_status();
 }
 
+// `spec`: the tensors, reduction, models and guard of the job.
+Status parse_weighted(const proto::Join& join, JobSpec& spec) {
+  spec.weighted = join.weighted();
+  if (!spec.weighted) return ok_status();
+  if (spec.collective || spec.reduction != pipeline::Reduction::kMean) {
+    return invalid(
+        "weighted needs reduction mean, which is divided by the sum of the weights; set mean, or "
+        "leave weighted out");
+  }
+  if (spec.applies_on_arrival()) {
+    return invalid(std::string("weighted needs sync model bsp or drop: with ") +
+                   to_string(spec.relaxed_model) +
+                   " each push changes the weights by itself, and there is no mean; leave weighted "
+                   "out");
+  }
+  if (const TensorSpec* table = first_table(spec)) {
+    return invalid("weighted cannot be used with tensor " + quoted(table->name) +
+                   ", which has row_elements " + std::to_string(table->row_elements) +
+                   ": a rank that pushes a row must not change the mean of others; leave one of "
+                   "them out");
+  }
+  if (spec.guard.max_abs > 0) {
+    return invalid("guard_max_abs = " + number(spec.guard.max_abs) +
+                   " cannot be used with weighted, because pushed values are multiplied by their "
+                   "weights; set it to 0");
+  }
+  if (join.workers() > 0) {
+    return invalid("rank " + std::to_string(join.rank()) + " states " +
+                   std::to_string(join.workers()) +
+                   " workers, but pushes of a weighted job state weights; leave one of them out");
+  }
+  return ok_status();
+}
+
 // `spec`: the parts, mode, model and guard of the job.
 Status parse_verdicts(const proto::Join& join, JobSpec& spec) {
   const proto::Optimizer& optimizer = join.optimizer();
@@ -383,6 +417,7 @@ Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
   if (const Status status = check_tables(spec); !status) return status.error();
   if (const Status status = parse_sync(join, spec); !status) return status.error();
   if (const Status status = parse_guard(join, spec); !status) return status.error();
+  if (const Status status = parse_weighted(join, spec); !status) return status.error();
   if (const Status status = parse_verdicts(join, spec); !status) return status.error();
   if (const Status status = check_restore(join); !status) return status.error();
   spec.restore = join.restore();

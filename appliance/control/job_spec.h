@@ -69,6 +69,7 @@ struct JobSpec {
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   bool collective = false;  // mode aggregate: tensors are slots (nic/wire/collective.h)
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
+  bool weighted = false;  // reduction mean: pushes have weights (nic/wire/push_weight.h)
   optimizer::OptimizerSpec optimizer;
   LostPolicy on_worker_lost = LostPolicy::kWait;
   Recovery recovery = Recovery::kCopy;

@@ -62,6 +62,7 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
     return found;
   }
   if (auto found = differs("reduction", int(job.reduction), int(worker.reduction))) return found;
+  if (auto found = differs("weighted", int(job.weighted), int(worker.weighted))) return found;
   if (auto found = differs("on_worker_lost", int(job.on_worker_lost), int(worker.on_worker_lost))) {
     return found;
   }

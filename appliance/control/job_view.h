@@ -122,7 +122,7 @@ struct JobView {
   std::string state;            // "gathering", "recovering", "running"
   std::string mode;             // as mode_name() returns it
   bool is_backup = false;       // a backup copy of another box's part
-  std::string reduction;        // "sum", "mean"
+  std::string reduction;        // "sum", "mean", "weighted mean"
   std::string optimizer;        // "" in aggregate mode
   std::string priority_policy;  // "explicit", "forward-order", "fifo"
   std::string priority_source;  // "registered", "learned", "set", "none"

@@ -121,7 +121,9 @@ JobView Job::view(uint64_t now_ns) const {
   view.parts = {spec_.part};
   view.state = running() ? "running" : recovering() ? "recovering" : "gathering";
   view.mode = mode_name(spec_);
-  view.reduction = spec_.reduction == pipeline::Reduction::kMean ? "mean" : "sum";
+  view.reduction = spec_.reduction == pipeline::Reduction::kSum ? "sum"
+                   : spec_.weighted                             ? "weighted mean"
+                                                                : "mean";
   if (spec_.mode == pipeline::Mode::kOptimize) {
     constexpr const char* kNames[] = {"none", "sgd",   "momentum", "nesterov",
                                       "adam", "adamw", "adagrad"};

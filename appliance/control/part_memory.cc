@@ -42,6 +42,7 @@ pipeline::ShardSpec shard_shape(const JobSpec& spec) {
   shape.mode = spec.mode;
   shape.is_collective = spec.collective;
   shape.reduction = spec.reduction;
+  shape.weighted = spec.weighted;
   shape.optimizer = spec.optimizer;
   shape.sync = spec.sync;
   shape.relaxed_model = spec.relaxed_model;

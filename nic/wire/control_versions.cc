@@ -40,6 +40,8 @@ constexpr AddedField kAddedFields[] = {
        return std::any_of(tensors.begin(), tensors.end(),
                           [](const proto::Tensor& tensor) { return tensor.compression() != 0; });
      }},
+    {"Join.weighted", 3, Scope::kJob,
+     [](const proto::WorkerMessage& message) { return message.join().weighted(); }},
     {"Join.min_world_size", 3, Scope::kJob,
      [](const proto::WorkerMessage& message) { return message.join().min_world_size() != 0; }},
     {"Tensor.sync", 3, Scope::kJob,

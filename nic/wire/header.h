@@ -56,8 +56,9 @@ struct Header {
   uint16_t fragment = 0;       // index within the chunk
   uint16_t credit = 0;         // in units of limits::kCreditUnitBytes
   uint32_t timestamp_us = 0;   // sender's clock, echoed by the receiver; or see applied()
-  uint16_t dtype_scale = 0;    // Dtype in the low 4 bits, contributors() in the high 12
-  uint16_t generation = 0;     // low bits of the membership generation
+  // Dtype in the low 4 bits. In the high 12 contributors(), or a push's weight (push_weight.h).
+  uint16_t dtype_scale = 0;
+  uint16_t generation = 0;  // low bits of the membership generation
 
   void set_type(PacketType type) {
     PBOX_DCHECK(static_cast<uint8_t>(type) < kPacketTypeCount);

@@ -80,7 +80,8 @@ struct ShardRecord {
   uint8_t name_bytes = 0;
   uint32_t part = 0;  // index of the job's part; chunk ids are local to it
   uint8_t is_collective = 0;
-  uint8_t unused[15] = {};
+  uint8_t weighted = 0;
+  uint8_t unused[14] = {};
 };
 
 struct SessionRecord {

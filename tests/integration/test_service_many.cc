@@ -2,6 +2,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "tests/support/daemon.h"
@@ -76,9 +77,18 @@ TEST_CASE("many exchanges are one call, one callback, and all or none") {
     list[2].input = nullptr;
     refused(PBOX_INVALID_ARGUMENT, "'t3': input and output must not be NULL");
     list[2].input = values[2].data();
-    list[2].reserved = 1;
-    refused(PBOX_INVALID_ARGUMENT, "operations[2]: has_priority is 0 and reserved is 1");
-    list[2].reserved = 0;
+    list[2].has_priority = 2;
+    refused(PBOX_INVALID_ARGUMENT, "operations[2]: has_priority is 2");
+    list[2].has_priority = 0;
+    list[2].weight = 3;
+    refused(PBOX_INVALID_ARGUMENT, "'t3': the push has a weight, but the job is not weighted");
+    for (const float weight : {0.5f, -1.0f, NAN, INFINITY}) {
+      list[2].weight = weight;
+      refused(PBOX_INVALID_ARGUMENT, "it must be a number from 1 to 273804165120");
+    }
+    list[2].weight = 1001;
+    refused(PBOX_INVALID_ARGUMENT, "pbox_round_weight, which makes it 1000");
+    list[2].weight = 0;
     for (const uint32_t count : {0u, 3u}) {
       worker.must_be(PBOX_INVALID_ARGUMENT,
                      pbox_push_pull_many(worker.context(), count > 0 ? nullptr : list.data(), count,
@@ -123,6 +133,47 @@ TEST_CASE("elements of a list may be those of an older or a newer header") {
     require_contains(worker.must_be(PBOX_INVALID_ARGUMENT, start()), "operations[1]");
   });
   CHECK(failure == "");
+}
+
+TEST_CASE("a weighted mean is that of all that the ranks' pushes are of") {
+  constexpr double kSamples[] = {3, 700, 12.4};
+  constexpr float kWeights[] = {3, 700, 12};
+  Daemon daemon;
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    workers.emplace_back([&, rank](Line&) {
+      WorkerOptions options{.box = daemon.control(), .rank = rank, .world_size = 3};
+      options.adjust = [](pbox_options& changed) {
+        changed.reduction = PBOX_MEAN;
+        changed.weighted = 1;
+      };
+      AbiWorker worker(options);
+      // Chunks with many fragments, and fragments that some rank names as zero.
+      std::vector<float> values(50'000);
+      pbox_operation push{};
+      push.tensor_id = worker.tensor("t", values.size());
+      push.input = push.output = values.data();
+      push.weight = pbox_round_weight(kSamples[rank]);
+      require(push.weight == kWeights[rank], "the weight is " + std::to_string(push.weight));
+      worker.join();
+      for (uint32_t round = 0; round < 3; ++round) {
+        const auto value_of = [round](uint32_t of, size_t index) {
+          return index < 30'000 * of ? 0.0f : static_cast<float>(index % 7 + of + round);
+        };
+        for (size_t index = 0; index < values.size(); ++index) {
+          values[index] = value_of(rank, index) * push.weight;
+        }
+        worker.must(pbox_push_pull_many(worker.context(), &push, 1, nullptr, nullptr));
+        worker.wait(push.tensor_id);
+        for (size_t index = 0; index < values.size(); ++index) {
+          float mean = 0;
+          for (uint32_t of = 0; of < 3; ++of) mean += value_of(of, index) * kWeights[of];
+          require(values[index] == mean * (1.0f / 715), "element " + std::to_string(index));
+        }
+      }
+    });
+  }
+  for (WorkerProcess& worker : workers) CHECK(worker.finish() == "");
 }
 
 TEST_CASE("many exchanges that fail call their callback once") {

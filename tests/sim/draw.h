@@ -55,6 +55,10 @@ void draw_elastic(uint64_t seed, Options& options);
 // are checked. A fragment that is zero does not show who is in it, so no rank may be left out.
 void draw_zeros(uint64_t seed, Options& options);
 
+// options_weights.cc, with a generator of its own: gives weights to the pushes of some jobs whose
+// sums are checked, also to jobs of model drop.
+void draw_weights(uint64_t seed, Options& options);
+
 // options_compression.cc, with a generator of its own: compresses some tensors of jobs that have an
 // oracle for it, and makes more jobs use SGD, the optimizer with such an oracle.
 void draw_compression(uint64_t seed, Options& options);

@@ -191,7 +191,8 @@ std::optional<uint32_t> JobModel::ranks_in(const Chunk& chunk, uint32_t round, u
                                            uint32_t count) const {
   const bool is_mean = options.reduction == pipeline::Reduction::kMean;
   std::vector<double> sums(count);
-  for (uint32_t divisor = options.workers; divisor > 0; --divisor) {
+  for (uint32_t divisor = options.weights(all_ranks(), chunk.tensor, round); divisor > 0;
+       --divisor) {
     bool fits = true;
     for (uint32_t index = 0; index < count && fits; ++index) {
       const float value = reduce::reference::load_element(options.dtype, bytes, first + index);
@@ -200,7 +201,7 @@ std::optional<uint32_t> JobModel::ranks_in(const Chunk& chunk, uint32_t round, u
     }
     const auto found = fits ? contributors(chunk, round, first, sums) : std::nullopt;
     if (found && *found != 0 && (*found & ranks) == ranks &&
-        (!is_mean || static_cast<uint32_t>(std::popcount(*found)) == divisor)) {
+        (!is_mean || options.weights(*found, chunk.tensor, round) == divisor)) {
       return found;
     }
     if (!is_mean) return std::nullopt;

@@ -96,6 +96,10 @@ struct JobModel {
   // False if sums mean nothing, since a rogue member may push anything or there are too many ranks.
   // Collectives have an oracle of their own.
   bool has_known_sums() const {
+    return can_be_replayed() && !(options.weighted && options.is_relaxed());
+  }
+  // In a weighted job of model drop sums are no whole numbers, and only the replay knows them.
+  bool can_be_replayed() const {
     return !options.rogue && !options.is_collective && options.workers <= kRanksToldApart;
   }
   // Number of rounds of the chunk that ranks ever begin.

@@ -463,6 +463,7 @@ Options draw(uint64_t seed) {
   draw_zeros(seed, options);
   draw_tables(seed, options);
   draw_compression(seed, options);
+  draw_weights(seed, options);
   return options;
 }
 

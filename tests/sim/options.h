@@ -60,6 +60,7 @@ struct JobOptions {
   wire::Dtype dtype = wire::Dtype::kF32;
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
+  bool weighted = false;  // pushes have weights; their values are not multiplied by these
   optimizer::OptimizerKind optimizer = optimizer::OptimizerKind::kNone;
   wire::SyncSpec sync;
   uint32_t chunk_bytes = 1024;
@@ -108,6 +109,10 @@ struct JobOptions {
     return tensors[tensor].sync ? *tensors[tensor].sync : sync;
   }
   bool is_elastic() const { return workers_min != 0; }
+  // The weight of a push, from any process of the rank; 1 if pushes have none. And the sum over
+  // the ranks whose bits are set.
+  uint32_t weight(uint32_t rank, uint32_t tensor, uint32_t round) const;
+  uint32_t weights(uint32_t ranks, uint32_t tensor, uint32_t round) const;
   std::string name() const { return "job" + std::to_string(number); }  // as the product knows it
   uint64_t bytes() const;                                              // size of the tensors
   uint64_t longest_think_ns() const { return think_max_ns * straggler_factor; }

@@ -53,6 +53,7 @@ void add_job(Line& line, const JobOptions& job) {
            job.mode == pipeline::Mode::kOptimize
                ? std::to_string(static_cast<int>(job.optimizer)).c_str()
                : "");
+  if (job.weighted) line.add(" weighted");
   line.add("%s chunk=%u mtu=%u", job.reduction == pipeline::Reduction::kMean ? " mean" : " sum",
            job.chunk_bytes, job.path_mtu);
   if (job.window_bytes != limits::kCreditBytesMax) line.add(" window=%u", job.window_bytes);

@@ -67,13 +67,18 @@ void Oracle::next(uint32_t tensor, Chunk& chunk) {
   const uint32_t ranks = optimizes && round == 0 ? 1 : all;
   std::vector<float> values(chunk.elements);
   gradients_.sum(ranks, tensor, round, chunk.first, values);
+  const bool is_gradient = !optimizes || round > 0;
+  const bool is_mean = job.reduction == pipeline::Reduction::kMean;
+  const auto divisor = static_cast<float>(job.weights(ranks, tensor, round));
+  // The box divides a weighted sum before the step, which divides any other.
+  if (is_gradient && is_mean && (job.weighted || !optimizes)) {
+    reduce::reference::scale(values.data(), 1.0f / divisor, chunk.elements);
+  }
   if (optimizes && round == 0) {
     chunk.weights = values;
     chunk.state.resize(chunk.elements * optimizer::state_floats_per_element(job.optimizer));
   } else if (optimizes) {
     step(tensor, chunk, values, round);
-  } else if (job.reduction == pipeline::Reduction::kMean) {
-    reduce::reference::scale(values.data(), 1.0f / static_cast<float>(job.workers), chunk.elements);
   }
   std::byte* result =
       tensors_[tensor].results[round].data() + size_t{chunk.first} * wire::dtype_bytes(job.dtype);
@@ -84,8 +89,8 @@ void Oracle::next(uint32_t tensor, Chunk& chunk) {
 void Oracle::step(uint32_t tensor, Chunk& chunk, const std::vector<float>& sums,
                   uint32_t round) const {
   const JobOptions& job = gradients_.options();
-  const float scale =
-      job.reduction == pipeline::Reduction::kMean ? 1.0f / static_cast<float>(job.workers) : 1.0f;
+  const bool divides = job.reduction == pipeline::Reduction::kMean && !job.weighted;
+  const float scale = divides ? 1.0f / static_cast<float>(job.workers) : 1.0f;
   const optimizer::OptimizerSpec spec = optimizer_of(job);
   const optimizer::StepParameters parameters{.learning_rate = spec.learning_rate,
                                              .weight_decay = spec.weight_decay,

@@ -8,6 +8,8 @@
 
 #include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
+#include "nic/wire/push_weight.h"
+#include "pipeline/optimizer/reference.h"
 #include "pipeline/reduce/reference.h"
 #include "pipeline/sync/rules.h"
 #include "tests/sim/violation.h"
@@ -42,6 +44,7 @@ SyncReplay::SyncReplay(pipeline::JobShard& shard, const JobModel& job)
     chunk.pushed.resize(ranks);
     chunk.weights.resize(held.elements);
     chunk.sums.resize(held.elements);
+    chunk.weight_sums.resize(held.fragment_count);
     if (held.rounds_finished > 0) begin_as_held(chunk);
     chunks_.push_back(std::move(chunk));
     check_model(chunks_.back());
@@ -109,7 +112,8 @@ bool SyncReplay::is_sound(const Chunk& chunk, const wire::Header& header) const 
     return (header.dtype_scale & 15) == static_cast<uint16_t>(job_.options.dtype);
   }
   return header.type() == wire::PacketType::kPush && header.fragment < chunk.held->fragment_count &&
-         header.dtype_scale == static_cast<uint16_t>(job_.options.dtype) &&
+         (header.dtype_scale & 15) == static_cast<uint16_t>(job_.options.dtype) &&
+         (job_.options.weighted || wire::weight_code(header) == 0) &&
          header.payload_bytes == elements_of(chunk, header.fragment) * job_.element_bytes();
 }
 
@@ -192,6 +196,7 @@ void SyncReplay::add(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) co
   } else if (chunk.clock > 0) {
     const auto sums = part(chunk.sums, chunk, fragment);
     for (size_t index = 0; index < sums.size(); ++index) sums[index] += values[index];
+    chunk.weight_sums[fragment] += wire::push_weight(wire::weight_code(parsed.header));
   } else if (rank == 0) {
     std::copy(values.begin(), values.end(), part(chunk.weights, chunk, fragment).begin());
   }
@@ -215,7 +220,15 @@ void SyncReplay::take_rows(Chunk& chunk, const wire::RowsView& rows) const {
 }
 
 void SyncReplay::step(Chunk& chunk, uint32_t fragment, std::span<const float> gradient) const {
-  step(part(chunk.weights, chunk, fragment), gradient);
+  if (!job_.options.weighted) return step(part(chunk.weights, chunk, fragment), gradient);
+  std::vector<float> mean(gradient.begin(), gradient.end());
+  reduce::reference::scale(mean.data(), 1.0f / static_cast<float>(chunk.weight_sums[fragment]),
+                           mean.size());
+  const optimizer::OptimizerSpec spec = optimizer_of(job_.options);
+  const auto coefficients = optimizer::step_coefficients(
+      spec, {.learning_rate = spec.learning_rate, .gradient_scale = 1, .step = 1});
+  optimizer::reference::step(spec.kind, coefficients, part(chunk.weights, chunk, fragment).data(),
+                             nullptr, mean.data(), mean.size());
 }
 
 void SyncReplay::step(std::span<float> weights, std::span<const float> gradient) const {
@@ -361,7 +374,7 @@ void SyncReplay::check_sent(uint32_t rank, const nic::TxPacket& packet) {
     return who() + "says that its rounds below " + std::to_string(header.applied()) +
            " are in, but it is " + std::to_string(applied);
   });
-  if (!job_.has_known_sums()) return;
+  if (!job_.can_be_replayed()) return;
   const auto compare = [&](uint32_t first, const std::byte* payload, uint32_t count) {
     for (uint32_t index = 0; index < count; ++index) {
       const float weight = reduce::reference::load_element(job_.options.dtype, payload, index);
@@ -435,7 +448,7 @@ void SyncReplay::check_answers(uint32_t id) const {
 
 void SyncReplay::check_weights(uint32_t id, uint32_t fragment) const {
   const pipeline::Chunk* held = shard_.find(id);
-  if (held == nullptr || fragment >= held->fragment_count || !job_.has_known_sums()) return;
+  if (held == nullptr || fragment >= held->fragment_count || !job_.can_be_replayed()) return;
   const Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
   const uint32_t first = fragment * (shard_.fragment_bytes / job_.element_bytes());
   const uint32_t count = elements_of(chunk, fragment);

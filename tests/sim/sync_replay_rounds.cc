@@ -66,6 +66,7 @@ void SyncReplay::close(Chunk& chunk) {
     step(chunk, index, part(chunk.sums, chunk, index));
   }
   std::fill(chunk.sums.begin(), chunk.sums.end(), 0.0f);
+  std::fill(chunk.weight_sums.begin(), chunk.weight_sums.end(), 0);
   ++chunk.clock;
   std::fill(chunk.next.begin(), chunk.next.end(), chunk.clock);
 }

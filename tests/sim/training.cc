@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "nic/wire/crc32c.h"
+#include "nic/wire/push_weight.h"
 #include "tests/sim/violation.h"
 
 namespace pbox::sim {
@@ -170,6 +171,10 @@ void Training::start(worker::Membership& membership, uint32_t index, uint64_t ra
                               .output = tensor.output.data(),
                               .priority = tensor.priority,
                               .initial_weights = initial_weights};
+  if (job_.options.weighted && !initial_weights) {
+    const uint32_t weight = job_.options.weight(rank_, index, tensor.round);
+    operation.weight = *wire::nearest_weight_code(weight);
+  }
   if (is_table(index) && !initial_weights) {
     operation.input = nullptr;
     operation.rows = rows_of(index);

@@ -62,6 +62,7 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   membership.optimize = options.mode == pipeline::Mode::kOptimize;
   membership.collective = options.is_collective;
   membership.mean = options.reduction == pipeline::Reduction::kMean;
+  membership.weighted = options.weighted;
   membership.chunk_bytes = options.chunk_bytes;
   membership.window_bytes = options.window_bytes;
   membership.join_timeout_ms = kJoinTimeoutMs;

@@ -19,7 +19,8 @@ bool is_possible(const ShardRecord& facts) {
          facts.reduction <= 1 && facts.partial <= 1 && facts.delivery <= 1 &&
          (facts.is_collective == 0 || (facts.mode == 0 && facts.partial == 0)) &&
          facts.is_collective <= 1 && facts.sync_model < wire::kSyncModelCount &&
-         facts.name_bytes <= limits::kJobNameBytesMax;
+         (facts.weighted == 0 || (facts.reduction == 1 && facts.is_collective == 0)) &&
+         facts.weighted <= 1 && facts.name_bytes <= limits::kJobNameBytesMax;
 }
 
 bool is_possible(const ChunkRecord& facts, const ShardRecord& shard) {
@@ -105,6 +106,7 @@ std::unique_ptr<ReplayedShard> ReplayedShard::create(const ShardState& state, ui
   spec.fragment_bytes = state.facts.fragment_bytes;
   spec.mode = static_cast<Mode>(state.facts.mode);
   spec.reduction = static_cast<Reduction>(state.facts.reduction);
+  spec.weighted = state.facts.weighted != 0;
   spec.partial = state.facts.partial != 0;
   spec.is_collective = state.facts.is_collective != 0;
   spec.delivery = static_cast<wire::Delivery>(state.facts.delivery);
@@ -168,6 +170,8 @@ ReplayedShard::Match ReplayedShard::take(const ChunkState& state, uint64_t at_ns
   chunk.first_round = state.facts.first_round;
   chunk.fanned_out_rounds = state.facts.fanned_out_rounds;
   chunk.claimed_any = state.facts.claimed_any;
+  // The weights are not recorded, and the values that they divide are not either.
+  if (shard_->weighted) std::fill_n(chunk.weight_sums, chunk.fragment_count, 1);
   chunk.copy_rank = state.facts.copy_rank;
   chunk.complete_workers = 0;
   chunk.first_missing = 0;

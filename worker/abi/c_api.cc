@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/version.h"
+#include "nic/wire/push_weight.h"
 #include "pbox/pbox.h"
 #include "worker/abi/caller_struct.h"
 #include "worker/abi/check_options.h"
@@ -73,6 +74,19 @@ pbox_status start(pbox_context* context, const Operation& operation, pbox_callba
   });
 }
 
+// Returns the code of a push's weight.
+Result<uint16_t> weight_of(float weight) {
+  if (weight == 0) return uint16_t{0};
+  const auto code = pbox::wire::nearest_weight_code(weight);
+  if (code && static_cast<float>(pbox::wire::push_weight(*code)) == weight) return *code;
+  const std::string instead =
+      code ? std::to_string(pbox::wire::push_weight(*code))
+           : "a number from 1 to " + std::to_string(pbox::wire::kPushWeightMax);
+  return invalid_argument("weight " + std::to_string(weight) +
+                          " cannot be sent; use pbox_round_weight, which makes it " + instead +
+                          ", and multiply the input by what it returns");
+}
+
 // Reads a caller's array, whose elements may be smaller or larger than this library's.
 Result<std::vector<Operation>> read_operations(const pbox_operation* operations,
                                                size_t operation_bytes, uint32_t count) {
@@ -97,15 +111,17 @@ Result<std::vector<Operation>> read_operations(const pbox_operation* operations,
           " does not have; install the libpbox that the program was built with, or "
           "leave the field at 0");
     }
-    if (value->has_priority > 1 || value->reserved != 0) {
-      return invalid_argument("operations[" + std::to_string(index) + "]: has_priority is " +
-                              std::to_string(value->has_priority) + " and reserved is " +
-                              std::to_string(value->reserved) +
-                              "; has_priority must be 0 or 1, and reserved 0");
+    const std::string where = "operations[" + std::to_string(index) + "]: ";
+    if (value->has_priority > 1) {
+      return invalid_argument(where + "has_priority is " + std::to_string(value->has_priority) +
+                              "; it must be 0 or 1");
     }
+    const auto weight = weight_of(value->weight);
+    if (!weight) return invalid_argument(where + weight.error().message);
     Operation& operation =
         read.emplace_back(operation_on(value->tensor_id, value->input, value->output));
     if (value->has_priority != 0) operation.priority = value->priority;
+    operation.weight = *weight;
   }
   return read;
 }
@@ -139,6 +155,7 @@ Result<ClientOptions> pbox::worker::read_options(const pbox_options* caller_opti
   chosen.world_size = options->world_size;
   chosen.optimize = options->mode == PBOX_MODE_OPTIMIZE;
   chosen.mean = options->reduction == PBOX_MEAN;
+  chosen.weighted = options->weighted == 1;
   chosen.collective = options->mode == PBOX_MODE_COLLECTIVE;
   if (options->collective_bytes > 0) chosen.collective_bytes = options->collective_bytes;
   chosen.chunk_bytes = options->chunk_bytes;
@@ -269,6 +286,11 @@ pbox_status pbox_push_pull_many_sized(pbox_context* context, const pbox_operatio
     if (!read) return read.error();
     return client.start_many(*read, {reinterpret_cast<pbox::worker::Callback>(callback), user});
   });
+}
+
+float pbox_round_weight(double weight) {
+  const auto code = pbox::wire::nearest_weight_code(weight);
+  return code ? static_cast<float>(pbox::wire::push_weight(*code)) : 0.0f;
 }
 
 pbox_status pbox_init_weights(pbox_context* context, uint32_t tensor_id, void* weights,

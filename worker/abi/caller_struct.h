@@ -32,7 +32,7 @@ inline constexpr uint32_t kOptimizerBytesFirst = struct_bytes<pbox_optimizer_opt
 
 // The first version of pbox_operation, which programs have arrays of.
 inline constexpr uint32_t kOperationBytesFirst =
-    struct_bytes<pbox_operation>(offsetof(pbox_operation, reserved) + sizeof(uint32_t));
+    struct_bytes<pbox_operation>(offsetof(pbox_operation, weight) + sizeof(float));
 
 // Fills the first `caller_bytes` bytes at `caller` with `value`, and with 0 after its end.
 template <typename T>

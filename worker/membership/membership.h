@@ -56,6 +56,7 @@ struct MembershipOptions {
   uint32_t world_size = 1;
   bool optimize = false;
   bool mean = false;
+  bool weighted = false;      // means are divided by the sum of the pushes' weights
   bool collective = false;    // tensors are slots
   uint32_t chunk_bytes = 0;   // 0: the box's default
   uint32_t window_bytes = 0;  // 0: what the box grants

@@ -29,6 +29,7 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
   join.set_min_world_size(options.min_world_size);
   join.set_mode(options.optimize ? 1 : 0);
   join.set_reduction(options.mean ? 1 : 0);
+  join.set_weighted(options.weighted);
   join.set_collective(options.collective);
   if (options.optimize) *join.mutable_optimizer() = optimizer;
   if (needs_verdicts(options, optimizer)) {

@@ -59,9 +59,11 @@ def train_cases(options, steps, cases):
             for index, case in enumerate(cases)]
 
 
-def oracle(steps, sync_every, fragments=1, delay=0, alpha=0.0, outer=None, take_step=inner_step):
+def oracle(steps, sync_every, fragments=1, delay=0, alpha=0.0, outer=None, take_step=inner_step,
+           mean=lambda changes, step: sum(changes) / WORKERS):
     """Streaming DiLoCo, algorithm 2, in one process. With one fragment, no delay and alpha 0 it is
-    DiLoCo, algorithm 1. Returns all workers' weights."""
+    DiLoCo, algorithm 1. `mean`: of the changes by rank that are sent after a step. Returns all
+    workers' weights."""
     models = [make_model() for _ in range(WORKERS)]
     inner = [inner_optimizer(model) for model in models]
     outer_model = make_model()
@@ -81,9 +83,9 @@ def oracle(steps, sync_every, fragments=1, delay=0, alpha=0.0, outer=None, take_
             for fragment, group in enumerate(groups):
                 adopts_at = (fragment + 1) * sync_every // fragments
                 if (step + delay - adopts_at) % sync_every == 0 and step + delay >= adopts_at:
-                    sent[fragment] = [
-                        sum(parameter - own[rank][places[id(parameter)]]
-                            for rank in range(WORKERS)) / WORKERS for parameter in group]
+                    sent[fragment] = [mean([parameter - own[rank][places[id(parameter)]]
+                                            for rank in range(WORKERS)], step)
+                                      for parameter in group]
                 if (step - adopts_at) % sync_every == 0 and fragment in sent:
                     for parameter, change in zip(group, sent.pop(fragment)):
                         parameter.grad = change

@@ -65,19 +65,21 @@ def push_late(options, case, folder):
     results = []
     with pbox.torch.DiLoCo(model, inner, **case, **options) as diloco:
 
-        def push(change):
+        def push(change, tokens):
             model.weight.grad = torch.full_like(model.weight, change)
+            if case.get("weight") == "tokens":
+                diloco.add_tokens(tokens)
             inner.step()
             results.append(model.weight.item())
 
         if options["rank"] == 0:
-            push(1.0)
+            push(1.0, 7)
             pathlib.Path(folder, "first").touch()
             wait_for_file(os.path.join(folder, "late"))
-            push(4.0)
+            push(4.0, 1)
         else:
             wait_for_file(os.path.join(folder, "first"))
-            push(2.0)
+            push(2.0, 3)
             pathlib.Path(folder, "late").touch()
         diloco.client.barrier()
     return results

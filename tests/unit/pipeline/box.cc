@@ -33,6 +33,7 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   spec.uplink_lanes = options.uplink_lanes;
   spec.gated = options.gated;
   spec.partial = options.partial;
+  spec.weighted = options.weighted;
   spec.is_collective = options.is_collective;
   spec.job_chunk_count = options.chunks + 1;
   for (uint32_t id = 0; id < options.chunks; ++id) {

@@ -42,6 +42,7 @@ struct JobOptions {
   uint32_t uplink_lanes = 1;  // chunk c is for lane c modulo this number
   bool gated = false;
   bool partial = false;
+  bool weighted = false;
   bool is_collective = false;
   bool takes_zeros = false;  // the workers know ZEROS
   wire::GuardSpec guard = {};

@@ -187,6 +187,10 @@ typedef struct pbox_options {
    * PBOX_GRACE_AUTO: as long as most of them have needed so far. Equal on every rank. */
   uint32_t grace_ms;
   pbox_late_pushes late_pushes; /* DROP; equal on every rank */
+  /* 1: pushes have weights (pbox_operation), for example how many samples a gradient is of. Means
+   * are divided by the sum of the weights instead of the number of ranks. Needs PBOX_MEAN, and
+   * PBOX_SYNC_BSP or PBOX_SYNC_DROP; no tables. 0: every push counts once. Equal on every rank. */
+  uint32_t weighted;
 } pbox_options;
 
 /* Sets every field to its default. */
@@ -308,8 +312,16 @@ typedef struct pbox_operation {
   uint32_t tensor_id;    /* no tensor may be in a list twice */
   int32_t priority;      /* instead of the tensor's, if has_priority is 1 */
   uint32_t has_priority; /* 0 or 1 */
-  uint32_t reserved;     /* 0 */
+  /* options.weighted: the weight of this push, as pbox_round_weight has returned it. The caller has
+   * multiplied the input by it. 0: 1. Other jobs: 0. */
+  float weight;
 } pbox_operation;
+
+/* Returns the weight nearest to `weight` that packets can carry: whole numbers up to 256 as they
+ * are, larger ones within 1/256, at most 2.7e11. Returns 0 if `weight` is not in that range or is
+ * below 1. Multiply an input by what this returns, then the mean has no other rounding error. Any
+ * thread, at any time. */
+PBOX_API float pbox_round_weight(double weight);
 
 /* Starts `count` exchanges, in the order of the list, or none of them after an error. `callback` is
  * called once, when all have ended: with PBOX_OK and the first tensor of the list, or with the

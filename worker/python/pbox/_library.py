@@ -33,7 +33,7 @@ class Options(Structure):
         ("replicas", c_uint32), ("backup", c_uint32), ("keys", c_char_p), ("guard", c_int32),
         ("guard_max_abs", c_float), ("collective_bytes", c_uint32), ("min_world_size", c_uint32),
         ("compression", c_int32), ("grace_ms", c_uint32),
-        ("late_pushes", c_int32)]
+        ("late_pushes", c_int32), ("weighted", c_uint32)]
 
 
 class OptimizerOptions(Structure):
@@ -58,7 +58,7 @@ class Operation(Structure):
 
     _fields_ = [
         ("input", c_void_p), ("output", c_void_p), ("tensor_id", c_uint32),
-        ("priority", c_int32), ("has_priority", c_uint32), ("reserved", c_uint32)]
+        ("priority", c_int32), ("has_priority", c_uint32), ("weight", c_float)]
 
 
 class Statistics(Structure):
@@ -92,9 +92,7 @@ _PROTOTYPES = {
     "pbox_set_optimizer": (c_int, [_CONTEXT, POINTER(OptimizerOptions)]),
     "pbox_set_tensor_optimizer": (c_int, [_CONTEXT, c_uint32, c_float, c_float]),
     "pbox_join": (c_int, [_CONTEXT]),
-    "pbox_push_pull": (c_int, [_CONTEXT, c_uint32, c_void_p, c_void_p, CALLBACK, c_void_p]),
-    "pbox_push_pull_priority":
-        (c_int, [_CONTEXT, c_uint32, c_void_p, c_void_p, c_int32, CALLBACK, c_void_p]),
+    "pbox_round_weight": (c_float, [c_double]),
     "pbox_push_pull_many_sized":
         (c_int, [_CONTEXT, POINTER(Operation), c_size_t, c_uint32, CALLBACK, c_void_p]),
     "pbox_init_weights": (c_int, [_CONTEXT, c_uint32, c_void_p, CALLBACK, c_void_p]),

@@ -14,13 +14,13 @@ from . import _buffer, _library, _options
 from ._collective import collective_arguments
 from ._compression import CompressionCalls
 from ._cuda_calls import CudaCalls
+from ._optimizer_calls import OptimizerCalls
 from ._table import TableCalls, row_elements
 from .errors import (Closed, Forked, InvalidArgument, PboxError, SystemFailure, VersionMismatch,
                      error_for)
 
 # A contiguous torch tensor in host memory, or a numpy array: the package imports neither.
 Buffer = Any
-OPTIMIZERS = {"sgd": 1, "momentum": 2, "nesterov": 3, "adam": 4, "adamw": 5, "adagrad": 6}
 _NO_CALLBACK = _library.CALLBACK()
 # After leave() every call of another thread ends at once. If one has not, the context stays.
 _CALLS_END_S = 10
@@ -55,7 +55,7 @@ class Tensor:
         self.row_elements = row_elements
 
 
-class Client(CompressionCalls, CudaCalls, TableCalls):
+class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
     """One rank of a job. Options that are not given come from the environment: PBOX_BOX, PBOX_JOB,
     PBOX_PORT, PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_CHUNK_BYTES,
     PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
@@ -89,6 +89,8 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
     `compression`: gradients and results travel in 8.25 bits per value ("q8") or 4.25 ("q4"), with
     error feedback; only f32 tensors of at least 4096 elements. "auto": "q8" for those of 65,536
     and more, while that is faster; mode "aggregate" only. See docs/compression.md.
+    `weighted`: 1 means that pushes have weights, and means are divided by the sum of these instead
+    of the number of ranks. With reduction "mean", and `sync` "bsp" or "drop".
     `replicas`: with mode "optimize" and several boxes, 1 keeps a replica of weights and optimizer
     state on another box, so that none of it is lost with a box.
     `sync`: when a rank may continue without the others. "bsp" (the default); or, with mode
@@ -173,33 +175,6 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
             self._set_compression(tensor_id.value, compression)
         return Tensor(tensor_id.value, name, element_count, dtype, rows)
 
-    def set_optimizer(self, kind: str, learning_rate: float, *, momentum: float = 0.0,
-                      betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8,
-                      weight_decay: float = 0.0, max_grad_norm: float = 0.0,
-                      skip_nonfinite: bool = False) -> None:
-        """Chooses the optimizer that the box runs. Only with mode "optimize" and before join.
-
-        With `max_grad_norm` the gradient of all tensors together is clipped to that norm. With
-        `skip_nonfinite` a round with an infinity or a NaN in its gradient changes nothing. With
-        either each round must push every tensor, and last_step() tells what the box has decided."""
-        options = _library.OptimizerOptions()
-        code = _options.choice("optimizer", kind, OPTIMIZERS)
-        self._library.pbox_optimizer_options_init_sized(
-            ctypes.byref(options), ctypes.sizeof(options), code)
-        options.learning_rate = learning_rate
-        options.momentum = momentum
-        options.beta1, options.beta2 = betas
-        options.epsilon = epsilon
-        options.weight_decay = weight_decay
-        options.max_grad_norm = max_grad_norm
-        options.skip_nonfinite = bool(skip_nonfinite)
-        self._call(self._library.pbox_set_optimizer, ctypes.byref(options))
-
-    def set_tensor_optimizer(self, tensor: Tensor, lr_scale: float,
-                             weight_decay: float) -> None:
-        """Sets a tensor's factor of the learning rate and its own weight decay. Before join."""
-        self._call(self._library.pbox_set_tensor_optimizer, tensor.id, lr_scale, weight_decay)
-
     def join(self) -> None:
         """Joins the job. Returns when every rank has joined."""
         self._call(self._library.pbox_join)
@@ -215,21 +190,22 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
         return self._number(self._library.pbox_contributors, tensor)
 
     def push_pull(self, tensor: Tensor, gradient: Buffer, result: Buffer = None, *,
-                  priority: int | None = None, callback: TensorCallback | None = None) -> None:
+                  priority: int | None = None, weight: float = 0,
+                  callback: TensorCallback | None = None) -> None:
         """Starts one exchange. `gradient` goes to the box; the sum, the mean or the new weights
         are written into `result`, by default into `gradient`. One exchange at a time per tensor.
+
+        `weight`: in a weighted job, how much the gradient counts, as round_weight() has returned
+        it. The caller has multiplied the gradient by it.
 
         `callback(tensor, error)` is called once on the I/O thread, with None or a PboxError. A wait
         may return before that. It must be short and must not wait."""
         result = gradient if result is None else result
-        source = self._address(tensor, gradient, writable=False)
-        target = self._address(tensor, result, writable=True)
-        if priority is None:
-            self._start(tensor, (gradient, result), callback,
-                        self._library.pbox_push_pull, source, target)
-        else:
-            self._start(tensor, (gradient, result), callback,
-                        self._library.pbox_push_pull_priority, source, target, priority)
+        operation = _library.Operation(
+            input=self._address(tensor, gradient, writable=False),
+            output=self._address(tensor, result, writable=True), tensor_id=tensor.id,
+            priority=priority or 0, has_priority=priority is not None, weight=weight)
+        self._exchange([operation], [tensor], [(gradient, result)], callback)
 
     def push_pull_many(self, exchanges: Sequence[tuple[Tensor, Buffer]],
                        callback: TensorCallback | None = None) -> None:
@@ -239,19 +215,21 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
 
         `callback(tensor, error)` is called once on the I/O thread, when all of them have ended:
         with None and the first tensor, or with the first tensor that has failed and a PboxError."""
-        operations = (_library.Operation * len(exchanges))()
-        for operation, (tensor, gradient) in zip(operations, exchanges):
-            operation.tensor_id = tensor.id
-            operation.input = operation.output = self._address(tensor, gradient, writable=True)
-        buffers = [gradient for _, gradient in exchanges]
-        arguments = operations, ctypes.sizeof(_library.Operation), len(exchanges)
-        if callback is None:
-            self._call(self._library.pbox_push_pull_many_sized, *arguments, _NO_CALLBACK, None)
-            self._held.update((tensor.id, (gradient,)) for tensor, gradient in exchanges)
-            return
-        tensors = {tensor.id: tensor for tensor, _ in exchanges}
-        self._start_with_callback(tensors, buffers, callback,
-                                  self._library.pbox_push_pull_many_sized, *arguments)
+        operations = []
+        for tensor, gradient in exchanges:
+            address = self._address(tensor, gradient, writable=True)
+            operations.append(_library.Operation(input=address, output=address,
+                                                 tensor_id=tensor.id))
+        self._exchange(operations, [tensor for tensor, _ in exchanges],
+                       [(gradient,) for _, gradient in exchanges], callback)
+
+    def round_weight(self, weight: float) -> float:
+        """Returns the weight nearest to `weight`, at least 1, that push_pull() can state: whole
+        numbers up to 256 as they are, larger ones within 1/256. Multiply the gradient by it."""
+        rounded = self._library.pbox_round_weight(weight)
+        if rounded == 0:
+            raise InvalidArgument(f"weight is {weight}: it must be at least 1 and at most 2.7e11")
+        return rounded
 
     def register_memory(self, buffer: Buffer) -> None:
         """Registers a long-lived buffer that holds one or more gradients. The device of an rdma
@@ -339,12 +317,6 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
         code = _options.choice("policy", policy, _options.PRIORITY_POLICIES)
         self._call(self._library.pbox_set_priorities, code, numbers)
 
-    def set_learning_rate(self, learning_rate: float) -> None:
-        """Sets the learning rate from the next round on. This rank must have no operation in
-        flight. One rank's call is enough. If several ranks have set it, the rate of the lowest rank
-        still in the job counts."""
-        self._call(self._library.pbox_set_learning_rate, learning_rate)
-
     def set_sync(self, sync: str, tensors: str | None = None) -> None:
         """Sets the consistency model of the tensors whose names match the pattern `tensors`, with *
         and ?; None: of all. `sync` is the model with its values, as docs/consistency.md writes it.
@@ -353,23 +325,6 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
         InvalidArgument: no tensor matches, or the model is not possible; the message says why."""
         self._call(self._library.pbox_set_sync, tensors.encode() if tensors else None,
                    sync.encode())
-
-    def last_step(self) -> dict[str, Any] | None:
-        """Returns the box's newest verdict on a round as a dictionary: `round`, the `norm` of the
-        gradient before clipping, `skipped`, and the `loss_scale` and `scale_age` of that round, 0
-        if this process has taken a lost rank's place and does not know them. None before the first.
-        A round's verdict is here before its first operation is done. All ranks get the same."""
-        step = _library.Step(struct_size=ctypes.sizeof(_library.Step))
-        self._call(self._library.pbox_last_step, ctypes.byref(step))
-        if step.round == 0:
-            return None
-        return {"round": step.round, "norm": step.norm, "skipped": step.skipped != 0,
-                "loss_scale": step.loss_scale, "scale_age": step.scale_age}
-
-    def set_loss_scale(self, loss_scale: float, scale_age: int = 0) -> None:
-        """Tells the box by what this rank's gradients are multiplied, from the next round on: the
-        box divides by it. The same on all ranks. Call it before the round's first push."""
-        self._call(self._library.pbox_set_loss_scale, loss_scale, scale_age)
 
     def barrier(self, timeout_ms: int = 0) -> None:
         """Returns when every rank that is still in the job has called it."""
@@ -452,6 +407,16 @@ class Client(CompressionCalls, CudaCalls, TableCalls):
             return
         self._start_with_callback({tensor.id: tensor}, buffers, callback,
                                   function, tensor.id, *arguments)
+
+    def _exchange(self, operations, tensors, buffers, callback):
+        arguments = ((_library.Operation * len(operations))(*operations),
+                     ctypes.sizeof(_library.Operation), len(operations))
+        function = self._library.pbox_push_pull_many_sized
+        if callback is not None:
+            return self._start_with_callback({tensor.id: tensor for tensor in tensors}, buffers,
+                                             callback, function, *arguments)
+        self._call(function, *arguments, _NO_CALLBACK, None)
+        self._held.update(zip((tensor.id for tensor in tensors), buffers))
 
     def _start_with_callback(self, tensors, buffers, callback, function, *arguments):
         # Stored before the call, because the callback may run before the call returns.

@@ -397,6 +397,42 @@ TEST_CASE("an elastic job has a bound, goes on without lost ranks, and has round
              Contains("min_world_size 2 needs sync model bsp"));
 }
 
+TEST_CASE("weights need a mean of whole tensors, in which every rank's push counts once") {
+  proto::Join join = good_join();
+  CHECK_FALSE(parse_join(join, {})->weighted);
+  join.set_weighted(true);
+  join.set_reduction(0);
+  CHECK_THAT(parse_join(join, {}).error().message,
+             Contains("weighted needs reduction mean") && Contains("set mean"));
+  join.set_reduction(1);
+  CHECK(parse_join(join, {})->weighted);
+  const auto refused = [&](const char* why, const std::function<void(proto::Join&)>& change) {
+    proto::Join other = join;
+    change(other);
+    CHECK_THAT(parse_join(other, {}).error().message, Contains(why));
+  };
+  refused("guard_max_abs = 3 cannot be used with weighted",
+          [](proto::Join& other) { other.set_guard_max_abs(3); });
+  refused("rank 1 states 7 workers", [](proto::Join& other) { other.set_workers(7); });
+  refused("row_elements 2", [](proto::Join& other) {
+    other.mutable_tensors(0)->set_row_elements(2);
+    other.mutable_tensors(0)->set_elements(8);
+  });
+  join.set_recovery(1);
+  refused("weighted needs sync model bsp or drop: with ssp", [](proto::Join& other) {
+    other.mutable_sync()->set_model(static_cast<uint32_t>(wire::SyncModel::kSsp));
+  });
+  join.mutable_sync()->set_model(static_cast<uint32_t>(wire::SyncModel::kDrop));
+  join.mutable_sync()->set_quorum(1);
+  CHECK(parse_join(join, {})->weighted);
+
+  JobSpec relayed;
+  relayed.reduction = pipeline::Reduction::kMean;
+  CHECK(check_relayed(relayed));
+  relayed.weighted = true;
+  CHECK_THAT(check_relayed(relayed).error().message, Contains("weighted cannot be used here"));
+}
+
 TEST_CASE("guard reject needs sync model bsp, the other guards do not") {
   proto::Join join = good_join();
   join.set_recovery(1);

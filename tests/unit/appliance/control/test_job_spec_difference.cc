@@ -38,6 +38,7 @@ std::vector<Case> cases() {
       {[](auto& spec) { spec.mode = pipeline::Mode::kAggregate; }, {"mode: 0", "has 1"}},
       {[](auto& spec) { spec.collective = true; }, {"collective: 1", "has 0"}},
       {[](auto& spec) { spec.reduction = pipeline::Reduction::kMean; }, {"reduction: 1", "has 0"}},
+      {[](auto& spec) { spec.weighted = true; }, {"weighted: 1", "has 0"}},
       {[](auto& spec) { spec.priority_policy = wire::PriorityPolicy::kFifo; },
        {"priority_policy: 2", "has 0"}},
       {[](auto& spec) { spec.delivery = wire::Delivery::kPull; }, {"delivery: 1", "has 0"}},

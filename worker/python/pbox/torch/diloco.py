@@ -22,7 +22,8 @@ from ._ranks import with_process_group
 
 _WIRES = {"f32": "none", "q8": "q8", "q4": "q4"}
 # Options that are not to be set, and the advice that follows.
-_SET_BY_DILOCO = {"mode": "", "compression": ", and give `wire`", "grace_ms": ", and give `grace`"}
+_SET_BY_DILOCO = {"mode": "", "compression": ", and give `wire`", "grace_ms": ", and give `grace`",
+                  "weighted": ", and give `weight`"}
 
 
 class _Slot:
@@ -64,6 +65,7 @@ class Fragment:
         # or later.
         self._first = offset if offset > delay else offset + period
         self.in_flight = False
+        self.tokens = 0  # that this rank has trained on since it last sent a change
 
     def pushes_after(self, step: int) -> bool:
         return self._is_due(step + self._delay)
@@ -114,6 +116,8 @@ class DiLoCo(Closing):
     late_pushes="drop" they are lost. It gets the newest weights at once, so nobody waits for it.
     None: all ranks. With a quorum the options are on_worker_lost="partial" and recovery="none"
     unless they are given, and `wire` is "f32".
+    `weight`: the box's mean counts every change once ("equal"), or as often as the rank has trained
+    on tokens since it last sent that fragment ("tokens"): then call add_tokens() before each step.
     `state`: what state_dict() has returned before a restart.
 
     Parameters may be of any floating point type; those on a device pass through the host. A rank
@@ -135,18 +139,19 @@ class DiLoCo(Closing):
     def __init__(self, model: torch.nn.Module, inner_optimizer: torch.optim.Optimizer, *,
                  sync_every: int, fragments: int = 1, delay: int = 0, alpha: float = 0.0,
                  outer: Mapping[str, Any] | None = None, wire: str = "f32",
-                 quorum: int | None = None, grace: int | str | None = None,
+                 quorum: int | None = None, grace: int | str | None = None, weight: str = "equal",
                  state: Mapping[str, Any] | None = None, **options: Any) -> None:
         kind, learning_rate, momentum = _outer_optimizer(outer or {})
-        _check(sync_every, fragments, delay, alpha, wire, options)
+        _check(sync_every, fragments, delay, alpha, wire, weight, options)
         options = {**_quorum_options(quorum, grace, wire), **options}
+        self._weighs_tokens = weight == "tokens"
         self._inner = inner_optimizer
         self._alpha = alpha
         self._unadopted = []  # fragments whose results are due
         self._fragments = _fragments(model, sync_every, fragments, delay)
         self._slots = [slot for fragment in self._fragments for slot in fragment.slots]
         self.client = Client(mode="optimize", compression=_WIRES[wire],
-                             **with_process_group(model, options))
+                             weighted=int(self._weighs_tokens), **with_process_group(model, options))
         try:
             self._join(kind, learning_rate, momentum, state)
         except BaseException:
@@ -173,7 +178,15 @@ class DiLoCo(Closing):
                 slot.adopt(alpha=0)
             elif slot.name in state["pending"]:
                 slot.adopt(self._alpha)
+        if state is not None:
+            self._load_tokens(state)
         self._steps = self._steps_of_job()
+
+    def _load_tokens(self, state):
+        for fragment, tokens in zip(self._fragments, state.get("tokens", ())):
+            if all(torch.equal(slot.anchor, state["anchors"][slot.name])
+                   for slot in fragment.slots):
+                fragment.tokens = tokens
 
     def _pushed(self, slot):
         """Returns how many changes this rank has sent of the parameter, or the others, before it
@@ -197,6 +210,7 @@ class DiLoCo(Closing):
             if self._unadopted:  # the last call has ended with an error
                 self._adopt_due()
                 return None
+            self._check_tokens()
             result = step(*arguments, **keywords)
             self._end_step()
             return result
@@ -204,6 +218,13 @@ class DiLoCo(Closing):
         # A method, because learning rate schedulers wrap what they find here as one.
         counted._with_counter = getattr(step, "_with_counter", False)
         self._inner.step = types.MethodType(counted, self._inner)
+
+    def _check_tokens(self):
+        for fragment in self._fragments:
+            if self._weighs_tokens and fragment.pushes_after(self._steps + 1) \
+                    and fragment.tokens < 1:
+                raise InvalidArgument("no tokens were counted since the last exchange, but weight "
+                                      "is 'tokens': call add_tokens() before each step")
 
     def _end_step(self):
         self._steps += 1
@@ -216,12 +237,16 @@ class DiLoCo(Closing):
 
     def _push(self, fragment):
         index = fragment.push_index(self._steps)
+        weight = self.client.round_weight(fragment.tokens) if self._weighs_tokens else 0
         for slot in fragment.slots:
             if self._pushed(slot) > index:
                 continue  # a rank that has come meanwhile has fetched the result
             torch.sub(slot.anchor, slot.weights().to("cpu", torch.float32), out=slot.change)
-            self.client.push_pull(slot.tensor, slot.change, slot.anchor)
+            if weight > 0:
+                slot.change.mul_(weight)
+            self.client.push_pull(slot.tensor, slot.change, slot.anchor, weight=weight)
         fragment.in_flight = True
+        fragment.tokens = 0
 
     def _adopt_due(self):
         while self._unadopted:
@@ -246,6 +271,17 @@ class DiLoCo(Closing):
         """Takes a step of the inner optimizer, as `inner_optimizer.step(closure)` does."""
         return self._inner.step(closure)
 
+    def add_tokens(self, count: int) -> None:
+        """With weight="tokens": the next step trains on so many tokens, at least 1. Before that
+        step. Any other unit does, samples for example, if it is the same on all ranks."""
+        if not self._weighs_tokens:
+            raise InvalidArgument("tokens count only with weight='tokens': give it, or do without "
+                                  "add_tokens()")
+        if count < 1:
+            raise InvalidArgument(f"count is {count}: it must be at least 1")
+        for fragment in self._fragments:
+            fragment.tokens += count
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the box's weights, to which the model's and the inner optimizer's states belong:
         save all three, after the same step. Waits for what is in flight. The outer momentum is on
@@ -256,7 +292,7 @@ class DiLoCo(Closing):
                 self._wait(fragment)
                 pending += [slot.name for slot in fragment.slots]
         return {"anchors": {slot.name: slot.anchor.clone() for slot in self._slots},
-                "pending": pending}
+                "pending": pending, "tokens": [fragment.tokens for fragment in self._fragments]}
 
     def contributors(self) -> int:
         """Returns how many changes were in the last results, the minimum over all parameters. It is
@@ -325,7 +361,7 @@ def _outer_optimizer(outer):
     return kind, learning_rate, momentum
 
 
-def _check(sync_every, fragments, delay, alpha, wire, options):
+def _check(sync_every, fragments, delay, alpha, wire, weight, options):
     if sync_every < 1:
         raise InvalidArgument(f"sync_every is {sync_every}: it must be at least 1")
     if not 1 <= fragments <= sync_every:
@@ -339,6 +375,8 @@ def _check(sync_every, fragments, delay, alpha, wire, options):
         raise InvalidArgument(f"alpha is {alpha}: it must be at least 0 and below 1")
     if wire not in _WIRES:
         raise InvalidArgument(f"wire is {wire!r}: it must be one of {', '.join(_WIRES)}")
+    if weight not in ("equal", "tokens"):
+        raise InvalidArgument(f"weight is {weight!r}: it must be one of equal, tokens")
     if options.get("sync", "bsp") != "bsp":
         raise InvalidArgument(f"sync is {options['sync']!r}: DiLoCo takes outer steps with the "
                               "changes of several ranks; leave sync out, and give `quorum` if not "
