@@ -180,7 +180,12 @@ Status parse_guard(const proto::Join& join, JobSpec& spec) {
 Status parse_weighted(const proto::Join& join, JobSpec& spec) {
   spec.weighted = join.weighted();
   if (!spec.weighted) return ok_status();
-  if (spec.collective || spec.reduction != pipeline::Reduction::kMean) {
+  if (spec.collective) {
+    return invalid(
+        "mode collective cannot have weighted: the weights would have to be known before the "
+        "values of each operation; leave weighted out");
+  }
+  if (spec.reduction != pipeline::Reduction::kMean) {
     return invalid(
         "weighted needs reduction mean, which is divided by the sum of the weights; set mean, or "
         "leave weighted out");

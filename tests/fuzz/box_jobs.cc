@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "nic/wire/chunk_layout.h"
+#include "nic/wire/push_weight.h"
 #include "pipeline/reduce/reference.h"
 #include "tests/fuzz/box_slots.h"
 
@@ -28,6 +29,11 @@ std::vector<std::byte> join(const wire::Header& header, const std::vector<std::b
   std::memcpy(packet.data(), &header, sizeof(header));
   std::copy(payload.begin(), payload.end(), packet.begin() + sizeof(header));
   return packet;
+}
+
+// Any code: small weights, large ones and none.
+uint16_t drawn_weight(const Place& place, uint64_t drawn) {
+  return static_cast<uint16_t>((drawn * 37 + place.rank * 5 + place.fragment) % wire::kWeightCodes);
 }
 
 wire::SyncSpec read_sync(Input& input, uint32_t workers) {
@@ -98,6 +104,8 @@ JobShape read_shape(Input& input, uint32_t job) {
   if ((size & 128) != 0 && shape.mode == pipeline::Mode::kOptimize) {
     shape.sync = read_sync(input, shape.workers);
   }
+  shape.weighted = (size & 16) != 0 && shape.reduction == pipeline::Reduction::kMean &&
+                   !shape.applies_on_arrival();
   return shape;
 }
 
@@ -117,6 +125,7 @@ pipeline::ShardSpec spec_of(const JobShape& shape, uint32_t credit_bytes) {
   spec.optimizer.kind = shape.optimizer;
   spec.sync = shape.sync;
   spec.partial = shape.partial;
+  spec.weighted = shape.weighted;
   spec.delivery = shape.delivery;
   spec.job_chunk_count = shape.chunks + 1;
   for (uint32_t id = 0; id < shape.chunks; ++id) {
@@ -143,6 +152,7 @@ std::vector<std::byte> push_packet(const JobShape& shape, const Place& place, ui
     return join(header, payload);
   }
   header.dtype_scale = static_cast<uint16_t>(shape.dtype);
+  if (shape.weighted) wire::set_weight_code(drawn_weight(place, value), header);
   const uint32_t bytes =
       place.fragment < shape.fragments()
           ? wire::fragment_length(shape.chunk_bytes(), kFragmentBytes, place.fragment)
@@ -173,6 +183,7 @@ std::vector<std::byte> zeros_packet(const JobShape& shape, const Place& place, u
   header.set_type(wire::PacketType::kZeros);
   header.fragment = static_cast<uint16_t>(std::countr_zero(mask));
   header.dtype_scale = static_cast<uint16_t>(shape.dtype);
+  if (shape.weighted) wire::set_weight_code(drawn_weight(place, mask), header);
   header.payload_bytes = sizeof(mask);
   std::vector<std::byte> payload(sizeof(mask));
   std::memcpy(payload.data(), &mask, sizeof(mask));

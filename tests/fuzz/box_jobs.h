@@ -27,6 +27,7 @@ struct JobShape {
   optimizer::OptimizerKind optimizer = {};
   wire::SyncSpec sync = {};
   bool partial = false;
+  bool weighted = false;  // pushes have weights, and values are not multiplied by them
   bool takes_zeros = false;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t first_round = 0;                // first round of every chunk

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
+#include "nic/wire/push_weight.h"
 #include "nic/wire/zeros.h"
 #include "pipeline/optimizer/optimizer.h"
 #include "pipeline/optimizer/reference.h"
@@ -30,6 +31,7 @@ BoxOracle::BoxOracle(const JobShape& shape) : shape_(shape), chunks_(shape.chunk
     chunk.open_round = shape.first_round;
     chunk.claimed.resize(shape.workers);
     chunk.contributors.resize(shape.fragments());
+    chunk.weight_sums.resize(shape.fragments());
     chunk.sum.resize(shape.elements);
     chunk.weights.resize(shape.elements);
     chunk.state.resize(shape.elements * optimizer::state_floats_per_element(shape.optimizer));
@@ -94,6 +96,10 @@ uint64_t BoxOracle::sum(Chunk& chunk, uint32_t rank, const wire::Parsed& push) {
     float& sum = chunk.sum[begin + index];
     sum = first ? value : sum + value;
     if (chunk.open_round == 0 && rank == 0) chunk.weights[begin + index] = value;
+  }
+  if (!copied) {
+    uint64_t& weights = chunk.weight_sums[header.fragment];
+    weights = (first ? 0 : weights) + wire::push_weight(wire::weight_code(header));
   }
   if (copied) {
     chunk.contributors[header.fragment] =
@@ -197,7 +203,9 @@ void BoxOracle::average(Chunk& chunk) const {
     const uint32_t count = wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, fragment) /
                            wire::dtype_bytes(shape_.dtype);
     const bool counts = shape_.partial || shape_.drops();
-    const uint32_t divisor = counts ? contributors : shape_.workers;
+    const uint64_t divisor = shape_.weighted ? chunk.weight_sums[fragment]
+                             : counts        ? contributors
+                                             : shape_.workers;
     reduce::reference::scale(chunk.sum.data() + begin, 1.0f / static_cast<float>(divisor), count);
   }
 }
@@ -209,8 +217,8 @@ void BoxOracle::finish(Chunk& chunk) {
   }
   const bool optimizes = shape_.mode == pipeline::Mode::kOptimize;
   // The optimizer multiplies by the share itself where all are there: other roundings.
-  const bool scales_in_step =
-      optimizes && !shape_.drops() && (!shape_.partial || shape_.present() == shape_.workers);
+  const bool scales_in_step = optimizes && !shape_.weighted && !shape_.drops() &&
+                              (!shape_.partial || shape_.present() == shape_.workers);
   if (chunk.copy_rank == pipeline::kNoRank && !scales_in_step) average(chunk);
   if (scales_in_step) {
     std::fill(chunk.contributors.begin(), chunk.contributors.end(), shape_.workers);

@@ -54,6 +54,7 @@ class BoxOracle {
     uint32_t copy_rank = pipeline::kNoRank;
     std::vector<uint64_t> claimed;       // by rank
     std::vector<uint32_t> contributors;  // by fragment; of round open_round - 1
+    std::vector<uint64_t> weight_sums;   // by fragment; of the open round
     std::vector<float> sum, weights, state;
     std::vector<std::byte> result;   // result of round open_round - 1
     std::optional<SyncOracle> sync;  // from round 1 on, where pushes are applied as they come

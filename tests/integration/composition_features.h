@@ -59,6 +59,11 @@ inline constexpr Feature kFeatures[] = {
      [](Trial& t) { t.options.priority_policy = PBOX_PRIORITY_FORWARD_ORDER; }},
     {"priorities fifo", "priorities",
      [](Trial& t) { t.options.priority_policy = PBOX_PRIORITY_FIFO; }},
+    {"weighted", "weighted",
+     [](Trial& t) {
+       t.options.weighted = 1;
+       t.options.reduction = PBOX_MEAN;
+     }},
     {"f16", "dtype", [](Trial& t) { t.dtype = PBOX_F16; }},
     {"bf16", "dtype", [](Trial& t) { t.dtype = PBOX_BF16; }},
     {"compression q8", "compression", [](Trial& t) { t.compression = PBOX_COMPRESSION_Q8; }},

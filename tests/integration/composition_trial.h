@@ -70,9 +70,27 @@ inline bool is_near(const std::vector<unsigned char>& result, const std::vector<
   return true;
 }
 
+// The ranks' weights together are what the values are multiplied by: the mean is the sum.
+inline void push_weighed(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
+                         std::vector<unsigned char>& result) {
+  constexpr float kWeights[] = {1, 3};
+  const float all = kWeights[0] + kWeights[1];
+  const auto input = encode(trial.dtype, std::vector<float>(kElements, value * all));
+  pbox_operation operation{};
+  operation.input = input.data();
+  operation.output = result.data();
+  operation.tensor_id = tensor;
+  operation.weight = kWeights[trial.options.rank];
+  worker.must(pbox_push_pull_many(worker.context(), &operation, 1, nullptr, nullptr));
+  worker.wait(tensor);
+}
+
 inline void push(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
                  std::vector<unsigned char>& result) {
   if (trial.has_table && tensor == 0) return push_rows(worker, trial, tensor, value, result);
+  if (trial.options.weighted != 0 && !is_collective(trial)) {
+    return push_weighed(worker, trial, tensor, value, result);
+  }
   const auto input = encode(trial.dtype, std::vector<float>(kElements, value));
   if (is_collective(trial)) return reduce(worker, trial, input, result);
   worker.push_pull(tensor, input.data(), result.data());

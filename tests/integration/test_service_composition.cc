@@ -97,7 +97,8 @@ AbiWorker open_worker(const Trial& trial, const RankPlan& plan) {
 
 // Rounds 1 and 2 have a gradient of each rank. The box's optimizer is SGD with learning rate 1 on
 // weights that begin as 0, so at the end the weights tell whose gradients are in them.
-void run_rank(const Trial& trial, const RankPlan& plan, Line& line) {
+void run_rank(Trial trial, const RankPlan& plan, Line& line) {
+  trial.options.rank = plan.rank;
   const AbiWorker worker = open_worker(trial, plan);
   const bool optimizes = trial.options.mode == PBOX_MODE_OPTIMIZE;
   const uint32_t tensor =
@@ -229,7 +230,8 @@ std::string general(std::string text, const std::string& job) {
   text.resize(std::min({text.size(), text.find("; this server has"), text.find('\n')}));
   for (const char* model : {"asp", "ssp", "essp", "pssp", "dpssp", "drop"}) {
     for (const std::string before :
-         {"sync.model ", "with sync.model bsp, not with ", "needs sync model bsp: with "}) {
+         {"sync.model ", "with sync.model bsp, not with ", "needs sync model bsp: with ",
+          "needs sync model bsp or drop: with "}) {
       const size_t at = text.find(before + model);
       const size_t end = at + before.size() + std::string(model).size();
       const bool is_whole = at != std::string::npos && (end == text.size() || !isalpha(text[end]));

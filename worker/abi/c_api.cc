@@ -78,13 +78,15 @@ pbox_status start(pbox_context* context, const Operation& operation, pbox_callba
 Result<uint16_t> weight_of(float weight) {
   if (weight == 0) return uint16_t{0};
   const auto code = pbox::wire::nearest_weight_code(weight);
-  if (code && static_cast<float>(pbox::wire::push_weight(*code)) == weight) return *code;
-  const std::string instead =
-      code ? std::to_string(pbox::wire::push_weight(*code))
-           : "a number from 1 to " + std::to_string(pbox::wire::kPushWeightMax);
+  if (!code) {
+    return invalid_argument("weight " + std::to_string(weight) + " must be from 1 to " +
+                            std::to_string(pbox::wire::kPushWeightMax) + "; 0 stands for 1");
+  }
+  const uint64_t nearest = pbox::wire::push_weight(*code);
+  if (static_cast<float>(nearest) == weight) return *code;
   return invalid_argument("weight " + std::to_string(weight) +
-                          " cannot be sent; use pbox_round_weight, which makes it " + instead +
-                          ", and multiply the input by what it returns");
+                          " cannot be sent; use pbox_round_weight, which makes it " +
+                          std::to_string(nearest) + ", and multiply the input by that");
 }
 
 // Reads a caller's array, whose elements may be smaller or larger than this library's.

@@ -49,12 +49,6 @@ Status check_choices(const pbox_options& options) {
   if (options.weighted > 1) {
     return invalid("weighted " + std::to_string(options.weighted) + " must be 0 or 1");
   }
-  if (options.weighted == 1 &&
-      (options.mode == PBOX_MODE_COLLECTIVE || options.reduction != PBOX_MEAN)) {
-    return invalid(
-        "weighted needs PBOX_MEAN, which is then divided by the sum of the weights, and a mode "
-        "other than PBOX_MODE_COLLECTIVE; set weighted 0 or change these");
-  }
   if (options.recovery != PBOX_RECOVERY_COPY && options.recovery != PBOX_RECOVERY_NONE) {
     return invalid("recovery " + std::to_string(options.recovery) +
                    " is unknown: set PBOX_RECOVERY_COPY or PBOX_RECOVERY_NONE");

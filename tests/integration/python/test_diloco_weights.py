@@ -61,7 +61,7 @@ class DilocoWeightsTest(BoxTestCase):
             published = {name: value for name, value in case.items() if name != "quorum"}
             expected = oracle(steps, **published, mean=weighted_mean(case["sync_every"]))
             unweighted = oracle(steps, **published)
-            tolerance = ROUNDING * steps // case["sync_every"]
+            tolerance = ROUNDING * (steps // case["sync_every"])
             with self.subTest(**case):
                 for result, wanted, plain in zip(results, expected, unweighted):
                     for actual, one, other in zip(result[index], wanted, plain):
