@@ -65,7 +65,7 @@ inline void count_duplicate(EngineContext& context, Session& session) {
   }
   const auto dtype = static_cast<uint32_t>(chunk.dtype);
   if (header.dtype_scale != dtype) [[unlikely]] {
-    uint32_t beside = 0;  // what a packet of this type may have beside its type
+    uint32_t beside = 0;
     if (header.type() == wire::PacketType::kState) beside = header.contributors();
     if (header.type() == wire::PacketType::kPush) beside = weight_code_of(chunk, header);
     if (header.dtype_scale != (dtype | beside << 4)) {

@@ -175,21 +175,18 @@ struct alignas(kCacheLineBytes) Chunk {
   uint32_t copy_rank = kNoRank;
   uint64_t first_round = 0;    // the oldest round whose result this box can have
   TableRows* table = nullptr;  // the rows of a table; null for other tensors
-  // Mode optimize: the round that gave the weights from which the optimizer started with an empty
-  // state, plus the rounds that were skipped. Modulo 2^64: with a snapshot's optimizer state it
-  // lies before the first round.
+  // Mode optimize: the round of the weights from which the optimizer started with an empty state,
+  // plus the skipped rounds. Modulo 2^64: with a snapshot's state it is before the first round.
   uint64_t stateless_round = 0;
-  // Workers whose gradients a result holds, by fragment. Null unless ranks may be excluded.
+  // By fragment: workers whose gradients a result holds, null unless ranks may be excluded; and the
+  // sum of the weights that are in the open round's sum, null unless pushes have weights.
   uint16_t* contributors[limits::kSlotRing] = {};
-  // Weighted: the sum of the weights that are in the open round's sum, by fragment. Otherwise null.
   uint64_t* weight_sums = nullptr;
   uint32_t first_missing = 0;  // no present rank below has an incomplete push of the open round
   // Replicated: the state is that after the open round already, which waits for the backup box.
   bool is_stepped = false;
   bool is_held = false;      // gated: the open round's sum is complete and waits for a verdict
   bool is_rejected = false;  // gated, guard `reject`: the open round contains an unsound value
-  // Delivery `pull`: by rank, the open round at which it last asked for a result and got it.
-  uint32_t* pulled = nullptr;
   float* weights = nullptr;  // mode optimize. Replicated: a block (StateLayout) begins here
   float* residue = nullptr;  // in blocks, mode aggregate: what earlier results have left of sums
   ChunkDeltas deltas;
@@ -197,6 +194,8 @@ struct alignas(kCacheLineBytes) Chunk {
   std::byte* pushed = nullptr;
   // [slots][elements]; where pushes are applied on arrival, of each fragment in turn. Null: none.
   float* optimizer_state = nullptr;
+  // Delivery `pull`: by rank, the open round at which it last asked for a result and got it.
+  uint32_t* pulled = nullptr;
   ChunkUplink up;
   float lr_scale = 1, weight_decay = 0;
   // Weights and optimizer state are a snapshot's: round 0 gives these, whatever rank 0 pushes.
@@ -216,8 +215,7 @@ struct alignas(kCacheLineBytes) Chunk {
   uint64_t rounds_made() const { return rounds_finished + (is_stepped ? 1 : 0); }
   // Modulo 2^32, as on the wire.
   uint32_t open_round() const { return static_cast<uint32_t>(rounds_finished); }
-  // True if each rank is in a round of its own. The initial weights are a shared round in every
-  // model.
+  // True if each rank is in a round of its own, as none is before the initial weights are there.
   bool has_own_rounds() const { return applies_on_arrival() && rounds_finished > 0; }
   // The round that the rank pushes next, modulo 2^32.
   uint32_t next_round(uint32_t rank) const {

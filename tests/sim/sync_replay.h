@@ -66,7 +66,7 @@ class SyncReplay {
     uint64_t quorum_number = 0;
     uint64_t former_ns = 0;  // the same of the last round, if it waited for more ranks
     std::vector<float> weights, sums;
-    std::vector<uint64_t> weight_sums;  // of the pushes that are in `sums`, by fragment
+    std::vector<uint64_t> weight_sums;  // by fragment, over the pushes in `sums`
   };
 
   // The model that the ranks have registered or the operator has set must be in force.

@@ -65,7 +65,7 @@ class Fragment:
         # or later.
         self._first = offset if offset > delay else offset + period
         self.in_flight = False
-        self.tokens = 0  # that this rank has trained on since it last sent a change
+        self.tokens = 0  # those that this rank has trained on since it last sent a change
 
     def pushes_after(self, step: int) -> bool:
         return self._is_due(step + self._delay)
@@ -151,7 +151,8 @@ class DiLoCo(Closing):
         self._fragments = _fragments(model, sync_every, fragments, delay)
         self._slots = [slot for fragment in self._fragments for slot in fragment.slots]
         self.client = Client(mode="optimize", compression=_WIRES[wire],
-                             weighted=int(self._weighs_tokens), **with_process_group(model, options))
+                             weighted=int(self._weighs_tokens),
+                             **with_process_group(model, options))
         try:
             self._join(kind, learning_rate, momentum, state)
         except BaseException:
