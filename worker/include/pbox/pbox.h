@@ -318,9 +318,8 @@ typedef struct pbox_operation {
 } pbox_operation;
 
 /* Returns the weight nearest to `weight` that packets can carry: whole numbers up to 256 as they
- * are, larger ones within 1/256, at most 2.7e11. Returns 0 if `weight` is not in that range or is
- * below 1. Multiply an input by what this returns, then the mean has no other rounding error. Any
- * thread, at any time. */
+ * are, larger ones within 1/256, at most 2.7e11. Returns 0 if `weight` is more, or below 1. The
+ * input of a push must be multiplied by what this returns. Any thread, at any time. */
 PBOX_API float pbox_round_weight(double weight);
 
 /* Starts `count` exchanges, in the order of the list, or none of them after an error. `callback` is
