@@ -172,22 +172,19 @@ class DiLoCo(Closing):
         self.client.join()
         for slot in self._slots:
             self.client.init_weights(slot.tensor, slot.anchor)
+        kept = set()  # with the same anchor, what the saved weights have trained since still counts
         for slot in self._slots:
             self.client.wait(slot.tensor)
-            # With the same anchor, what the saved weights have trained since goes on to count.
             if state is None or not torch.equal(slot.anchor, state["anchors"][slot.name]):
                 slot.adopt(alpha=0)
-            elif slot.name in state["pending"]:
+                continue
+            kept.add(slot)
+            if slot.name in state["pending"]:
                 slot.adopt(self._alpha)
-        if state is not None:
-            self._load_tokens(state)
-        self._steps = self._steps_of_job()
-
-    def _load_tokens(self, state):
-        for fragment, tokens in zip(self._fragments, state.get("tokens", ())):
-            if all(torch.equal(slot.anchor, state["anchors"][slot.name])
-                   for slot in fragment.slots):
+        for fragment, tokens in zip(self._fragments, (state or {}).get("tokens", ())):
+            if kept.issuperset(fragment.slots):
                 fragment.tokens = tokens
+        self._steps = self._steps_of_job()
 
     def _pushed(self, slot):
         """Returns how many changes this rank has sent of the parameter, or the others, before it
