@@ -240,13 +240,23 @@ def _gradients(group, name, rank):
     if name == "power":
         state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2,
                                             start_powerSGD_iter=2, min_compression_rate=0.5)
-        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        is_boxed = group is dist.group.WORLD
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook if is_boxed
+                                 else _one_bucket_at_a_time)
     steps = []
     for step in range(5):
         model.zero_grad()
         shard_loss(model, step, rank).backward()
         steps.append(gradients_of(model))
     return steps
+
+
+def _one_bucket_at_a_time(state, bucket):
+    """PowerSGD over gloo. The continuations of several buckets would start operations in an order
+    that differs between ranks, and gloo would hang."""
+    future = powerSGD_hook.powerSGD_hook(state, bucket)
+    future.wait()
+    return future
 
 
 def _sparse_gradients(group, rank):

@@ -160,6 +160,10 @@ class CudaTest(BoxTestCase):
         self.assertEqual(first[:4], ([3, 3, 3], 6, 60, True))
         self.assertEqual(second[:4], first[:4])
 
+    def test_continuations_keep_the_order_of_the_other_ranks(self):
+        for sums in self.on_device(group_ranks.late_continuations, 2, self.store()):
+            self.assertEqual(sums, [800.0] * 5)
+
     def test_several_groups_at_the_same_time(self):
         pairs = ((0, 1), (1, 2), (0, 2))
         for rank, sums in enumerate(self.on_device(group_ranks.several_groups, 3, self.store())):

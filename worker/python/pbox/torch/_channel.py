@@ -217,7 +217,7 @@ class Channel:
         self._make_lane = make_lane
         self._failure_lock = threading.Lock()
         self._pending = {}  # operations in the order of their start; values are not used
-        self._deliveries = {}  # by depth, the queue of a thread; "device": that of pbox-device
+        self._deliveries = {}  # queues of threads: by what the thread does, and a depth
         self._closed = threading.Event()
         self._process = os.getpid()
         self._lanes = {}
@@ -266,7 +266,7 @@ class Channel:
         if self.error is not None or not plan.calls:
             operation.end(self.error)
         elif operation.device is not None:
-            self._deliver("device", operation, _end_device_operations)
+            self._deliver(("device", operation.depth), operation, _end_device_operations)
         return operation
 
     def failed(self):
@@ -281,16 +281,17 @@ class Channel:
 
     def deliver(self, operation):
         """Has the operation's future ended by the thread of its depth, after earlier ones."""
-        self._deliver(operation.depth, operation, _end_futures, operation.depth + 1)
+        self._deliver(("futures", operation.depth), operation, _end_futures, operation.depth + 1)
 
     def _deliver(self, key, operation, run, *arguments):
-        """Gives the operation to the thread of that key."""
+        """Gives the operation to the thread of that key: of a task and a depth. Each depth has its
+        own, because ranks may start operations of two depths in different orders."""
         with self._failure_lock:
             waiting = self._deliveries.get(key)
             if waiting is None:
                 waiting = self._deliveries[key] = queue.SimpleQueue()
                 threading.Thread(target=run, args=(waiting, *arguments), daemon=True,
-                                 name="pbox-device" if key == "device" else "pbox-futures").start()
+                                 name=f"pbox-{key[0]}").start()
         waiting.put(operation)
 
     def fail(self, error):
@@ -375,7 +376,7 @@ def _end_futures(waiting, depth):
 
 
 def _end_device_operations(waiting):
-    """Ends a channel's operations on devices, one after another."""
+    """Ends the operations on devices of one depth of a channel, one after another."""
     for operation in iter(waiting.get, None):
         for wait in operation.parts:
             error = None
