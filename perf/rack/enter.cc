@@ -7,14 +7,14 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <sstream>
 #include <string>
+
+#include "perf/lists.h"
 
 namespace {
 
 std::string path_of(const std::string& hosts, const std::string& address) {
-  std::istringstream list(hosts);
-  for (std::string host; std::getline(list, host, ',');) {
+  for (const std::string& host : pbox::perf::entries_of(hosts)) {
     const size_t at = host.find('@');
     if (at != std::string::npos && host.substr(at + 1) == address) return host.substr(0, at);
   }

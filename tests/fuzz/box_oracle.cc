@@ -97,13 +97,12 @@ uint64_t BoxOracle::sum(Chunk& chunk, uint32_t rank, const wire::Parsed& push) {
     sum = first ? value : sum + value;
     if (chunk.open_round == 0 && rank == 0) chunk.weights[begin + index] = value;
   }
-  if (!copied) {
-    uint64_t& weights = chunk.weight_sums[header.fragment];
-    weights = (first ? 0 : weights) + wire::push_weight(wire::weight_code(header));
-  }
   if (copied) {
     chunk.contributors[header.fragment] =
         header.contributors() != 0 ? header.contributors() : shape_.workers;
+  } else {
+    uint64_t& weights = chunk.weight_sums[header.fragment];
+    weights = (first ? 0 : weights) + wire::push_weight(wire::weight_code(header));
   }
   return bit;
 }

@@ -13,9 +13,9 @@ that the page does not name as a pair go together.
 A model other than bsp, `restore` and `replicas 1` were tried in mode optimize, and the models with
 `recovery none`, unless the pair says otherwise. With `guard reject` and `guard zero` one rank
 pushes a value beyond `guard_max_abs` at the end. With `weighted` the ranks' pushes have different
-weights. With `keys` the box and the ranks have keys, and
-with `keys that encrypt` the box has `security.encrypt = true` too. In mode collective the ranks
-reduced a buffer, and scattered and gathered it.
+weights. With `keys` the box and the ranks have keys, and with `keys that encrypt` the box has
+`security.encrypt = true` too. In mode collective the ranks reduced a buffer, and scattered and
+gathered it.
 
 ## Features
 

@@ -173,7 +173,7 @@ void Training::start(worker::Membership& membership, uint32_t index, uint64_t ra
                               .initial_weights = initial_weights};
   if (job_.options.weighted && !initial_weights) {
     const uint32_t weight = job_.options.weight(rank_, index, tensor.round);
-    operation.weight = *wire::nearest_weight_code(weight);
+    operation.weight_code = *wire::nearest_weight_code(weight);
   }
   if (is_table(index) && !initial_weights) {
     operation.input = nullptr;

@@ -75,7 +75,7 @@ pbox_status start(pbox_context* context, const Operation& operation, pbox_callba
 }
 
 // Returns the code of a push's weight.
-Result<uint16_t> weight_of(float weight) {
+Result<uint16_t> weight_code_of(float weight) {
   if (weight == 0) return uint16_t{0};
   const auto code = pbox::wire::nearest_weight_code(weight);
   if (!code) {
@@ -118,12 +118,12 @@ Result<std::vector<Operation>> read_operations(const pbox_operation* operations,
       return invalid_argument(where + "has_priority is " + std::to_string(value->has_priority) +
                               "; it must be 0 or 1");
     }
-    const auto weight = weight_of(value->weight);
-    if (!weight) return invalid_argument(where + weight.error().message);
+    const auto weight_code = weight_code_of(value->weight);
+    if (!weight_code) return invalid_argument(where + weight_code.error().message);
     Operation& operation =
         read.emplace_back(operation_on(value->tensor_id, value->input, value->output));
     if (value->has_priority != 0) operation.priority = value->priority;
-    operation.weight = *weight;
+    operation.weight_code = *weight_code;
   }
   return read;
 }

@@ -158,7 +158,7 @@ void Exchange::start(const Operation& operation) {
   tensor.input = operation.fetch ? nullptr : operation.input;
   tensor.output = operation.output;
   tensor.priority = operation.priority.value_or(tensor.own_priority);
-  tensor.weight = operation.weight;
+  tensor.weight_code = operation.weight_code;
   tensor.fetching = operation.fetch;
   tensor.slot = operation.slot;
   tensor.rows = operation.fetch ? nullptr : operation.rows;

@@ -109,7 +109,7 @@ struct ExchangeTensor {
   bool is_dropped = false;  // some of the gradient is missing from the result
   int32_t own_priority = 0;
   int32_t priority = 0;                           // the active operation's
-  uint16_t weight = 0;                            // as in Operation
+  uint16_t weight_code = 0;                       // as in Operation
   wire::Dtype dtype = wire::Dtype::kF32;          // the payloads' type
   std::optional<EncodedTensor> encoded;           // set if the tensor is compressed
   std::optional<DeltaWeights> deltas;             // ... and its results are deltas

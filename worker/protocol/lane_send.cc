@@ -266,7 +266,8 @@ void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
   packet.header.payload_bytes = static_cast<uint16_t>(
       is_empty ? 0 : wire::fragment_length(chunk.wire_bytes, chunk.fragment_bytes, fragment));
   packet.header.dtype_scale = static_cast<uint16_t>(state_.payload_dtype(chunk));
-  if (!chunk.restoring) wire::set_weight_code(state_.tensors[chunk.tensor].weight, packet.header);
+  if (!chunk.restoring)
+    wire::set_weight_code(state_.tensors[chunk.tensor].weight_code, packet.header);
   if (slot != nullptr) {
     wire::RoundShape shape = slot->shape;
     shape.fragment_count = static_cast<uint16_t>(__builtin_popcountll(chunk.full_mask));
@@ -304,7 +305,7 @@ void Lane::make_zeros(ExchangeChunk& chunk, uint64_t now_ns) {
   packet.header.fragment = static_cast<uint16_t>(__builtin_ctzll(mask));
   packet.header.payload_bytes = sizeof(wire::ZerosPayload);
   packet.header.dtype_scale = static_cast<uint16_t>(state_.payload_dtype(chunk));
-  wire::set_weight_code(state_.tensors[chunk.tensor].weight, packet.header);
+  wire::set_weight_code(state_.tensors[chunk.tensor].weight_code, packet.header);
   packet.header.flags = wire::flag::kLast;
   if (first_copies != 0) {
     state_.statistics.bytes_pushed += sizeof(wire::ZerosPayload);

@@ -22,7 +22,7 @@ struct Operation {
   bool initial_weights = false;          // the input is weights and not a gradient
   // In a weighted job: the code of the push's weight (nic/wire/push_weight.h), by which the input
   // has been multiplied; 0: it has none and counts once.
-  uint16_t weight = 0;
+  uint16_t weight_code = 0;
   // Nothing is pushed: the output gets what the box holds of the tensor, the result of its last
   // round. Only for the first operation of a worker that joined when the round was above 0.
   bool fetch = false;
