@@ -45,6 +45,7 @@ struct Handshakes::Attempt {
   asio::steady_timer timer;
   uint64_t number = 0;
   bool is_over = false;  // it has no place any more; handlers that still come do nothing
+  bool is_noted = false;
   std::array<char, kReadBytes> buffer;
   std::string first_bytes;                              // until they show whether they may be TLS
   std::shared_ptr<const tls::Credentials> credentials;  // once `tls` is made
@@ -127,8 +128,8 @@ void Handshakes::make_room(const std::string& source) {
   }
   PBOX_CHECK(crowded != by_source_.end() && !crowded->second.empty());
   const Pointer oldest = attempts_.at(*crowded->second.begin());
-  note(oldest, "the TLS handshake gave way to newer ones: this address began " +
-                   std::to_string(crowded->second.size()) + " at the same time");
+  note(oldest, "the TLS handshake was dropped for a newer one: this address had " +
+                   std::to_string(crowded->second.size()) + " under way");
   end(oldest);
 }
 
@@ -213,7 +214,10 @@ void Handshakes::discard(const Pointer& attempt) {
                                   });
 }
 
+// Reports the refusal. Only the first one of an attempt counts: a peer that has been refused may
+// stay until its time is over.
 void Handshakes::note(const Pointer& attempt, const std::string& why) {
+  if (std::exchange(attempt->is_noted, true)) return;
   asio::post(control_,
              [on_refused = on_refused_, peer = attempt->peer, why] { on_refused(peer, why); });
 }

@@ -8,12 +8,14 @@ void RetiredCounts::keep(const JobView& part) {
   const auto [kept, is_first] = by_job_.try_emplace(part.name);
   if (is_first) {
     kept->second.workers.resize(part.workers.size());
-    kept->second.pulls = part.pulls;
-    kept->second.backup = part.backup;
-    if (kept->second.pulls) kept->second.pulls = PullView{};
-    if (kept->second.backup) kept->second.backup = BackupView{};
+    if (part.pulls) kept->second.pulls.emplace();
+    if (part.grace) kept->second.grace.emplace();
+    if (part.backup) kept->second.backup.emplace();
+    if (part.upstream) kept->second.upstream.emplace();
   }
   add_counts(kept->second, part);
+  // The present grace is no count.
+  if (auto& grace = kept->second.grace) grace = GraceView{.rounds_cut = grace->rounds_cut};
 }
 
 void RetiredCounts::add_to(JobView& job) const {

@@ -61,13 +61,13 @@ Check check_security(const config::Config& config) {
       std::any_of(devices.begin(), devices.end(),
                   [](const auto& each) { return !config::stays_on_host(each.device); });
   if (!config.security.keys.empty()) {
-    const bool shows_http =
-        config.admin.enabled && !config::is_loopback_address(config.admin.listen);
-    if (!shows_http) return ok("security", "connections and packets with keys");
+    const bool is_http_open = config.admin.enabled && !config::admin_has_tls(config) &&
+                              !config::is_loopback_address(config.admin.listen);
+    if (!is_http_open) return ok("security", "connections and packets with keys");
     return warn("security",
-                "connections and packets with keys, but HTTP is open off loopback: any host there "
-                "can read metrics and drain this box",
-                "set admin.listen to an address of this host only");
+                "connections and packets with keys, but HTTP is open off loopback without TLS: any "
+                "host there can read metrics and drain this box",
+                "set admin.tls = auto, or admin.listen to an address of this host only");
   }
   if (!is_open) return ok("security", "without keys, within this host only");
   return warn("security", "without keys off loopback: any host there can read and change gradients",

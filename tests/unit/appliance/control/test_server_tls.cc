@@ -71,6 +71,12 @@ class Peer {
   bool is_established() const { return tls_->is_established(); }
   const tls::Connection& tls() const { return *tls_; }
   bool is_closed() const { return is_closed_; }
+  // Returns whether the box has closed both directions: it resets what comes after that.
+  bool is_let_go() {
+    boost::system::error_code error;
+    socket_.write_some(asio::buffer("x", 1), error);
+    return bool(error);
+  }
   const std::string& failure() const { return failure_; }
   const std::vector<proto::BoxMessage>& heard() const { return heard_; }
 
@@ -282,6 +288,16 @@ TEST_CASE("a silent peer loses its place when its time is over") {
   CHECK_THAT(service.refusals()[0], Contains("did not end within 20 ms"));
 }
 
+TEST_CASE("a refused peer that stays until its time is over counts once") {
+  KeyedService service(test::authority(), {.time = std::chrono::milliseconds(100)});
+  Peer peer(service, nullptr);
+  peer.say(question());
+  service.run_until([&] { return peer.is_let_go(); });
+  service.context.poll();
+  CHECK(service.refusals().size() == 1);
+  CHECK(service.server().handshakes_refused() == 1);
+}
+
 TEST_CASE("a flood of half-open handshakes takes places from itself, not from an honest worker") {
   const auto signer = test::authority();
   const KeyFolder keys(signer, kWorker);
@@ -292,7 +308,8 @@ TEST_CASE("a flood of half-open handshakes takes places from itself, not from an
   SECTION("from one address") {
     for (int index = 0; index < 4 + 3; ++index) flood.emplace_back(service, nullptr, "127.0.0.2");
     service.run_until([&] { return has_lost(3); });
-    CHECK_THAT(service.refusals()[0], Contains("127.0.0.2:") && Contains("gave way"));
+    CHECK_THAT(service.refusals()[0],
+               Contains("127.0.0.2:") && Contains("dropped for a newer one"));
   }
   SECTION("from the honest worker's own address") {
     for (int index = 0; index < 4 + 3; ++index) flood.emplace_back(service, nullptr, "127.0.0.1");

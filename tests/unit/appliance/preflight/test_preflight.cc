@@ -80,7 +80,9 @@ TEST_CASE("running without keys off loopback is allowed when named, and never si
   CHECK_THAT(closed.finding, Catch::Contains("with keys"));
   keyed.box.listen = "10.0.0.1";
   CHECK(check_of(keyed, appliance::machine(1, 4), "security").level == CheckLevel::kOk);
-  keyed.admin.listen = "10.0.0.1";
+  keyed.admin.listen = "10.0.0.1";  // with TLS, because there are keys
+  CHECK(check_of(keyed, appliance::machine(1, 4), "security").level == CheckLevel::kOk);
+  keyed.admin.tls = config::OnOffAuto::kOff;
   const auto open = check_of(keyed, appliance::machine(1, 4), "security");
   CHECK(open.level == CheckLevel::kWarn);
   CHECK_THAT(open.finding, Catch::Contains("with keys") && Catch::Contains("HTTP is open"));
