@@ -197,8 +197,10 @@ Result<control::SyncChange> parse_sync_change(std::string_view body) {
   const Json json = Json::parse(body, nullptr, kThrows);
   const bool has_sync = json.is_object() && json.contains("sync") && json["sync"].is_string();
   const bool has_tensors = has_sync && json.contains("tensors");
-  const bool is_sound = has_sync && json.size() == (has_tensors ? 2u : 1u) &&
-                        (!has_tensors || (json["tensors"].is_string() && json["tensors"] != ""));
+  const auto* const tensors = has_tensors ? json["tensors"].get_ptr<const std::string*>() : nullptr;
+  const bool names_tensors = tensors != nullptr && !tensors->empty();
+  const bool is_sound =
+      has_sync && json.size() == (has_tensors ? 2u : 1u) && has_tensors == names_tensors;
   if (!is_sound) {
     return Error{ErrorCode::kInvalidArgument,
                  "the body must be {\"sync\": MODEL}, with MODEL as in \"ssp:3\", and perhaps "

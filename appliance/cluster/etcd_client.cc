@@ -144,11 +144,13 @@ void EtcdClient::failed(Operation operation, size_t index, const grpc::Status& s
     if (index == current_) current_ = (current_ + 1) % members_.size();
     failed_members_.insert(index);
     if (failed_members_.size() < members_.size()) return;
-  } else if (operation == Operation::kStatus) {
-    return;  // a user without the right to ask still may read and write
-  } else if (code_of(status) != ErrorCode::kInvalidArgument &&
-             code_of(status) != ErrorCode::kResourceExhausted) {
-    return;  // the member has answered, so it is alive
+  } else {
+    // Other errors are answers, so the member is alive. A user without the right to ask for the
+    // status may still read and write.
+    const ErrorCode code = code_of(status);
+    const bool is_unusable =
+        code == ErrorCode::kInvalidArgument || code == ErrorCode::kResourceExhausted;
+    if (operation == Operation::kStatus || !is_unusable) return;
   }
   report_down(error(operation, index, status));
 }

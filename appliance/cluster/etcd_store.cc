@@ -31,7 +31,8 @@ class EtcdStore : public Store {
   const Health& health() const override { return client_.health(); }
 
  private:
-  void get(const std::string& prefix, size_t attempts, std::function<void(Result<Snapshot>)> done);
+  void get(const std::string& prefix, size_t attempts,
+           const std::function<void(Result<Snapshot>)>& done);
   void refuse(const Error& error, std::function<void(Result<Outcome>)> done);
   etcdserverpb::TxnRequest to_etcd(const Transaction& transaction) const;
 
@@ -54,7 +55,7 @@ void EtcdStore::start(Observer observer) {
 
 // A read may be repeated safely, so every member is asked before the read fails.
 void EtcdStore::get(const std::string& prefix, size_t attempts,
-                    std::function<void(Result<Snapshot>)> done) {
+                    const std::function<void(Result<Snapshot>)>& done) {
   etcdserverpb::RangeRequest request;
   request.set_key(options_.prefix + prefix);
   request.set_range_end(range_end(options_.prefix + prefix));

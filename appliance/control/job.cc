@@ -103,7 +103,7 @@ void Job::exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank) {
   shards_.exclude(host, spis, rank, ++generation_);
 }
 
-bool Job::follow_learning_rate(PipelineHost& host, std::function<void()> confirmed) {
+bool Job::follow_learning_rate(PipelineHost& host, const std::function<void()>& confirmed) {
   const auto setter = members_.learning_rate_setter();
   if (!setter) return false;
   const float learning_rate = members_[*setter].learning_rate;
@@ -111,7 +111,7 @@ bool Job::follow_learning_rate(PipelineHost& host, std::function<void()> confirm
     shards_.set_learning_rate(host, learning_rate);
     return false;
   }
-  relay_->set_learning_rate(learning_rate, std::move(confirmed));
+  relay_->set_learning_rate(learning_rate, confirmed);
   return true;
 }
 

@@ -111,7 +111,7 @@ class Job {
   // Call it when a rank has come or gone. If the upper box has the optimizer, it is told: returns
   // true, and `confirmed` is called once it uses the learning rate.
   bool follow_learning_rate(
-      PipelineHost& host, std::function<void()> confirmed = [] {});
+      PipelineHost& host, const std::function<void()>& confirmed = [] {});
   uint32_t epoch() const { return epoch_; }
   uint32_t generation() const { return generation_; }
   uint32_t fragment_bytes() const { return fragment_bytes_; }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -40,7 +41,7 @@ class PartDirectory {
   using BoxAnswer = std::function<void(Result<proto::BoxMessage>)>;
   virtual void ask_box(const std::string& box, const proto::WorkerMessage& /*question*/,
                        BoxAnswer done) {
-    done(Error{ErrorCode::kUnavailable, "box " + box + " is not known here"});
+    std::move(done)(Error{ErrorCode::kUnavailable, "box " + box + " is not known here"});
   }
 
   // Returns the boxes that could keep a backup of this part, in the order in which to try them.
@@ -61,7 +62,7 @@ class PartDirectory {
   // is lost. kUnavailable: another box takes one. `done` is called exactly once, during this call
   // or later. Releasing what was not claimed does nothing.
   virtual void claim_snapshot(const std::string& /*job*/, std::function<void(const Status&)> done) {
-    done(ok_status());
+    std::move(done)(ok_status());
   }
   virtual void release_snapshot(const std::string& /*job*/) {}
 

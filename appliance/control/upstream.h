@@ -77,7 +77,8 @@ class Relay {
   // Mode optimize: the upper box's optimizer takes this learning rate for rounds that begin from
   // now on. `confirmed` is called on the control thread, once it does; never if the relay fails.
   // Only after run().
-  virtual void set_learning_rate(float /*learning_rate*/, std::function<void()> /*confirmed*/) {
+  virtual void set_learning_rate(float /*learning_rate*/,
+                                 const std::function<void()>& /*confirmed*/) {
     PBOX_CHECK(false);
   }
   virtual RelayView view() const = 0;

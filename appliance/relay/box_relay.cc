@@ -89,11 +89,11 @@ void BoxRelay::set_priorities(std::vector<int32_t> by_chunk) {
   }
 }
 
-void BoxRelay::set_learning_rate(float learning_rate, std::function<void()> confirmed) {
+void BoxRelay::set_learning_rate(float learning_rate, const std::function<void()>& confirmed) {
   PBOX_CHECK(is_running_ && plan_.spec.mode == pipeline::Mode::kOptimize);
   {
     const std::lock_guard lock(rates_mutex_);
-    rates_.push_back({learning_rate, std::move(confirmed)});
+    rates_.push_back({learning_rate, confirmed});
   }
   wake();
 }

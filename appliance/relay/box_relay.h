@@ -35,7 +35,7 @@ class BoxRelay : public control::Relay {
   void seed(std::vector<std::vector<float>> values) override;
   void run(std::vector<control::RelayLane> lanes) override;
   void set_priorities(std::vector<int32_t> by_chunk) override;
-  void set_learning_rate(float learning_rate, std::function<void()> confirmed) override;
+  void set_learning_rate(float learning_rate, const std::function<void()>& confirmed) override;
   control::RelayView view() const override;
   uint32_t lane_count() const override;
   uint8_t lane_of(uint32_t chunk) const override;

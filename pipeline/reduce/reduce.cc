@@ -158,6 +158,9 @@ struct SquareSums {
 };
 #else
 struct SquareSums {
+  HWY_ATTR SquareSums() {  // the implicit one would not be compiled for the target
+    for (auto& each : values) each = hn::Zero(SquareTag());
+  }
   hn::Vec<SquareTag> values[kSquareSums / hn::MaxLanes(SquareTag())];
 };
 #endif
@@ -201,9 +204,6 @@ double payload_squares(const std::byte* source, size_t count) {
   constexpr size_t kBytes = wire::dtype_bytes(dtype);
   PBOX_DCHECK(count == 0 || source != nullptr);
   SquareSums sums;
-#if !HWY_HAVE_SCALABLE
-  for (auto& values : sums.values) values = hn::Zero(SquareTag());
-#endif
   size_t i = 0;
   for (; i + kSquareSums <= count; i += kSquareSums) {
     add_squares<dtype, kSkips>(source + i * kBytes, sums);

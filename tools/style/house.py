@@ -78,7 +78,7 @@ DATA_PATH_SET_UP = {
 # Single uses in files that otherwise run per packet: path -> {use: why}.
 DATA_PATH_EXCEPTIONS = {
     "nic/wire/sync.h": {"std::string": "the text of a consistency model is for people"},
-    "pipeline/job_shard.cc": {"std::make_unique": "JobShard::make runs at admission"},
+    "pipeline/job_shard.cc": {"std::make_unique": "JobShard::create runs at admission"},
     "pipeline/job_shard.h": {"std::string": "the job's name is set at admission, for people"},
     "pipeline/state/state_cut.cc": {"std::make_unique": "a cut begins with one allocation"},
     "worker/protocol/lane.cc": {"std::make_shared": "a lane takes its path when it opens"},

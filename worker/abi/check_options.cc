@@ -6,7 +6,6 @@
 #include "nic/wire/sync.h"
 
 namespace pbox::worker {
-namespace {}  // namespace
 
 Status check_policy(pbox_priority_policy policy) {
   if (policy >= PBOX_PRIORITY_EXPLICIT && policy <= PBOX_PRIORITY_FIFO) return ok_status();

@@ -3,6 +3,7 @@
 // chunks of equal priority overtake each other.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <queue>
 #include <vector>
