@@ -384,7 +384,7 @@ void Appliance::run() {
   context_.run();
   if (admin_) admin_->stop();
   events_.finish();
-  log(EventLog::Level::kInfo, "stopped", "all jobs ended");
+  log(EventLog::Level::kInfo, "stopped", "the box has stopped");
 }
 
 admin::BoxView Appliance::box() const {
@@ -433,7 +433,7 @@ admin::HistoryView Appliance::history() const {
   return history_.view(monotonic_ns());
 }
 Status Appliance::set_priorities(const std::string& job, wire::PriorityPolicy policy) {
-  const Status set = registry_->requests().set_priorities(job, policy);
+  Status set = registry_->requests().set_priorities(job, policy);
   control_->flush();
   return set;
 }
@@ -448,7 +448,7 @@ Result<control::TraceView> Appliance::trace(const std::string& job) {
 }
 
 Status Appliance::begin_snapshot(const std::string& job, double timeout_s) {
-  const Status begun =
+  Status begun =
       registry_->begin_snapshot(job, static_cast<uint64_t>(timeout_s * 1e9), monotonic_ns());
   control_->flush();
   return begun;

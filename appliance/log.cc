@@ -113,7 +113,7 @@ void EventLog::tell(const Subject& subject, const Window& window) {
   const auto& [name, job] = subject;
   emit(window.level, name,
        (job.empty() ? "" : "job '" + job + "': ") + std::to_string(window.left_out) +
-           " more of these were not written");
+           " more events of this name were left out");
 }
 
 }  // namespace pbox::appliance

@@ -53,8 +53,9 @@ void Watchdog::run(std::chrono::microseconds interval) {
   while (!stopped_.wait_for(lock, interval, [this] { return stop_; })) {
     const std::string silent = silent_thread();
     if (silent.empty()) {
-      sd_notify(0, std::exchange(complained, false) ? "WATCHDOG=1\nSTATUS=all pipelines go on"
-                                                    : "WATCHDOG=1");
+      sd_notify(0, std::exchange(complained, false)
+                       ? "WATCHDOG=1\nSTATUS=all threads make progress again"
+                       : "WATCHDOG=1");
     } else {
       complained = true;
       sd_notify(0, ("STATUS=" + silent).c_str());
@@ -67,13 +68,13 @@ std::string Watchdog::silent_thread() {
   for (size_t index = 0; index < pipelines_.size(); ++index) {
     const uint64_t ticks = pipelines_[index].counters->get(pipeline::Counter::kTicks);
     if (std::exchange(ticks_[index], ticks) != ticks) continue;
-    silent = "pipeline " + std::to_string(pipelines_[index].index) + " gives no sign of life";
+    silent = "pipeline " + std::to_string(pipelines_[index].index) + " makes no progress";
   }
   const uint64_t control_ticks = control_ticks_.load(std::memory_order_relaxed);
   const bool is_control_silent = std::exchange(control_ticks_seen_, control_ticks) == control_ticks;
   control_silent_looks_ = is_control_silent ? control_silent_looks_ + 1 : 0;
   if (silent.empty() && control_silent_looks_ >= kControlPatience * kLooksPerLimit) {
-    silent = "the control thread gives no sign of life";
+    silent = "the control thread makes no progress";
   }
   return silent;
 }

@@ -15,7 +15,7 @@ Result<CpuSet> affinity_of(pid_t thread) {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(thread, sizeof(set), &set) != 0) {
-    return system_error("sched_getaffinity", errno);
+    return system_error("cannot read the CPU affinity (sched_getaffinity)", errno);
   }
   CpuSet result;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {

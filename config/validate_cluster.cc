@@ -24,7 +24,7 @@ void check_cluster(const Config& config, Errors& errors) {
       if (value.empty()) return;
       errors.push_back("cluster." + key + " = " + value +
                        " is given, but cluster.store = local has no use for it; set "
-                       "cluster.store = etcd, or take it away");
+                       "cluster.store = etcd, or remove it");
     };
     refuse("endpoints", print_endpoints(cluster.endpoints));
     refuse("user", cluster.user);
@@ -40,19 +40,20 @@ void check_cluster(const Config& config, Errors& errors) {
   }
   if (cluster.store == StoreKind::kEtcd && is_wildcard_address(config.box.listen)) {
     errors.push_back("box.listen = " + config.box.listen +
-                     " is no address that workers and other boxes could be told; with "
-                     "cluster.store = etcd set the one of the data network");
+                     " is not an address that workers and other boxes can connect to; with "
+                     "cluster.store = etcd set this box's address on the data network");
   }
   if (cluster.scale_in_below >= cluster.scale_out_above) {
     errors.push_back(
         "cluster.scale_in_below = " + std::to_string(cluster.scale_in_below) +
         " is not below cluster.scale_out_above = " + std::to_string(cluster.scale_out_above) +
-        "; a box would be emptied and needed in turns");
+        ", so a box would be emptied and requested again by turns; lower the one or raise the "
+        "other");
   }
   if (!cluster.scale_hook.empty() && !cluster.scale) {
     errors.push_back("cluster.scale_hook = " + cluster.scale_hook +
                      " is given, but cluster.scale = false never calls it; set cluster.scale = "
-                     "true, or take it away");
+                     "true, or remove it");
   }
   need_each_other("user", cluster.user, "password_file", cluster.password_file, errors);
   need_each_other("password_file", cluster.password_file, "user", cluster.user, errors);

@@ -8,8 +8,8 @@ void check_rdma(const Config& config, std::vector<std::string>& errors) {
   const Rdma& rdma = config.rdma;
   if (config.data.port != PortKind::kRdma && rdma != Rdma{}) {
     errors.push_back(
-        "[rdma] is given, but data.port = rdma is not, and no other port uses it; set that, or "
-        "take the keys of [rdma] away");
+        "[rdma] is given, but data.port is not rdma, and no other port uses it; set data.port = "
+        "rdma, or remove [rdma]");
   }
   std::set<std::string> names;
   for (const auto& name : rdma.devices) {

@@ -153,7 +153,7 @@ Status Client::check_operation(const Operation& operation) const {
   if (!has_input || operation.output == nullptr) {
     return invalid("tensor '" + name + "': input and output must not be NULL");
   }
-  if (operation.weight != 0 && !options_.weighted) {
+  if (operation.weight_code != 0 && !options_.weighted) {
     return invalid(
         "tensor '" + name +
         "': the push has a weight, but the job is not weighted; set options.weighted, or "
@@ -245,7 +245,7 @@ Status Client::call_on_io(std::unique_lock<std::mutex>& lock, const std::functio
   std::erase(calls_, &call);
   return Error{ErrorCode::kTimeout, "the I/O thread did not answer within " +
                                         std::to_string(limit.count()) +
-                                        " ms; does a callback of the application not return?"};
+                                        " ms; a callback of the application may not have returned"};
 }
 
 Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,

@@ -273,8 +273,8 @@ constexpr MetricRow kRows[] = {
     of_box("pbox_control_connections", kGauge, "Open control connections of workers",
            [](const Sample& sample) { return Value(sample.box.control_connections); }),
     of_box("pbox_handshakes_refused_total", kCounter,
-           "Peers whose TLS handshake was refused, too slow, or gave way to others; the log says "
-           "why",
+           "Peers whose TLS handshake failed, took too long, or was displaced by newer ones; the "
+           "log says why",
            [](const Sample& sample) { return Value(sample.box.handshakes_refused); }),
     of_box("pbox_keys_expiry_timestamp_seconds", kGauge,
            "When the box's keys expire, in seconds since 1970; absent without keys",
@@ -345,21 +345,22 @@ constexpr MetricRow kRows[] = {
            }),
     of_job(
         "pbox_job_sync_staleness", kGauge,
-        "Staleness that the controllers of the job's parts have chosen, the most of them; absent "
-        "unless some tensor's model is adaptive",
+        "Largest staleness that the controllers of the job's parts have chosen; absent unless some "
+        "tensor's model is adaptive",
         [](const control::JobView& job) {
           return of_control(job, &control::SyncControlView::staleness,
                             [](double one, double other) { return std::max(one, other); });
         }),
     of_job(
         "pbox_job_sync_probability", kGauge,
-        "Probability that the fastest rank waits, as those controllers have chosen it, the least "
-        "of them",
+        "Smallest probability that the fastest rank waits which the controllers of the job's parts "
+        "have chosen",
         [](const control::JobView& job) {
           return of_control(job, &control::SyncControlView::probability,
                             [](double one, double other) { return std::min(one, other); });
         }),
-    of_job("pbox_job_sync_decisions_total", kCounter, "Decisions of those controllers",
+    of_job("pbox_job_sync_decisions_total", kCounter,
+           "Decisions of the controllers of the job's parts",
            [](const control::JobView& job) {
              return of_control(job, &control::SyncControlView::decisions, std::plus<>());
            }),
@@ -400,7 +401,7 @@ constexpr MetricRow kRows[] = {
           "all its chunks of the job",
           fill_durations<&control::JobView::round_times>),
     whole("pbox_job_read_rounds_behind", kHistogram, MetricScope::kJob, "",
-          "Reads of tensors by the number of rounds that the data lacked", fill_reads),
+          "Reads of tensors by the number of rounds by which the data was behind", fill_reads),
     of_rank("pbox_worker_bytes_received_total", kCounter, "Bytes received from the rank",
             [](const control::WorkerView& worker) { return Value(worker.bytes_received); }),
     of_rank("pbox_worker_fragments_total", kCounter, "Fragments received from the rank",

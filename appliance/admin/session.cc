@@ -147,7 +147,7 @@ void HttpSession::on_bad_request(error_code error) {
     const std::string bound = std::to_string(limits::kAdminHeaderBytesMax);
     return refuse_and_end(431, "the header is longer than " + bound + " bytes");
   }
-  refuse_and_end(400, "not HTTP: " + error.message());
+  refuse_and_end(400, "the request is not valid HTTP: " + error.message());
 }
 
 void HttpSession::on_parsed() {

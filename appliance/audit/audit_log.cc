@@ -152,7 +152,7 @@ Status AuditLog::open_file() {
   if (fstat(file->get(), &found) != 0) return failed(path_, std::strerror(errno));
   if (!S_ISREG(found.st_mode)) return failed(path_, "it is no ordinary file");
   if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return failed(path_, "others than its owner may write it (chmod 600)");
+    return failed(path_, "users other than its owner can write to it; run chmod 600");
   }
   char last = '\n';
   is_torn_ =
@@ -206,7 +206,7 @@ void AuditLog::note_lost(const std::string& why) {
   ++lost_;
   if (++lost_untold_ > 1) return;
   on_state_(true, "log.audit = " + (path_.empty() ? std::string(kStandardError) : path_) + ": " +
-                      why + "; what happens meanwhile is not recorded");
+                      why + "; events are not recorded until it can be written again");
 }
 
 void AuditLog::reopen() {

@@ -100,7 +100,8 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   std::string while_reading(const error_code& error) const {
     const bool is_begun = tls_ != nullptr && !tls_->is_established();
     return error.message() +
-           (is_begun ? " during the TLS handshake; has that box keys ([security] keys)?" : "");
+           (is_begun ? " during the TLS handshake; does that box have keys ([security] keys)?"
+                     : "");
   }
 
   void received(size_t bytes) {

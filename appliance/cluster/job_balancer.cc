@@ -115,7 +115,9 @@ std::optional<std::string> JobBalancer::obstacle(const PartMap& map,
     const auto found = std::find_if(boxes.begin(), boxes.end(),
                                     [&](const BalancedBox& box) { return box.name == name; });
     if (found == boxes.end()) return "box " + name + ", which has parts but is not registered";
-    if (!found->takes_parts) return "box " + name + ", which drains, to lose its parts";
+    if (!found->takes_parts)
+      return "box " + name +
+             " to lose its parts: it drains, the job avoids it, or it cannot serve the job";
   }
   return std::nullopt;
 }

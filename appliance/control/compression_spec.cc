@@ -25,7 +25,8 @@ Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
     return invalid(" cannot be used with backup = 1: a copy must have all bits");
   }
   if (tensor.row_elements > 0) {
-    return invalid(" cannot be used for a table, of which few rows travel anyway; set it none");
+    return invalid(
+        " cannot be used for a table, because only some rows are sent; set compression none");
   }
   if (spec.is_relaxed()) {
     return invalid(std::string(" needs model bsp for all tensors, and some tensor has ") +

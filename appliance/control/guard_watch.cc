@@ -66,7 +66,7 @@ void GuardWatch::log_new(const Job& job) {
     context_.note(Severity::kWarning, "unsound_values",
                   job.spec().title() + ": rank " + std::to_string(rank) + " pushed " +
                       job.spec().unsound_value() + " in " + in_place(job, found.chunk_round) +
-                      " (fragments since the last such line: " +
+                      " (fragments since the last report: " +
                       std::to_string(found.fragments - before.fragments) + ")",
                   job.spec().name);
     before = {found.fragments, context_.now_ns};

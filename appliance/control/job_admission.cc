@@ -229,9 +229,9 @@ Status JobAdmission::check_seat(const Job& job, const proto::Join& join,
   const auto& owner = job.members()[join.rank()].identity;
   if (!owner || owner == identity) return ok_status();
   return Error{ErrorCode::kInvalidArgument,
-               rank_of(join) + " belongs to " + tls::to_uri(*owner) + "; the keys of " +
-                   (identity ? tls::to_uri(*identity) : "nobody") +
-                   " do not allow to take its place: use keys of the same identity"};
+               rank_of(join) + " belongs to " + tls::to_uri(*owner) + "; " +
+                   (identity ? "the keys of " + tls::to_uri(*identity) : "a peer without keys") +
+                   " cannot take its place: use keys of the same identity"};
 }
 
 // The job has yet to start, or to start again on this box.
@@ -245,12 +245,13 @@ Status JobAdmission::check_gathering(const Job& job, const proto::Join& join) co
   for (const Member& other : job.members()) {
     if (other.state != Member::State::kJoined || &other == &member) continue;
     if ((other.resumes || other.rejoins) == was_in_job) continue;
-    return Error{ErrorCode::kMismatch,
-                 rank_of(join) +
-                     (was_in_job ? " was in this job before, but other ranks begin a new run; "
-                                 : " is new in a job that others go on with; set rejoin to take a "
-                                   "lost rank's place, or ") +
-                     "start all ranks again"};
+    return Error{
+        ErrorCode::kMismatch,
+        rank_of(join) +
+            (was_in_job ? " was in this job before, but other ranks begin a new run; "
+                        : " is new, but the other ranks resume a running job; set rejoin to "
+                          "take a lost rank's place, or ") +
+            "start all ranks again"};
   }
   return join.resumes() ? check_resuming(job, join) : ok_status();
 }

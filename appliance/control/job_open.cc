@@ -57,8 +57,9 @@ Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host,
   if (*widest >= former) return former;
   return Error{ErrorCode::kInvalidArgument,
                spec_.title() + " ran with fragments of " + std::to_string(former) +
-                   " bytes, but some path to this box holds only " + std::to_string(*widest) +
-                   ". A job of sync.model " + to_string(spec_.relaxed_model) +
+                   " bytes, but some path to this box carries fragments of at most " +
+                   std::to_string(*widest) + " bytes. A job of sync.model " +
+                   to_string(spec_.relaxed_model) +
                    " cannot change them; give all boxes the same MTU, and start all ranks again "
                    "from a checkpoint"};
 }

@@ -407,10 +407,10 @@ void JobRegistry::shut_down() {
   while (!context_.jobs.empty()) {
     Job& job = *context_.jobs.begin()->second;
     if (job.running() && job.spec().survives_its_box()) {
-      context_.note(
-          Severity::kInfo, "job_left",
-          job.spec().title() + " waits for this box to start again, or for another in its place",
-          job.spec().name);
+      context_.note(Severity::kInfo, "job_left",
+                    "the workers of " + job.spec().title() +
+                        " look for this box after its restart, or for another box",
+                    job.spec().name);
       abandon(job);
       continue;
     }

@@ -270,7 +270,8 @@ bool JobRegistry::can_go_on_without_missing(const Job& job) const {
 std::string JobRegistry::no_majority(const Job& job) const {
   if (job.spec().on_worker_lost != LostPolicy::kPartial || can_go_on_without_missing(job))
     return "";
-  return "; the ranks that are left are no majority, so that others may be going on at another box";
+  return "; the remaining ranks are not a majority, so the others may have continued at another "
+         "box";
 }
 
 // Policy partial: the job goes on without a rank that does not come back.

@@ -69,7 +69,8 @@ Result<TensorSpec> parse_tensor(const proto::Tensor& message, uint32_t index, bo
   }
   if (message.dtype() >= (is_slot ? wire::kCollectiveDtypeCount : wire::kDtypeCount)) {
     return invalid(where + ": dtype " + std::to_string(message.dtype()) +
-                   " is unknown; 0 f32, 1 f16, 2 bf16");
+                   " is unknown; 0 f32, 1 f16, 2 bf16" +
+                   (is_slot ? ", 3 i32, 4 i64, 5 u8, 6 i8, 7 f64" : ""));
   }
   if (message.compression() >= wire::kCompressionCount) {
     return invalid(where + ": compression " + std::to_string(message.compression()) +
@@ -277,9 +278,10 @@ Status check_identity(const proto::Join& join, const JobLimits& limits) {
                    " is out of range; a job has at most " +
                    std::to_string(limits::kPartsPerJobMax) + " parts");
   }
-  if (join.mode() > 1) return invalid("mode " + std::to_string(join.mode()) + " is unknown");
+  if (join.mode() > 1)
+    return invalid("mode " + std::to_string(join.mode()) + " is unknown; 0 aggregate, 1 optimize");
   if (join.reduction() > 1) {
-    return invalid("reduction " + std::to_string(join.reduction()) + " is unknown");
+    return invalid("reduction " + std::to_string(join.reduction()) + " is unknown; 0 sum, 1 mean");
   }
   if (join.on_worker_lost() > static_cast<uint32_t>(LostPolicy::kAbort)) {
     return invalid("on_worker_lost " + std::to_string(join.on_worker_lost()) +
@@ -405,7 +407,8 @@ Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
   if (join.tensors_size() == 0) return invalid("the tensor list is empty; register a tensor");
   if (static_cast<uint32_t>(join.tensors_size()) > limits::kTensorsPerJobMax) {
     return invalid("the tensor list has " + std::to_string(join.tensors_size()) +
-                   " entries; at most " + std::to_string(limits::kTensorsPerJobMax));
+                   " entries; at most " + std::to_string(limits::kTensorsPerJobMax) +
+                   " are allowed");
   }
   std::unordered_set<std::string> names;
   for (const proto::Tensor& message : join.tensors()) {

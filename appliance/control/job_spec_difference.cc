@@ -14,6 +14,22 @@ std::optional<std::string> differs(const std::string& what, const T& job, const 
   return what + ": " + number(worker) + ", but the job has " + number(job);
 }
 
+constexpr const char* kModeNames[] = {"aggregate", "optimize"};
+constexpr const char* kReductionNames[] = {"sum", "mean"};
+constexpr const char* kLostPolicyNames[] = {"wait", "partial", "abort"};
+constexpr const char* kRecoveryNames[] = {"copy", "none"};
+constexpr const char* kDeliveryNames[] = {"broadcast", "pull"};
+
+// As differs(), with the values' names in place of their numbers.
+template <typename Enum, size_t kCount>
+std::optional<std::string> differs(const std::string& what, Enum job, Enum worker,
+                                   const char* const (&names)[kCount]) {
+  if (job == worker) return std::nullopt;
+  PBOX_CHECK(static_cast<size_t>(job) < kCount && static_cast<size_t>(worker) < kCount);
+  return what + ": " + names[static_cast<size_t>(worker)] + ", but the job has " +
+         names[static_cast<size_t>(job)];
+}
+
 std::optional<std::string> tensor_difference(const TensorSpec& job, const TensorSpec& worker,
                                              size_t index) {
   const std::string where = "tensor " + std::to_string(index) + " (" + quoted(worker.name) + ")";
@@ -57,28 +73,33 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
   if (auto found = differs("min_world_size", job.min_world_size, worker.min_world_size)) {
     return found;
   }
-  if (auto found = differs("mode", int(job.mode), int(worker.mode))) return found;
+  if (auto found = differs("mode", job.mode, worker.mode, kModeNames)) return found;
   if (auto found = differs("collective", int(job.collective), int(worker.collective))) {
     return found;
   }
-  if (auto found = differs("reduction", int(job.reduction), int(worker.reduction))) return found;
-  if (auto found = differs("weighted", int(job.weighted), int(worker.weighted))) return found;
-  if (auto found = differs("on_worker_lost", int(job.on_worker_lost), int(worker.on_worker_lost))) {
+  if (auto found = differs("reduction", job.reduction, worker.reduction, kReductionNames)) {
     return found;
   }
-  if (auto found = differs("recovery", int(job.recovery), int(worker.recovery))) return found;
+  if (auto found = differs("weighted", int(job.weighted), int(worker.weighted))) return found;
+  if (auto found =
+          differs("on_worker_lost", job.on_worker_lost, worker.on_worker_lost, kLostPolicyNames)) {
+    return found;
+  }
+  if (auto found = differs("recovery", job.recovery, worker.recovery, kRecoveryNames)) return found;
   if (auto found = sync_difference(job.sync, worker.sync)) return found;
   if (auto found = differs("relaxed_model", int(job.relaxed_model), int(worker.relaxed_model))) {
     return found;
   }
-  if (auto found =
-          differs("priority_policy", int(job.priority_policy), int(worker.priority_policy))) {
+  if (auto found = differs("priority_policy", job.priority_policy, worker.priority_policy,
+                           wire::kPriorityPolicyNames)) {
     return found;
   }
-  if (auto found = differs("delivery", int(job.delivery), int(worker.delivery))) return found;
+  if (auto found = differs("delivery", job.delivery, worker.delivery, kDeliveryNames)) return found;
   if (auto found = differs("replicas", job.replicas, worker.replicas)) return found;
   if (auto found = differs("is_backup", int(job.is_backup), int(worker.is_backup))) return found;
-  if (auto found = differs("numerics", int(job.numerics), int(worker.numerics))) return found;
+  if (auto found = differs("numerics", job.numerics, worker.numerics, wire::kNumericsNames)) {
+    return found;
+  }
   if (auto found = differs("chunk_bytes", job.chunk_bytes, worker.chunk_bytes)) return found;
   if (job.restore != worker.restore) {
     return "restore: " + quoted(worker.restore) + ", but the job has " + quoted(job.restore);
@@ -99,7 +120,9 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
                            int(worker.skip_nonfinite))) {
     return found;
   }
-  if (auto found = differs("guard", int(job.guard.policy), int(worker.guard.policy))) return found;
+  if (auto found = differs("guard", job.guard.policy, worker.guard.policy, wire::kGuardNames)) {
+    return found;
+  }
   if (auto found = differs("guard_max_abs", job.guard.max_abs, worker.guard.max_abs)) return found;
   if (job.filled_parts != worker.filled_parts) return "filled_parts: another list of parts";
   const size_t common = std::min(job.tensors.size(), worker.tensors.size());

@@ -213,8 +213,8 @@ void JobStarter::dismiss(Job& job, uint32_t rank) {
       member.connection,
       {ErrorCode::kWorkerLost,
        "rank " + std::to_string(rank) + " of " + job.spec().title() +
-           " was left behind: the box was lost, and the others go on from rounds in which it has "
-           "no part; start it again with rejoin"});
+           " was left behind: the box was lost, and the others continue from rounds for which it "
+           "has no gradients; start it again with rejoin"});
   member = {};
 }
 

@@ -35,8 +35,8 @@ void RelayConnector::on_answer(const JobKey& part, uint64_t number, const Status
   const RelayView relay = job->relay()->view();
   if (!status) {
     owner_.fail(*job, {status.error().code,
-                       job->spec().title() + ": box " + relay.box +
-                           ", which this box's sums go on to: " + status.error().message});
+                       job->spec().title() + ": upper box " + relay.box +
+                           ", to which this box forwards its sums: " + status.error().message});
     return;
   }
   context_.note(Severity::kInfo, "upstream_joined",

@@ -71,8 +71,8 @@ void SlotMismatches::end(Job& job, const Asked& asked) {
   const auto told = [&](uint32_t rank) {
     const auto found = asked.told.find(rank);
     const bool is_known = found != asked.told.end() && !found->second.empty();
-    return "rank " + std::to_string(rank) + " is at " +
-           (is_known ? found->second : "an operation that it has not named");
+    return "rank " + std::to_string(rank) +
+           (is_known ? " is at " + found->second : " has not reported its operation");
   };
   owner_.fail(job, {ErrorCode::kMismatch,
                     job.spec().title() + ": the ranks disagree about an operation: " +

@@ -36,7 +36,8 @@ Result<CutProgress> progress_in(const Result<proto::BoxMessage>& answer) {
   if (!answer) return answer.error();
   if (!answer->has_cut_progress()) {
     return Error{ErrorCode::kMismatch,
-                 "the answer is not the progress of a cut; is the box of this release?"};
+                 "the box did not answer with the progress of a cut; run the same release on all "
+                 "boxes"};
   }
   return answer->cut_progress();
 }
@@ -66,7 +67,7 @@ Status can_be_cut(const Job& job) {
 
 Error no_store() {
   return {ErrorCode::kInvalidArgument,
-          "it keeps no snapshots; name a folder in its [snapshots] directory"};
+          "the box keeps no snapshots; set [snapshots] directory on it"};
 }
 
 void fail_cut(CutProgress& progress, const std::string& why) {
@@ -79,7 +80,7 @@ void fail_cut(CutProgress& progress, const std::string& why) {
 Status SnapshotCoordinator::begin(const std::string& name, uint64_t timeout_ns) {
   if (store_ == nullptr) {
     return Error{ErrorCode::kInvalidArgument,
-                 "this box keeps no snapshots; name a folder in [snapshots] directory"};
+                 "this box keeps no snapshots; set [snapshots] directory on it"};
   }
   const std::vector<Job*> parts = context_.jobs.parts_of(name);
   if (parts.empty()) return Error{ErrorCode::kNotFound, "no job '" + name + "' on this box"};

@@ -204,8 +204,8 @@ void StateHandover::give_up(const Job& job, const std::string& why) {
   PBOX_CHECK(!former.is_over);
   const CopyName copy = former.next;
   const std::string refusal = job.spec().title() + ": box " + former.box + ", which had " +
-                              (former.is_backup ? "a backup copy of it" : "it") +
-                              ", does not hand over its state: " + why;
+                              (former.is_backup ? "a backup copy of it" : "it before") +
+                              ", did not hand over its state: " + why;
   if (copy.job.empty()) {
     former.is_over = true;
     return context_.note(Severity::kWarning, "part_state_lost", refusal);

@@ -53,7 +53,7 @@ Status check_fields_of_drop(const SyncSpec& spec) {
   }
   if (spec.grace_ms > wire::kGraceMsMax && spec.grace_ms != wire::kGraceAuto) {
     return invalid(grace + " is out of range; at most " + std::to_string(wire::kGraceMsMax) +
-                   ", or " + std::to_string(wire::kGraceAuto) + " for auto");
+                   " is allowed, or " + std::to_string(wire::kGraceAuto) + " for auto");
   }
   return ok_status();
 }
@@ -68,7 +68,7 @@ Status check_fields(const SyncSpec& spec, uint32_t world_size) {
   }
   if (spec.staleness > wire::kStalenessMax) {
     return invalid(staleness + " is out of range; at most " + std::to_string(wire::kStalenessMax) +
-                   ", or asp for no bound");
+                   " is allowed; asp has no bound");
   }
   const std::string probability = "sync.probability " + number(spec.probability);
   if (!wire::has_probability(spec.model) && spec.probability != 1) {
@@ -236,7 +236,7 @@ std::string obstacle(const SyncSpec& former, const SyncSpec& next) {
            "they join; start all ranks again with it";
   }
   if (former.model == SyncModel::kDrop || next.model == SyncModel::kDrop) {
-    return "with drop the ranks skip rounds, and in no other model; start all ranks again with it";
+    return "only with drop do ranks skip rounds; start all ranks again with the other model";
   }
   const bool had_rounds = !wire::applies_on_arrival(former.model);
   return std::string("bsp sums a round before it steps the weights, and ") +
@@ -342,7 +342,7 @@ Status apply(const SyncChange& change, const JobSpec& spec, SyncInForce& models)
   if (!change.tensors.empty() && change.sync.grace_ms != models.job.grace_ms) {
     return invalid("sync " + wire::sync_text(change.sync) + " for tensors '" + change.tensors +
                    "' has another grace than the job, which has " + wire::sync_text(models.job) +
-                   "; a grace is for all tensors: name none, or keep the job's");
+                   "; the grace applies to all tensors: name no tensors, or keep the job's grace");
   }
   SyncInForce changed = models;
   if (change.tensors.empty()) changed.job = change.sync;

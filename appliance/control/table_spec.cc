@@ -19,7 +19,7 @@ Status check_table(const JobSpec& spec, const TensorSpec& tensor) {
     return Error{ErrorCode::kInvalidArgument, what + why};
   };
   if (tensor.row_elements > kRowElementsMax) {
-    return invalid(" is out of range; at most " + std::to_string(kRowElementsMax));
+    return invalid(" is out of range; at most " + std::to_string(kRowElementsMax) + " are allowed");
   }
   if (spec.mode != pipeline::Mode::kOptimize) {
     return invalid(

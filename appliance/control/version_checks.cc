@@ -17,12 +17,12 @@ std::string software_in(const proto::WorkerMessage& message) {
 }
 
 std::string since(const wire::AddedField& field) {
-  return field.name + std::string(", which control protocol ") + std::to_string(field.since) +
-         " has added";
+  return field.name + std::string(", which was added in control protocol ") +
+         std::to_string(field.since);
 }
 
 std::string rank_text(uint32_t rank, const std::string& software, uint32_t version) {
-  return "rank " + std::to_string(rank) + " (" + software + ") talks control protocol " +
+  return "rank " + std::to_string(rank) + " (" + software + ") speaks control protocol " +
          std::to_string(version);
 }
 
@@ -44,8 +44,8 @@ Status check_versions(const proto::WorkerMessage& message, wire::AddedFields fie
   const auto stated = wire::stated_versions(message);
   if (stated && !wire::common_version(*stated, own)) {
     return Error{ErrorCode::kVersionMismatch,
-                 software_in(message) + " talks control protocol " + wire::to_string(*stated) +
-                     ", this box (PBox " + kVersion + ") talks " + wire::to_string(own) +
+                 software_in(message) + " speaks control protocol " + wire::to_string(*stated) +
+                     ", this box (PBox " + kVersion + ") speaks " + wire::to_string(own) +
                      "; upgrade the older of the two: releases whose control protocols follow "
                      "each other work together"};
   }

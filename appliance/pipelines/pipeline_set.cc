@@ -3,6 +3,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "config/address.h"
 
 namespace pbox::pipelines {
@@ -19,7 +21,7 @@ Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const topology::Topology
                                                         const config::Config& config,
                                                         const FlightRecorder* recorder) {
   auto set = std::make_unique<PipelineSet>();
-  if (set->report_fd_ < 0) return Error{ErrorCode::kSystem, "eventfd: no descriptor is left"};
+  if (set->report_fd_ < 0) return system_error("cannot create an eventfd", errno);
   const bool is_off = config.memory.hugepages == config::OnOffAuto::kOff;
   set->hugepages_ = is_off ? Hugepages::kNever : Hugepages::kIfFree;
   auto ports = Ports::start(topology, config);

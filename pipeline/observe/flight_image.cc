@@ -29,7 +29,7 @@ Status read_head(std::span<const std::byte> bytes, FlightHead& head) {
     return no_image("the file ends within the head of an image; copy it again");
   std::memcpy(static_cast<void*>(&head), bytes.data(), sizeof(head));
   if (std::memcmp(head.magic, kFlightMagic, sizeof(head.magic)) != 0) {
-    return no_image("the file is not a flight recorder's");
+    return no_image("the file is not a flight recording");
   }
   if (head.version != kFlightVersion) {
     return no_image("the file has format " + std::to_string(head.version) +
@@ -37,7 +37,7 @@ Status read_head(std::span<const std::byte> bytes, FlightHead& head) {
                     "; use the pboxctl of the box's release");
   }
   if (head.checksum != checksum_of(head) || head.capacity == 0 || head.capacity > kCapacityMax) {
-    return no_image("the head of an image is damaged");
+    return no_image("the head of an image is damaged; copy the file again");
   }
   return ok_status();
 }

@@ -145,7 +145,7 @@ TEST_CASE("ranks of a rack are told which rack is missing, or that the upper box
   Daemon first(rack_flags(top.control(), 0));
   const auto impatient = [](pbox_options& options) { options.join_timeout_ms = 1'500; };
   CHECK_THAT(refusal(first, PBOX_TIMEOUT, impatient),
-             Contains(top.control()) && Contains("which this box's sums go on to") &&
+             Contains(top.control()) && Contains("to which this box forwards its sums") &&
                  Contains("1 of 2 ranks have not joined") && Contains("rank 1"));
   Daemon alone(rack_flags("127.0.0.1:1", 0));
   CHECK_THAT(refusal(alone, PBOX_UNAVAILABLE, impatient), Contains("127.0.0.1:1"));

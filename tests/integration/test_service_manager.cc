@@ -113,12 +113,12 @@ TEST_CASE("while a pipeline is wedged the watchdog is not fed, and the status na
   CHECK_THAT(manager.heard(), Contains("READY=1"));
   {
     const WedgedThread wedged(daemon.program().pid(), "pipeline-1");
-    CHECK(manager.heard_until("STATUS") == "STATUS=pipeline 1 gives no sign of life");
+    CHECK(manager.heard_until("STATUS") == "STATUS=pipeline 1 makes no progress");
     for (int looks = 0; looks < 2; ++looks) {
-      CHECK(manager.heard() == "STATUS=pipeline 1 gives no sign of life");
+      CHECK(manager.heard() == "STATUS=pipeline 1 makes no progress");
     }
   }
-  CHECK_THAT(manager.heard_until("WATCHDOG=1"), Contains("all pipelines go on"));
+  CHECK_THAT(manager.heard_until("WATCHDOG=1"), Contains("all threads make progress again"));
   CHECK(manager.heard() == "WATCHDOG=1");
 }
 
@@ -128,7 +128,7 @@ TEST_CASE("a control thread that is wedged for long is not fed either, and the s
   CHECK_THAT(manager.heard(), Contains("READY=1"));
   {
     const WedgedThread wedged(daemon.program().pid());  // the first thread of the process
-    CHECK(manager.heard_until("control") == "STATUS=the control thread gives no sign of life");
+    CHECK(manager.heard_until("control") == "STATUS=the control thread makes no progress");
   }
   CHECK_THAT(manager.heard_until("WATCHDOG=1"), Contains("go on"));
 }

@@ -156,7 +156,7 @@ TEST_CASE("a copy of the flight recorder of a running job replays without a diff
         daemon.metric("pbox_fragments_total", "reason=\"aggregated\""));
   const Output text = pboxctl({"replay", file});
   CHECK(text.status == 0);
-  CHECK_THAT(text.text, Contains("job 'job' (bsp): 35 rounds of chunks ended here, the newest was "
+  CHECK_THAT(text.text, Contains("job 'job' (bsp): 35 chunk rounds finished, the newest is "
                                  "round 4"));
   const Output compared = pboxctl({"replay", file, "--against", file});
   CHECK(compared.status == 0);
@@ -229,7 +229,7 @@ TEST_CASE("pboxctl replay reports what is wrong with a file") {
   CHECK(cut.status == 1);
   CHECK_THAT(cut.errors, Contains(file) && Contains("ends within the"));
   std::ofstream(file) << std::string(5000, 'x');
-  CHECK_THAT(pboxctl({"replay", file}).errors, Contains("not a flight recorder's"));
+  CHECK_THAT(pboxctl({"replay", file}).errors, Contains("not a flight recording"));
   CHECK(pboxctl({"replay", folder.path() / "nothing"}).status == 1);
   CHECK(pboxctl({"replay"}).status == 2);
   CHECK(pboxctl({"recorder"}).status == 2);

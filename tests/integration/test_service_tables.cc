@@ -393,7 +393,7 @@ TEST_CASE("a tensor that cannot be a table, or a wrong list of rows, is refused 
               pbox_push_pull_rows(worker.context(), tensor, ids.data(), ids.size(), values,
                                   table.data(), nullptr, nullptr));
         };
-        require_contains(push(1, {0}, rows), "tensor 'dense' is no table");
+        require_contains(push(1, {0}, rows), "tensor 'dense' is not a table");
         require_contains(push(0, {0, 20}, rows), "row_ids[1] is 20, but it has 20 rows");
         require_contains(push(0, {5, 5}, rows), "row_ids[1] is 5 after 5; they must ascend");
         require_contains(push(0, {5}, nullptr), "rows must not be NULL with row_count 1");

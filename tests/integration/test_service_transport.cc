@@ -376,7 +376,7 @@ TEST_CASE("a transport library refuses a libpbox of another release") {
   REQUIRE(open != nullptr);
   char error[256] = "";
   CHECK(open({.version = "0.0.9", .arguments = "wait"}, error, sizeof(error)) == nullptr);
-  CHECK_THAT(error, Contains("0.0.9") && Contains("install both of one release"));
+  CHECK_THAT(error, Contains("0.0.9") && Contains("install the same release of both"));
 }
 
 }  // namespace pbox::test

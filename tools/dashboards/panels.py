@@ -37,11 +37,11 @@ BOX_PANELS = [
     ("time", "Busy", "percentunit",
      "Share of time in which the core had work. Near 100 %, that core is the bottleneck.",
      {"{{instance}} pipeline {{pipeline}}": rate("pbox_pipeline_busy_seconds_total", BOX)}),
-    ("time", "Cycles for a byte", "none",
+    ("time", "Cycles per byte", "none",
      "Cycles of a pipeline's core by phase, from sampled turns of its loop.",
      {"{{phase}}": f"{rate('pbox_pipeline_sampled_cycles_total', BOX, 'phase')} / ignoring (phase) "
                    f"group_left sum({rate('pbox_pipeline_sampled_bytes_total', BOX)})"}),
-    ("time", "Chunks that wait to leave", "none",
+    ("time", "Chunks queued for sending", "none",
      "Finished chunks in the queue to be sent. If the number grows, sending is the bottleneck.",
      {"{{instance}} pipeline {{pipeline}}": f"pbox_pipeline_queued_chunks{{{BOX}}}"}),
     ("time", "Fragments that were not new", "pps",
@@ -95,7 +95,7 @@ JOB_PANELS = [
           f"sqrt(sum by (training_job, rank) (pbox_worker_gradient_squares{{{JOB}}}))"}),
     ("time", "Since the last packet", "s", "By rank.",
      {"{{training_job}} rank {{rank}}": f"pbox_worker_last_packet_age_seconds{{{JOB}}}"}),
-    ("time", "Rounds that reads lacked", "none", "Only for jobs that report the age of data.",
+    ("time", "Staleness of reads, in rounds", "none", "Only for jobs that report the age of data.",
      {"{{training_job}} 99 %": quantile(0.99, "pbox_job_read_rounds_behind")}),
     ("time", "Reads that waited", "percentunit", "Only for models that let some reads proceed.",
      {"{{training_job}}": f"{rate('pbox_job_pulls_delayed_total', JOB)} / "

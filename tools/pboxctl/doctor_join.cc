@@ -54,7 +54,7 @@ void explain(const Error& error, const BoxPath& path, Report& report) {
       return;
     default: break;
   }
-  report.ok("version", "a box whose control protocol this release talks; " + here());
+  report.ok("version", "the box speaks a control protocol that this release knows; " + here());
   report.fail("join", error.message, remedy_for(error));
 }
 

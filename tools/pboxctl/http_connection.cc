@@ -89,7 +89,7 @@ Status Connection::connect(const std::vector<stream_protocol::endpoint>& endpoin
 
 Status Connection::connect_local(const std::string& path) {
   if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path)) {
-    return unreachable("'" + path + "' is no path of a socket");
+    return unreachable("'" + path + "' is not a valid path of a socket");
   }
   const Status connected = connect({asio::local::stream_protocol::endpoint(path)});
   if (!connected && result_ == asio::error::access_denied) {

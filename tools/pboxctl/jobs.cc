@@ -36,8 +36,8 @@ void print_reasons(const Json& page) {
     for (const Json& part : list_of(job.value("sync", Json::object()), "control")) {
       any = true;
       std::printf(
-          "%s part %.0f: %s after %.0f decisions; of the time ranks wait %.0f%%, of the reads "
-          "%.0f%% wait, %.1f rounds ahead\n",
+          "%s part %.0f: %s after %.0f decisions; ranks wait %.0f%% of the time, %.0f%% of the "
+          "reads wait, the fastest rank leads by %.1f rounds\n",
           text_of(job, "name").c_str(), number_of(part, "part"), text_of(part, "rule").c_str(),
           number_of(part, "decisions"), 100 * number_of(part, "waited_share"),
           100 * number_of(part, "delayed_share"), number_of(part, "lead_rounds"));

@@ -54,7 +54,7 @@ Status AuthorityFolder::read_files() {
   if (certificates_.empty() || certificates_.size() > 2) {
     return Error{ErrorCode::kInvalidArgument,
                  path("ca.pem") + " holds " + std::to_string(certificates_.size()) +
-                     " certificates; the authority's is one, and two while it is replaced"};
+                     " certificates; expected one, or two while the authority is being replaced"};
   }
   auto key = tls::read_private_file(path(kKey));
   if (!key) return key.error();

@@ -147,7 +147,7 @@ int show(const Words& more) {
 
 int keys(const options::variables_map& given, const Words& more) {
   if (more.empty())
-    return complain("keys", "say what to make: init, box, job, token, operator or viewer");
+    return complain("keys", "name a subcommand: init, box, job, token, operator or viewer");
   if (more[0] == "init") return make_authority(given, more);
   if (more[0] == "show") return show(more);
   if (more[0] == "rotate") return rotate_authority(given, more);

@@ -49,10 +49,10 @@ int run(const Command& command, const pboxctl::Words& words) {
       const auto option = std::find_if(more.begin(), more.end(),
                                        [](const auto& word) { return word.starts_with('-'); });
       if (option != more.end()) {
-        return pboxctl::complain(command.name, "there is no option " + *option);
+        return pboxctl::complain(command.name, "unknown option " + *option);
       }
       if (more.size() > most) {
-        return pboxctl::complain(command.name, "'" + more[most] + "' is one word too many");
+        return pboxctl::complain(command.name, "unexpected argument '" + more[most] + "'");
       }
     }
     if (end != words.end()) more.insert(more.end(), end + 1, words.end());
@@ -80,7 +80,6 @@ int main(int argc, char** argv) {
     if (words[0] == command->name) return run(*command, rest);
   }
   if (words[0] == pboxctl::kDocs.name) return run(pboxctl::kDocs, rest);
-  std::cerr << "pboxctl: there is no command " << words[0]
-            << "; `pboxctl --help` lists all commands\n";
+  std::cerr << "pboxctl: unknown command " << words[0] << "; `pboxctl --help` lists all commands\n";
   return pboxctl::kUsage;
 }

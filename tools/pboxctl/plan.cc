@@ -32,7 +32,7 @@ options::options_description plan_options() {
 void ask_devices(const pbox::config::Config& config, pbox::topology::Topology& topology) {
   const auto ports = pbox::pipelines::Ports::start(topology, config);
   if (!ports) {
-    topology.reasons.push_back("the devices were not asked what they can do: " +
+    topology.reasons.push_back("the capabilities of the devices are unknown: " +
                                ports.error().message);
     return;
   }

@@ -165,8 +165,8 @@ std::string ranks_text(const std::vector<uint32_t>& ranks) {
 }
 
 void print_job(const std::string& name, const JobReplay& job) {
-  std::printf("\njob '%s' (%s): %llu rounds of chunks ended here, the newest was round ",
-              name.c_str(), job.model.c_str(), static_cast<unsigned long long>(job.chunk_rounds));
+  std::printf("\njob '%s' (%s): %llu chunk rounds finished, the newest is round ", name.c_str(),
+              job.model.c_str(), static_cast<unsigned long long>(job.chunk_rounds));
   std::printf("%s\n", job.newest_round == 0 ? "-" : std::to_string(job.newest_round - 1).c_str());
   std::printf("  %-6s %12s %12s %10s %10s %10s\n", "RANK", "FRAGMENTS", "DUPLICATES", "PULLS",
               "REFUSED", "LAST");

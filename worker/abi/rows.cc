@@ -24,7 +24,7 @@ Status check_rows(const TensorSpec& table, const uint64_t* row_ids, uint64_t row
   const std::string name = "table '" + table.name + "': ";
   if (table.row_elements == 0) {
     return invalid_argument("tensor '" + table.name +
-                            "' is no table; call pbox_set_tensor_rows before pbox_join");
+                            "' is not a table; call pbox_set_tensor_rows before pbox_join");
   }
   if (row_count > 0 && (row_ids == nullptr || rows == nullptr)) {
     return invalid_argument(name + "row_ids and rows must not be NULL with row_count " +
@@ -53,9 +53,8 @@ pbox_status pbox_set_tensor_rows(pbox_context* context, uint32_t tensor_id, uint
     return client.change_tensor(tensor_id, [&](TensorSpec& table) -> Status {
       if (row_elements == 0 || table.elements % row_elements != 0) {
         return invalid_argument("tensor '" + table.name + "' has " +
-                                std::to_string(table.elements) +
-                                " elements, which are not rows of " + std::to_string(row_elements) +
-                                "; row_elements must divide them");
+                                std::to_string(table.elements) + " elements, which row_elements " +
+                                std::to_string(row_elements) + " does not divide");
       }
       table.row_elements = row_elements;
       table.compression = pbox::wire::Compression::kNone;

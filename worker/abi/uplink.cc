@@ -54,8 +54,9 @@ pbox_status pbox_create_uplink(const pbox_options* caller_options, const pbox_up
                          uplink->parts > pbox::limits::kPartsPerJobMax || uplink->workers == 0)) {
     options = invalid_argument(
         "part " + std::to_string(uplink->part) + " of " + std::to_string(uplink->parts) + " with " +
-        std::to_string(uplink->workers) + " workers is none; a job has at most " +
-        std::to_string(pbox::limits::kPartsPerJobMax) + " parts");
+        std::to_string(uplink->workers) +
+        " workers is not valid: part must be below parts, parts at most " +
+        std::to_string(pbox::limits::kPartsPerJobMax) + ", and workers at least 1");
   } else if (options && options->collective) {
     options = invalid_argument("mode collective has no sums that a box could send on");
   }
@@ -74,7 +75,7 @@ pbox_status pbox_all_workers(pbox_context* context, uint32_t* count) {
     *count = client.session().workers();
     if (*count > 0) return pbox::ok_status();
     return pbox::Error{pbox::ErrorCode::kVersionMismatch,
-                       "the upper box does not tell how many workers there are; upgrade it"};
+                       "the upper box does not report its number of workers; upgrade it"};
   });
 }
 

@@ -33,7 +33,7 @@ Status read_number(const std::string& word, const std::string& text, uint32_t le
 
 Status take_gateway(const std::string& word, const std::string& text, nic::Interface& interface) {
   const auto gateway = nic::parse_endpoint(text, 0);
-  if (!gateway) return refuse(word, "is no address; write one, as gateway=10.0.0.254");
+  if (!gateway) return refuse(word, "is not an address; write one, such as gateway=10.0.0.254");
   auto& place = gateway->ipv6 ? interface.gateway6 : interface.gateway4;
   if (place) return refuse(word, "is a second gateway of its family; keep one");
   place = nic::ip_address(*gateway);

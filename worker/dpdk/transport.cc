@@ -32,10 +32,11 @@ Status check_reach(const SessionSpec& session, const nic::Interface& own) {
     const SessionSpec::Pipeline& pipeline = session.pipelines[lane];
     const nic::IpAddress box = nic::ip_address(pipeline.box);
     if (!own.next_hop(box, {}) || !own.local_address_for(box, {})) {
-      return Error{ErrorCode::kInvalidArgument,
-                   name_of(session, lane) +
-                       " is in no network of the port, and the port has no gateway; give the port "
-                       "an address of the box's network (dpdk.devices there), or gateway="};
+      return Error{
+          ErrorCode::kInvalidArgument,
+          name_of(session, lane) +
+              " is not in a network of the port, and the port has no gateway; give the port "
+              "an address of the box's network (dpdk.devices there), or gateway="};
     }
     if (pipeline.affinity == nic::QueueAffinity::kSenderQueue && pipeline.queue != lane) {
       return Error{ErrorCode::kUnavailable,

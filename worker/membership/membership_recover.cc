@@ -85,7 +85,7 @@ void Membership::on_part_map(const proto::PartMap& map, uint64_t now_ns) {
     return fail({ErrorCode::kMismatch,
                  "job '" + options_.job + "' is in " + std::to_string(map.parts_size()) +
                      " parts now, but this worker joined it in " + std::to_string(options_.parts) +
-                     "; it was divided again, so start all ranks again"});
+                     "; the job was divided anew: start all ranks again"});
   }
   merge_box_list(map, options_.boxes);
   const proto::PartPlace& place = map.parts(static_cast<int>(options_.part));

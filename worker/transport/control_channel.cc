@@ -114,10 +114,11 @@ Result<bool> ControlChannel::shake_hands() {
   is_connected_ = tls_->is_established();
   if (is_connected_ || !broken_) return is_connected_;
   if (broken_->code != ErrorCode::kBoxLost) return *broken_;
-  return Error{ErrorCode::kUnavailable,
-               broken_->message +
-                   " during the TLS handshake; has it keys ([security] keys)? Its "
-                   "log says more"};
+  return Error{
+      ErrorCode::kUnavailable,
+      broken_->message +
+          " during the TLS handshake; check that it has keys ([security] keys), and see its "
+          "log says more"};
 }
 
 short ControlChannel::events() const {

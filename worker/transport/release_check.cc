@@ -9,9 +9,10 @@ namespace pbox::worker {
 
 bool refuse_other_release(const LibraryRequest& request, char* error, size_t error_bytes) {
   if (std::strcmp(request.version, kVersion) == 0) return false;
-  std::snprintf(error, error_bytes,
-                "it is of release %s, but libpbox is of release %s; install both of one release",
-                kVersion, request.version);
+  std::snprintf(
+      error, error_bytes,
+      "this library is release %s, but libpbox is release %s; install the same release of both",
+      kVersion, request.version);
   return true;
 }
 

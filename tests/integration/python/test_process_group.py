@@ -121,7 +121,7 @@ class FailureTest(BoxTestCase):
     def test_group_without_rank_0_says_so(self):
         _, (kind, text) = self.run_ranks(group_ranks.without_a_first_rank, 2, self.store())
         self.assertEqual(kind, "Timeout")
-        self.assertRegex(text, "rank 0 has not told the name of the group's job")
+        self.assertRegex(text, "rank 0 has not published the name of the group's job")
 
     def test_each_start_is_a_new_job_though_the_store_is_the_same(self):
         first, second = self.run_ranks(group_ranks.jobs_of_two_starts, 2, self.store())

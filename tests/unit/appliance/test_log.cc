@@ -74,7 +74,8 @@ TEST_CASE("events that are left out are counted by job, and told when their wind
   CHECK(written.lines() == EventLog::kEventsPerWindow + 1);
   events.end_windows(EventLog::kWindowNs);  // no further event of this name is needed
   CHECK(written.lines() == EventLog::kEventsPerWindow + 2);
-  CHECK(written.text().ends_with("worker_lost: job 'bert': 7 more of these were not written\n"));
+  CHECK(written.text().ends_with(
+      "worker_lost: job 'bert': 7 more events of this name were left out\n"));
   events.end_windows(2 * EventLog::kWindowNs);
   events.finish();
   CHECK(written.lines() == EventLog::kEventsPerWindow + 2);
@@ -87,7 +88,7 @@ TEST_CASE("events that were left out are told at the end of the program") {
     events.write(Level::kWarning, "join_refused", "no", 0);
   }
   events.finish();
-  CHECK(written.text().ends_with("join_refused: 3 more of these were not written\n"));
+  CHECK(written.text().ends_with("join_refused: 3 more events of this name were left out\n"));
 }
 
 TEST_CASE("a peer that makes jobs without end cannot fill the disk") {
@@ -101,7 +102,7 @@ TEST_CASE("a peer that makes jobs without end cannot fill the disk") {
   CHECK(written.lines() == kWritten);
   events.end_windows(EventLog::kWindowNs);
   CHECK(written.text().ends_with("job_started: " + std::to_string(kJobs - kWritten) +
-                                 " more of these were not written\n"));
+                                 " more events of this name were left out\n"));
 }
 
 }  // namespace pbox::appliance

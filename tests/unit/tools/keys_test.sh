@@ -74,7 +74,7 @@ if cmp -s "$folder/kept" "$folder/a/key.pem"; then
   exit 1
 fi
 
-expect 2 'say what to make' "$pboxctl" keys
+expect 2 'name a subcommand' "$pboxctl" keys
 expect 2 "'bax' is unknown" "$pboxctl" keys bax "$ca"
 expect 2 "--cluster is ''" "$pboxctl" keys init "$folder/new"
 expect 2 "--cluster is 'a b'" "$pboxctl" keys init "$folder/new" --cluster 'a b'

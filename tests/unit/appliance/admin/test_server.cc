@@ -228,7 +228,7 @@ TEST_CASE("a header above the limit is 431, and bytes that are not HTTP are 400"
   CHECK_THAT(noise.receive(), StartsWith("HTTP/1.1 400 ") && Contains("admin.tls = on"));
   Client binary(server.port());
   binary.send("\x01\x02\x03\r\n\r\n");
-  CHECK_THAT(binary.receive(), StartsWith("HTTP/1.1 400 ") && Contains("not HTTP"));
+  CHECK_THAT(binary.receive(), StartsWith("HTTP/1.1 400 ") && Contains("not valid HTTP"));
   CHECK_THAT(Client(server.port()).ask("GET", "/healthz"), StartsWith("HTTP/1.1 200 "));
 }
 

@@ -60,7 +60,7 @@ TEST_CASE("the log names the rank, the tensor and the round of an unsound value"
   desk.pass(kSecond, {1, 2, 3});
   CHECK(logged(desk) == std::vector<std::string>{
                             "job 'train': rank 2 pushed an infinity or a NaN in tensor 'weight', "
-                            "round 7 (fragments since the last such line: 1)"});
+                            "round 7 (fragments since the last report: 1)"});
 }
 
 TEST_CASE("a rank whose values stay unsound is named once a minute, each rank by itself") {

@@ -222,7 +222,7 @@ TEST_CASE(
       CHECK(desk.is_closed(ids[0]) == !goes_on);
       CHECK(desk.registry().totals().workers_excluded == (goes_on ? lost : 0));
       if (goes_on) continue;
-      CHECK_THAT(desk.take_failure(ids[0]).message(), Contains("are no majority"));
+      CHECK_THAT(desk.take_failure(ids[0]).message(), Contains("are not a majority"));
     }
   }
 }
@@ -254,7 +254,7 @@ TEST_CASE("a worker that asks for the part map is answered once it is known, if 
   CHECK(desk.take_failure(refused).message() == "etcd is away");
   const ConnectionId old = desk.open();
   desk.say(old, ask_part_map(1));
-  CHECK_THAT(desk.take_failure(old).message(), Contains("talks control protocol 1, this box"));
+  CHECK_THAT(desk.take_failure(old).message(), Contains("speaks control protocol 1, this box"));
 }
 
 TEST_CASE("a name that no job can have makes no part map") {

@@ -106,7 +106,7 @@ TEST_CASE("a rank that died with the box is replaced by one that says so") {
   const ConnectionId first = desk.join(resume(join_with(0), sessions[0]));
   desk.say(first, rounds_message({3, 3, 4, 4}));
   CHECK_THAT(desk.take_failure(desk.join(join_with(1))).message(),
-             Contains("is new in a job that others go on with") && Contains("rejoin"));
+             Contains("is new, but the other ranks resume a running job") && Contains("rejoin"));
   const ConnectionId second = desk.join(rejoin(join_with(1)));
   // The new one begins the first tensor at round 3: what that gave of its last chunk comes back.
   const Answer holder = answer(desk, first);

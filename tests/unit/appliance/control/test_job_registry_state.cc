@@ -236,7 +236,7 @@ TEST_CASE("so it is with a box that is not known, or that has nothing of the par
   }
   boxes.go_to(boxes.second, {kRounds, kRounds});
   boxes.carry();
-  CHECK(noted(boxes.second, "part_state_lost", "does not hand over its state"));
+  CHECK(noted(boxes.second, "part_state_lost", "did not hand over its state"));
   boxes.check_restarts();
 }
 

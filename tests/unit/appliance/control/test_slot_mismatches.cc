@@ -103,8 +103,8 @@ TEST_CASE("a rank that does not say what it does holds the job's end up for two 
   desk.take(ids[0]);
   desk.pass(2 * kSecond, ids);
   CHECK_THAT(failure_of(desk, ids[0]).message(),
-             Contains("rank 1 is at operation 8 (barrier), rank 2 is at an operation that it has "
-                      "not named"));
+             Contains("rank 1 is at operation 8 (barrier), rank 2 has not reported its "
+                      "operation"));
 }
 
 TEST_CASE("a rank that has left is not waited for") {
@@ -118,7 +118,7 @@ TEST_CASE("a rank that has left is not waited for") {
   desk.take(ids[2]);
   desk.say(ids[2], answer("operation 9 (barrier)"));
   CHECK_THAT(failure_of(desk, ids[2]).message(),
-             Contains("rank 1 is at an operation that it has not named, rank 2 is at operation 9"));
+             Contains("rank 1 has not reported its operation, rank 2 is at operation 9"));
 }
 
 TEST_CASE("options that a job of collectives cannot have are refused with their remedy") {

@@ -67,7 +67,7 @@ std::vector<Case> field_cases() {
       {SyncModel::kBsp, set_staleness(1), {"sync.staleness 1", "model bsp", "leave it 0"}},
       {SyncModel::kAsp, set_staleness(2), {"sync.staleness 2", "model asp", "use ssp"}},
       {SyncModel::kDrop, set_staleness(3), {"sync.staleness 3", "model drop", "use ssp"}},
-      {SyncModel::kSsp, set_staleness(65), {"sync.staleness 65", "at most 64", "or asp"}},
+      {SyncModel::kSsp, set_staleness(65), {"sync.staleness 65", "at most 64", "asp has no bound"}},
       {SyncModel::kPssp, set_probability(0), {"sync.probability 0", "above 0", "use asp"}},
       {SyncModel::kPssp, set_probability(1.5f), {"sync.probability 1.5", "at most 1"}},
       {SyncModel::kDpssp, set_probability(-1), {"sync.probability -1", "above 0"}},
@@ -365,8 +365,8 @@ TEST_CASE("a change that some tensor cannot have changes nothing, and says what 
       {"ssp:3", "asp", "bsp", "or set ssp:0, which has the bound of bsp"},
       {"ssp:3", "", "essp:3", "make their copies of the model for cached reads"},
       {"essp:3", "", "essp:4", "start all ranks again"},
-      {"ssp:3", "", "drop:2", "with drop the ranks skip rounds"},
-      {"drop:2", "", "ssp:1", "with drop the ranks skip rounds"},
+      {"ssp:3", "", "drop:2", "only with drop do ranks skip rounds"},
+      {"drop:2", "", "ssp:1", "only with drop do ranks skip rounds"},
       {"drop:2", "", "drop:5", "sync.quorum 5 is out of range"},
       {"ssp:3", "", "ssp:65", "sync.staleness 65 is out of range"},
   };
@@ -391,7 +391,7 @@ TEST_CASE("a grace is changed for all tensors of a job") {
   const Status applied = apply({"*.1", spec_of("drop:1:auto")}, job, models);
   REQUIRE_FALSE(applied);
   CHECK_THAT(applied.error().message, Contains("drop:1:auto for tensors '*.1'") &&
-                                          Contains("drop:2:500ms") && Contains("name none"));
+                                          Contains("drop:2:500ms") && Contains("name no tensors"));
   CHECK(apply({"", spec_of("drop:1:auto")}, job, models));
   CHECK(models.job == spec_of("drop:1:auto"));
 }

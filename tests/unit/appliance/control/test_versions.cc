@@ -157,10 +157,11 @@ TEST_CASE("a rank whose version lacks a field of its job is refused by the field
   const ConnectionId older = join_v2(desk, "join_rank_0");
   const auto failure = desk.take_failure(older);
   CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kVersionMismatch));
-  CHECK(failure.message() ==
-        "job 'train' uses Join.numerics, which control protocol 3 has added, but rank 0 (libpbox "
-        "0.1.0) talks control protocol 2; use one release of libpbox on all ranks, or do without "
-        "that option");
+  CHECK(
+      failure.message() ==
+      "job 'train' uses Join.numerics, which was added in control protocol 3, but rank 0 (libpbox "
+      "0.1.0) speaks control protocol 2; use one release of libpbox on all ranks, or do without "
+      "that option");
 }
 
 TEST_CASE("a rank that uses what a rank before it lacks is refused by the field's name") {
@@ -171,7 +172,7 @@ TEST_CASE("a rank that uses what a rank before it lacks is refused by the field'
   const auto failure = desk.take_failure(desk.join(join_of_this_release(1, kNumericsIsNew, 1)));
   CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kVersionMismatch));
   CHECK_THAT(failure.message(), Contains("rank 1 of job 'train' uses Join.numerics") &&
-                                    Contains("rank 0 (libpbox 0.1.0) talks control protocol 2;"));
+                                    Contains("rank 0 (libpbox 0.1.0) speaks control protocol 2;"));
 }
 
 TEST_CASE("the parts of a job state the version that the job needs") {
@@ -231,7 +232,7 @@ TEST_CASE("a peer with which this box has no version in common is refused, whate
     const auto failure = desk.take_failure(desk.join(older));
     CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kVersionMismatch));
     CHECK_THAT(failure.message(),
-               Contains("talks control protocol 1, this box") && Contains("talks 2 to 3"));
+               Contains("speaks control protocol 1, this box") && Contains("speaks 2 to 3"));
   }
 }
 

@@ -124,7 +124,7 @@ class Plan:
         if sizes[self._rank] != output.numel():
             raise InvalidArgument(
                 f"reduce_scatter: the output has {output.numel()} elements, and this rank's input "
-                f"{sizes[self._rank]}; they must be as many")
+                f"{sizes[self._rank]}; the two numbers must be equal")
         if len(set(sizes)) == 1:
             self.reduce_scatter(output, together, op)
             return
@@ -143,7 +143,8 @@ class Plan:
         if len(sizes) != self._world_size or sizes[self._rank] != flat.numel():
             raise InvalidArgument(
                 f"all_gather: outputs of {sizes} elements for {self._world_size} ranks; rank "
-                f"{self._rank} gives {flat.numel()}. Each rank's output must have its size")
+                f"{self._rank} gives {flat.numel()}. Each output must have the size of that rank's "
+                "input")
         most = max(sizes)
         if flat.numel() < most:
             flat = torch.cat([flat, flat.new_zeros(most - flat.numel())])

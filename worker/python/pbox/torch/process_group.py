@@ -352,9 +352,10 @@ def _agree_on_job(store, rank, timeout):
     try:
         store.wait([key], timeout)
     except RuntimeError as error:
-        raise Timeout(f"rank 0 has not told the name of the group's job (key {key} of the group's "
-                      f"store) within {timeout.total_seconds():.0f} s: start it, or look at why it "
-                      f"has ended. {error}") from error
+        raise Timeout(
+            f"rank 0 has not published the name of the group's job (key {key} of the group's store) "
+            f"within {timeout.total_seconds():.0f} s: start it, or look at why it has ended. {error}"
+        ) from error
     return store.get(key).decode()
 
 

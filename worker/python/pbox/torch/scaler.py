@@ -112,7 +112,7 @@ class GradScaler:
         step = self._optimizer.last_step()
         while step is not None and step["loss_scale"] == 0:
             if time.monotonic() > deadline:
-                raise Timeout("GradScaler.update: the box has not told the loss scale of the "
+                raise Timeout("GradScaler.update: the box has not reported the loss scale of the "
                               f"others in round {step['round']}")
             time.sleep(_POLL_S)
             step = self._optimizer.last_step()
