@@ -56,8 +56,8 @@ Appliance::~Appliance() {
   close_down();
 }
 
-// In the order in which they depend on each other. Each stage joins threads, and a thread that
-// waits for another machine may wait for ever.
+// Destroys the daemon's parts, each before those that it uses. Each stage joins threads, and a
+// thread that waits for another machine may wait forever.
 void Appliance::close_down() {
   ExitGuard guard(std::chrono::seconds(kStageMaxSeconds), [](const std::string& stage) {
     EventLog::write_now(EventLog::Level::kError, "exit_forced",
@@ -84,7 +84,7 @@ void Appliance::close_down() {
   box_directory_.reset();
   epoch_pool_.reset();
   store_.reset();
-  guard.enter("");  // the rest takes as long as giving the memory back takes
+  guard.enter("");  // no limit from here on: freeing the memory takes its time
 }
 
 std::string Appliance::address_and_port(const std::string& address, uint16_t port) {
@@ -157,7 +157,7 @@ Status Appliance::start() {
   for (const std::string& line : pipelines_->ports().describe()) {
     log(EventLog::Level::kInfo, "port", line);
   }
-  pin_control_thread();  // last: threads inherit the affinity
+  pin_control_thread();  // only now: the pipelines' threads would inherit the affinity
 
   if (const Status status = open_state(); !status) return status.error();
   open_part_maps();

@@ -64,8 +64,8 @@ class Appliance : public admin::AdminSource {
   std::optional<control::SnapshotView> snapshot(const std::string& job) const override;
 
   static constexpr int kDrainMaxSeconds = 3;
-  // How long each of the at most kStagesMax stages of the end may last that wait for something
-  // outside of the process. All together end before systemd's TimeoutStopSec.
+  // Limit on each stage of close_down() that waits for something outside of the process. All stages
+  // together end before systemd's TimeoutStopSec.
   static constexpr int kStageMaxSeconds = 5;
 
  private:

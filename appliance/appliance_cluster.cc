@@ -35,8 +35,8 @@ void Appliance::use_keys(std::shared_ptr<const tls::Credentials> keys) {
   warn_of_expiry();
 }
 
-// Independent of the rest of the configuration: a mistake there must not keep revoked keys valid.
-// Sessions at other boxes are libpbox's, which reads the folder by itself.
+// Does not depend on the rest of the configuration: a mistake there must not keep revoked keys
+// valid. The sessions at other boxes belong to libpbox, which reads the folder by itself.
 void Appliance::reload_keys() {
   if (keys_ == nullptr) return;
   auto keys = preflight::reload_keys(config_, *keys_);
@@ -85,7 +85,7 @@ cluster::BoxRecord Appliance::record(uint64_t incarnation) const {
     nics.insert(pipeline.nic);
   }
   constexpr uint64_t kBytesPerMegabit = 125'000;
-  // Devices of data.port = dpdk are no network interfaces of the kernel's.
+  // The devices of data.port = dpdk are not among the kernel's network interfaces (facts_.nics).
   record.capacity_bytes_per_s = pipelines_->ports().device_mbps() * kBytesPerMegabit;
   for (const host::Nic& nic : facts_.nics) {
     if (nics.contains(nic.name)) record.capacity_bytes_per_s += nic.link_mbps * kBytesPerMegabit;
@@ -103,7 +103,7 @@ control::PartDirectory& Appliance::parts() {
   return single_box_directory_;
 }
 
-// Part maps of other boxes take effect once this box is registered itself.
+// The callbacks use objects that start() makes later. None is called before the io_context runs.
 void Appliance::open_part_maps() {
   single_box_directory_.set_chunk_bytes(config_.jobs.chunk_bytes);
   single_box_directory_.set_pipelines(pipelines_->count());

@@ -1,5 +1,5 @@
-// The daemon's log: spdlog to standard error, as text or as one JSON object per line. The
-// control thread logs, and the guard of the process's end; the data path counts.
+// The daemon's log: spdlog to standard error, as text or as one JSON object per line. Only the
+// control thread and the exit guard write to it. The data path counts instead.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace pbox::appliance {
 void configure_log(const config::Log& log);
 
 // Limits events, so that a misbehaving peer cannot fill a disk. In a window it writes at most
-// kEventsPerWindow events of one name, and of one name and job if the event is about a job. All
-// jobs together may write kJobEventsPerWindow; further events about jobs are limited by name alone.
-// The rest is counted, and the count is written when the window ends, or when the program does.
+// kEventsPerWindow events of one name, and of one name and job if the event is about a job. After
+// kJobEventsPerWindow events about jobs in a window, further ones are limited by name alone. The
+// rest is counted, and the count is written when the window ends, or when the program does.
 class EventLog {
  public:
   enum class Level { kDebug, kInfo, kWarning, kError };
@@ -41,7 +41,7 @@ class EventLog {
     uint64_t started_ns = 0;
     uint32_t written = 0;
     uint64_t left_out = 0;
-    Level level = Level::kDebug;  // the newest one that was left out
+    Level level = Level::kDebug;  // level of the newest event that was left out
   };
   using Subject = std::pair<std::string, std::string>;  // name of the event, job
 

@@ -1,5 +1,5 @@
 // Reports to systemd that the box is ready, that it stops, and that its pipelines are alive, if
-// systemd did start the box (NOTIFY_SOCKET is set). Sees to it that the process ends in time.
+// systemd started the box (NOTIFY_SOCKET is set). Makes sure that the process ends in time.
 #pragma once
 
 #include <atomic>
@@ -38,8 +38,8 @@ class Watchdog {
 
  private:
   void run(std::chrono::microseconds interval);
-  // Returns "pipeline 1 gives no sign of life" if a pipeline made no progress since the last call,
-  // or the same of the control thread; empty otherwise.
+  // Returns "pipeline 1 gives no sign of life" if a pipeline made no progress since the last call.
+  // Otherwise it returns the same about the control thread if that counts as wedged, or "".
   std::string silent_thread();
 
   std::vector<admin::PipelineView> pipelines_;
@@ -53,9 +53,9 @@ class Watchdog {
   std::thread thread_;
 };
 
-// Ends the process if its orderly end hangs. At the end threads are joined that may wait for
-// something outside of the process: a disk of the network, a resolver, the cluster's store. A
-// service manager would kill the process without saying which.
+// Ends the process if its orderly end hangs. The end joins threads that may wait for something
+// outside of the process: a network disk, a resolver, the cluster's store. A service manager would
+// kill the process without saying which of them hangs.
 class ExitGuard {
  public:
   // `on_hang`: gets the name of the stage that hangs, on the guard's thread. It should not return:
@@ -65,7 +65,7 @@ class ExitGuard {
   ExitGuard(const ExitGuard&) = delete;
   ExitGuard& operator=(const ExitGuard&) = delete;
 
-  // A stage begins, which may last for `limit`; the stage before it has ended.
+  // Begins a stage, which may last for `limit`, and ends the one before. An empty name begins none.
   void enter(std::string stage);
 
  private:

@@ -2,10 +2,10 @@
 //
 // PBOX_CHECK is always on. It belongs in set-up and control code, where a broken invariant would
 // corrupt state.
-// PBOX_DCHECK belongs on the data path. It is on in every build made for tests (presets dev, asan,
-// tsan and fuzz, which leave NDEBUG undefined) and off in release builds (presets release and
-// clang, which define NDEBUG). tests/unit/base/test_check.cc and tests/fuzz verify that. When it is
-// off, the compiler still checks the expression, but the program never evaluates it.
+// PBOX_DCHECK belongs on the data path. It is on in every build made for tests (presets dev, asan
+// and tsan, which leave NDEBUG undefined) and off in release builds (presets release and package,
+// which define NDEBUG). tests/unit/base/test_check.cc and tests/fuzz verify that. When it is off,
+// the compiler still checks the expression, but the program never evaluates it.
 //
 // A check states what the program itself guarantees. Never check what a packet, a file or a user
 // could cause: count and drop the packet, or return an Error.

@@ -30,7 +30,7 @@ Result<CpuSet> current_affinity() {
   return affinity_of(0);
 }
 
-// The main thread's id is the process's.
+// The id of the main thread equals that of the process.
 Result<CpuSet> main_thread_affinity() {
   return affinity_of(getpid());
 }

@@ -10,8 +10,7 @@ namespace pbox {
 // Returns 64 bits, uniform. Called by the thread that owns the source.
 using Draws = std::function<uint64_t()>;
 
-// Returns 64 bits from the kernel's generator. Any thread; a system call of less than a
-// microsecond.
+// Returns 64 bits from the kernel's generator, in less than a microsecond. Any thread.
 uint64_t system_entropy();
 
 }  // namespace pbox

@@ -42,7 +42,8 @@ inline constexpr uint32_t kPartsPerJobMax = 256;
 inline constexpr uint32_t kTensorsPerJobMax = 65'536;
 inline constexpr uint32_t kTensorNameBytesMax = 256;
 inline constexpr uint32_t kJobNameBytesMax = 128;
-// A box's memory bounds its jobs; this bounds the rows of its tables and pages.
+// The memory of a box usually bounds its jobs first. This bounds its tables and the length of its
+// HTTP pages.
 inline constexpr uint32_t kJobsMax = 1024;
 inline constexpr uint32_t kSlotRing = 2;  // rounds kept for each chunk, indexed by round & 1
 

@@ -37,8 +37,8 @@ class NumaArena {
   // load libnuma.
   static Result<NumaArena> create(size_t bytes, int node, Hugepages use = Hugepages::kIfFree);
 
-  // Returns the bytes that create() maps for `bytes`: whole pages, of 2 MiB if it is so large that
-  // it may get hugepages.
+  // Returns how many bytes create() maps for `bytes`: whole pages, which are 2 MiB if the block is
+  // large enough for hugepages.
   static size_t mapped_bytes(size_t bytes);
 
   std::byte* data() const { return data_; }  // page-aligned
@@ -73,9 +73,8 @@ class NumaArena {
 
 // Binds a mapping to `node`: pages touched from now on come from that node and from no other.
 // `address` is page-aligned; `node` >= 0. Fails if the node does not exist or if pages of the
-// mapping are on another node already. Succeeds and changes nothing where NUMA is unavailable: the
-// kernel has no NUMA support, or forbids its system calls (a container's seccomp filter). Control
-// thread.
+// mapping are on another node already. Succeeds and changes nothing where the kernel has no NUMA
+// support, or a container's seccomp filter forbids its system calls. Control thread.
 Status bind_to_node(void* address, size_t bytes, int node);
 
 inline constexpr size_t kCacheLineBytes = 64;

@@ -1,6 +1,7 @@
-// The configuration of one box as a plain value, from the file and the flags, checked. It is read
-// once at the edge (parse.h) and handed down by value; no code reads a file or an environment
-// variable later. Member names are the names of the sections and keys in the file.
+// The configuration of one box as a plain value, from the file and the flags, checked. Only parse.h
+// reads it, at the start and on SIGHUP. It is then handed down by value: no other code reads the
+// file, and no setting comes from an environment variable. Member names are the names of the
+// sections and keys in the file.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace pbox::config {
 
-// kAuto leaves the choice to the box, which states it among the topology's reasons.
+// kAuto leaves the choice to the box. The topology's reasons state the choices about cores and
+// memory.
 enum class OnOffAuto { kAuto, kOn, kOff };
 enum class PollMode { kAdaptive, kBusy };       // kAdaptive: spin for spin_us, then sleep
 enum class PortKind { kSocket, kDpdk, kRdma };  // kRdma: sockets, and RDMA devices beside them
@@ -79,7 +81,7 @@ struct Admin {
 
 struct Data {
   uint16_t port_first = limits::kDataPortFirst;  // UDP; pipeline i has port_first + i; 0: free
-                                                 // ports, with sockets only
+                                                 // ports, not with kDpdk
   PortKind port = PortKind::kSocket;
   uint32_t receive_buffer_bytes = 8u << 20;  // for each pipeline's socket
   uint32_t send_buffer_bytes = 8u << 20;
@@ -155,12 +157,13 @@ struct Memory {
   bool operator==(const Memory&) const = default;
 };
 
-// Bounds of one tenant's jobs on this box, and its share of its turns. A bound of 0 is none.
+// Bounds on one tenant's jobs on this box, and the tenant's share of the box's turns. A bound of 0
+// means no bound.
 struct Tenant {
   std::string name;          // "*": each tenant that is not listed
   uint32_t weight = 1;       // share of turns and buffers while others want them
   uint32_t jobs = 0;         // at a time
-  uint64_t memory_mib = 0;   // held by its jobs, with the states that they left and snapshots
+  uint64_t memory_mib = 0;   // for its jobs, their kept states, and cuts for snapshots
   uint32_t sessions = 0;     // one for each rank, part and pipeline
   uint32_t connections = 0;  // control connections
   bool operator==(const Tenant&) const = default;
@@ -180,7 +183,7 @@ struct Security {
   OnOffAuto insecure = OnOffAuto::kAuto;  // kAuto: without keys on loopback only
   bool insecure_off_loopback = false;
   bool encrypt = false;               // with keys: packets' payloads too
-  uint64_t key_packets = 1ull << 31;  // packets that a session's key seals
+  uint64_t key_packets = 1ull << 31;  // packets that one key of a session seals
   bool operator==(const Security&) const = default;
 };
 

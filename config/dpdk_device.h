@@ -1,5 +1,5 @@
-// Converts the items of dpdk.devices between text and value, and reads a device's own words. Pure;
-// any thread.
+// Converts the items of dpdk.devices between text and value, and takes a device's name and
+// arguments apart. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,9 @@ std::vector<std::vector<uint32_t>> device_groups(const std::vector<DpdkDevice>& 
 // These take DpdkDevice::device.
 bool is_pci_device(const std::string& device);
 std::string device_name(const std::string& device);  // "net_memif0" of "net_memif0,role=server"
-bool is_device_kind(const std::string& device, const std::string& kind);  // "net_af_packet"
-// "veth0" of "net_af_packet0,iface=veth0" for the key "iface"; empty: not given.
+bool is_device_kind(const std::string& device, const std::string& kind);  // as "net_ring"
+// Returns the value of an argument, as "veth0" of "net_af_packet0,iface=veth0" for the key "iface";
+// empty if the argument is not given.
 std::string device_argument(const std::string& device, const std::string& key);
 // Returns true for memory shared by processes of this host: its packets are on no wire.
 bool stays_on_host(const std::string& device);

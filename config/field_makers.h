@@ -135,7 +135,7 @@ Field address(std::string key, Get get, std::string help) {
                }};
 }
 
-// A file that the box reads when it starts.
+// An absolute path of a file or folder; an empty text names none.
 template <typename Get>
 Field file_path(std::string key, Get get, std::string help) {
   return Field{std::move(key),
@@ -171,7 +171,7 @@ Field folder(std::string key, Get get, std::string help) {
 }
 
 // The member `m` of section `s`; a macro because a pointer to a nested member does not exist.
-// NOLINTNEXTLINE(bugprone-macro-parentheses): a member's name cannot stand in them.
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a member's name takes no parentheses.
 #define PBOX_MEMBER(s, m) [](Config& config) -> decltype(config.s.m)& { return config.s.m; }
 
 }  // namespace pbox::config

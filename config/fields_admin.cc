@@ -11,9 +11,9 @@ namespace pbox::config {
 namespace {
 
 constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
-constexpr size_t kHostBytesMax = 253;  // DNS names are no longer
+constexpr size_t kHostBytesMax = 253;  // longest DNS name
 
-// Returns nothing if an item is no name of a host.
+// Returns nullopt if an item is not a host name.
 std::optional<std::vector<std::string>> read_hosts(const std::string& text) {
   std::vector<std::string> hosts;
   std::istringstream items(text);

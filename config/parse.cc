@@ -22,7 +22,7 @@ namespace options = boost::program_options;
 // The text of a value, and its source for messages. Boost only splits the input into these: it
 // would stop at the first bad value, and the box reports all.
 struct Given {
-  std::string source;  // "flag" or "FILE"
+  std::string source;  // "flag", the path of the file, or "text"
   std::string text;
 };
 using GivenByKey = std::map<std::string, Given>;
@@ -151,7 +151,7 @@ std::string host_name() {
   return name;
 }
 
-// `file` values first, so that `flags` win.
+// Applies `file` before `flags`, so that a flag wins over the file.
 ParseOutcome finish(ParseOutcome outcome, const GivenByKey& file, const GivenByKey& flags) {
   Config config;
   std::vector<std::string> refused;

@@ -20,7 +20,8 @@ struct Bound {
   void (*set)(Tenant&, uint64_t);
 };
 
-// In the order in which they are printed. Each is at least 1: "no bound" is said by leaving it out.
+// Listed in the order in which they are printed. A value is at least 1: a tenant has no bound where
+// none is written.
 #define PBOX_BOUND(member, max)                                                 \
   Bound {                                                                       \
 #member, max, [](const Tenant& tenant) -> uint64_t { return tenant.member; }, \

@@ -11,7 +11,8 @@ namespace pbox::config {
 void check_upstream(const Config& config, std::vector<std::string>& errors);
 void check_cluster(const Config& config, std::vector<std::string>& errors);
 
-// Refuses etcd off loopback without TLS. Called if one of the consents of [security] is missing.
+// Refuses etcd off loopback without TLS, and, for a box with keys, without a login. Not called if
+// [security] consents to that.
 void check_etcd_is_private(const Config& config, std::vector<std::string>& errors);
 
 }  // namespace pbox::config

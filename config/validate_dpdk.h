@@ -10,7 +10,8 @@ namespace pbox::config {
 
 void check_dpdk(const Config& config, std::vector<std::string>& errors);
 
-// Refuses devices that reach a wire. Called if one of the consents of [security] is missing.
+// Refuses devices that reach a wire. Called if there are no keys and one of the two consents of
+// [security] is missing.
 void check_dpdk_stays_on_host(const Config& config, std::vector<std::string>& errors);
 
 }  // namespace pbox::config

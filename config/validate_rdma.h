@@ -10,8 +10,8 @@ namespace pbox::config {
 
 void check_rdma(const Config& config, std::vector<std::string>& errors);
 
-// Refuses RDMA devices, whatever box.listen is. Called if one of the consents of [security] is
-// missing.
+// Refuses RDMA devices, whatever box.listen is. Called if there are no keys and one of the two
+// consents of [security] is missing.
 void check_rdma_is_allowed(const Config& config, std::vector<std::string>& errors);
 
 }  // namespace pbox::config

@@ -14,7 +14,7 @@ std::optional<double> read_fraction(const std::string& text);  // finite
 std::string print_fraction(double value);                      // the shortest text that reads back
 
 std::string trim(const std::string& text);
-// Returns the parts between the separators, of which any character is one. Parts may be empty.
+// Splits the text at each character that `separators` contains. Parts may be empty.
 std::vector<std::string> split(const std::string& text, const char* separators);
 // Returns the parts between blanks, none of them empty.
 std::vector<std::string> words_of(const std::string& text);

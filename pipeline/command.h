@@ -33,8 +33,7 @@ enum class CommandKind : uint8_t {
   kSetCredit,
   // shard, rank, spi, credit_bytes, generation, known_host, takes_zeros, seal: the rank takes part
   // with this session from now on. Its former session, if any, is void, and its seal is in `seal`
-  // afterwards.
-  // The fragments that the rank has pushed still count.
+  // afterwards. The fragments that the rank has pushed still count.
   kAdmit,
   // shard, rank, generation: rounds no longer wait for the rank, and its session is void. Not
   // allowed for a rank that must still give back a copy.
@@ -45,7 +44,7 @@ enum class CommandKind : uint8_t {
   // chunks that rest there. The same command again copies some more. nullptr: stops.
   kCut,
   // shard, rounds, rank: fills `rounds`, one per chunk of the shard, with the round that the rank
-  // pushes next. With models BSP and drop that is the chunk's open round.
+  // pushes next. With models BSP and drop, and if `rank` is kNoRank: with the open round.
   kReportRounds,
   // shard, verdict: the rounds that its StepGate holds are stepped by it. The shard has a gate.
   kGiveVerdict,

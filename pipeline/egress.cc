@@ -1,5 +1,5 @@
-// A box's packets: replies first, then tenants and jobs in turns (egress_turns.h). Within the turn
-// of a job its parts have one order: by priority, then by age.
+// The packets that a pipeline sends: replies first, then tenants and jobs in turns
+// (egress_turns.h). Within the turn of a job its parts have one order: by priority, then by age.
 #include "pipeline/egress.h"
 
 #include <algorithm>
@@ -197,8 +197,7 @@ void Egress::resend(JobShard& shard, Answer& asked, EgressRoom& room) {
   if (asked.mask != 0) shard.egress.give_back_resend(asked);
 }
 
-// Relaxed shards: makes the packets for one rank. Replies carry the chunk as it is
-// when they leave.
+// Relaxed shards: makes the packets for one rank. Replies carry the chunk as it is when they leave.
 void Egress::fill_due_replies(JobShard& shard, EgressRoom& room) {
   sync::ReplyCursor& at = shard.reply_cursor;
   if (!at.ranks.empty() && !at.ranks.has(at.rank)) at.fragment = 0;
@@ -289,7 +288,7 @@ void Egress::refresh_unsent() {
     const uint32_t fragment = packet.header.fragment;
     const uint8_t flags = packet.header.flags & wire::flag::kRetransmission;
     if ((packet.header.flags & wire::flag::kRows) == 0) {
-      // It may belong to a newer reply now.
+      // The packet may belong to a newer reply now, which begins with it.
       const bool notes_readers = chunk.table != nullptr && chunk.has_own_rounds();
       if (notes_readers) static_cast<void>(chunk.table->begin_reply(entry.session->rank));
       maker.make(fragment, flags, room_.at(index), packet);
@@ -309,7 +308,7 @@ void Egress::fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, Egres
                              ? chunk.sync->awaits(asked.rank, asked.round)
                              : asked.round + 1 == chunk.open_round() && !is_replacing(chunk);
   Session& session = shard.sessions()[asked.rank];
-  // The rank has consumed it meanwhile, is excluded, or has come back and was not heard yet.
+  // The rank has consumed it meanwhile, is excluded, or has rejoined and has no known address yet.
   if (!is_wanted || !session.present || !session.reachable) {
     asked.mask = 0;
     return;

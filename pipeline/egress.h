@@ -39,7 +39,7 @@ class Egress {
   std::span<const nic::TxPacket> to_send();
   void sent(size_t count);
 
-  // Answers a PULL with what the box has of the chunk, or with `status`.
+  // Answers a PULL with a STATUS that says what the box has of the chunk.
   void send_status(const JobShard& shard, Session& session, Chunk& chunk,
                    const wire::Header& asked);
   // Answers a path probe with a STATUS of the same length, to where it came from.
@@ -48,6 +48,7 @@ class Egress {
   // Sends the session's challenge to where the packet came from.
   void send_challenge(const JobShard& shard, Session& session, const wire::Header& asked,
                       const nic::RxPacket& packet);
+  // Answers a packet with `status`.
   void answer(const JobShard& shard, Session& session, const wire::Header& asked,
               const wire::StatusPayload& status);
   // Tells every rank its credit.
@@ -58,9 +59,9 @@ class Egress {
   void note_results_changed() { results_changed_ = true; }
   // Drops packets that were made but not sent.
   void drop_unsent();
-  // A session that encrypts is about to begin.
+  // Allocates `room_` if it is not there yet. Called before a session that encrypts begins.
   void make_seal_room() { room_.make(); }
-  // A job with tables is about to begin.
+  // Allocates `rows_room_` if it is not there yet. Called before a job with tables begins.
   void make_rows_room() { rows_room_.make(); }
 
  private:
@@ -121,8 +122,8 @@ class Egress {
   std::array<wire::StatusPayload, limits::kBurstPackets> outgoing_status_;
   std::array<wire::ZerosPayload, limits::kBurstPackets> outgoing_zeros_;
   std::array<Path, limits::kBurstPackets> outgoing_paths_;
-  seal::SealRoom room_;       // by index in outgoing_
-  seal::SealRoom rows_room_;  // for payloads by rows, which the memory has in pieces
+  seal::SealRoom room_;       // sealed payloads, by index in outgoing_
+  seal::SealRoom rows_room_;  // payloads by rows, which are not contiguous in the result
   size_t outgoing_begin_ = 0;
   size_t outgoing_end_ = 0;
 };

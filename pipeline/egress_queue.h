@@ -66,7 +66,7 @@ class EgressQueue {
     return results * sizeof(FanOut) + kResendCapacity * sizeof(Answer) +
            (answers ? kAnswerCapacity * sizeof(Answer) : 0);
   }
-  // Draws sequence numbers from there from now on; from here again if null.
+  // Draws sequence numbers from `*sequence` from now on; from the queue's own counter if null.
   void number_from(uint64_t* sequence) { shared_sequence_ = sequence; }
 
   // Never full: reserve() has room for every result that chunks keep.

@@ -43,7 +43,7 @@ struct EgressRoom {
     const auto left = static_cast<uint64_t>(bytes);
     return most * payload_bytes <= left ? most : (left + payload_bytes - 1) / payload_bytes;
   }
-  // Takes so many packets with payloads of these bytes together.
+  // Takes `count` packets, whose payloads together have `payload_bytes`.
   void take_run(size_t count, uint64_t payload_bytes) {
     PBOX_DCHECK(!is_used_up() && count > 0 && count <= limit - filled);
     filled += count;

@@ -1,8 +1,8 @@
 // Commands of the control thread, and the tick.
 //
 // A command that concerns every chunk is carried out in steps, between which packets of all shards
-// are received and sent. A change of the membership stops the packets of its own shard until every
-// chunk has had its part: its workers learn the new generation only afterwards.
+// are received and sent. While a change of the membership is under way, packets of its own shard
+// are rejected. Its workers learn the new generation only afterwards.
 #include "pipeline/engine.h"
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 namespace pbox::pipeline {
 namespace {
 
-// Before the session's seal is replaced or given back, and on each tick.
+// Adds the session's key updates since the last call to the counters. Called on each tick, and
+// before the session's seal is replaced or given back.
 void count_key_updates(Counters& counters, Session& session) {
   const uint64_t sent = session.seal.updates_sent();
   const uint64_t received = session.seal.updates_received();
@@ -25,7 +26,8 @@ void count_key_updates(Counters& counters, Session& session) {
   session.counted_updates_received = received;
 }
 
-// Model `drop`: nobody has the rest of a late push that was in the middle when its session ended.
+// Model `drop`: when a session ends in the middle of a late push, the rest of the push never comes.
+// The push counts as complete, so that no answer waits for the rest.
 void forget_late_push(Chunk& chunk, uint32_t rank) {
   PBOX_DCHECK(chunk.sync != nullptr && chunk.sync->pushed != nullptr);
   chunk.sync->pushed[rank].mask = chunk.full_mask;
@@ -37,7 +39,8 @@ void tick_sessions(Counters& counters, JobShard& shard, uint64_t now_ns) {
   const bool any = oldest != StragglerLedger::kNone;
   PBOX_DCHECK(!any || oldest < shard.chunk_count());
   const uint64_t first_ns = any ? shard.stragglers.first_arrival_ns(oldest) : 0;
-  const uint64_t waited_ns = now_ns > first_ns ? now_ns - first_ns : 1;  // 0: nobody waits
+  // At least 1, because 0 says that no rank waits.
+  const uint64_t waited_ns = now_ns > first_ns ? now_ns - first_ns : 1;
   for (Session& session : shard.sessions()) {
     session.seal.tick(now_ns);
     count_key_updates(counters, session);
@@ -74,7 +77,8 @@ bool Engine::step(Command& command) {
   return is_complete;
 }
 
-// Does what concerns the shard as a whole. Returns true if each chunk has its part in the command.
+// Carries out the part of a command that concerns the shard as a whole. Returns true if walk() has
+// to carry out the rest, chunk by chunk.
 bool Engine::begin(Command& command) {
   JobShard& shard = *command.shard;
   switch (command.kind) {
@@ -116,7 +120,7 @@ bool Engine::begin(Command& command) {
   return false;
 }
 
-// Does the part of some more chunks. Returns true after the last.
+// Carries out the command on some more chunks. Returns true after the last.
 bool Engine::walk(Command& command) {
   JobShard& shard = *command.shard;
   const auto count = static_cast<uint32_t>(shard.chunk_count());
@@ -161,13 +165,13 @@ void Engine::connect(JobShard& shard, Session& session) {
   entry = {session.spi, &shard, &session};
 }
 
-// The rank's address is unknown until its first packet arrives. Packets already made for it go to
-// its former address. Results that it was to be sent again are not made any more. Returns true if
-// each chunk has its part in it.
+// Gives the rank a new session. The rank's address is unknown until its first packet arrives.
+// Packets already made for it go to its former address. Results that it was to be sent again are
+// not made any more. Returns true if walk() has work to do on the chunks.
 bool Engine::admit(JobShard& shard, Command& command) {
   PBOX_CHECK(command.rank < shard.worker_count());
   Session& session = shard.sessions()[command.rank];
-  // Where each rank has a clock, that of an excluded rank is gone.
+  // In models that apply on arrival, an excluded rank has lost its clock and cannot come back.
   const bool has_clocks = shard.is_relaxed() && shard.relaxed_model != wire::SyncModel::kDrop;
   PBOX_CHECK(!has_clocks || session.present);
   if (session.present) context_.sessions.at(session.spi) = {};
@@ -175,7 +179,7 @@ bool Engine::admit(JobShard& shard, Command& command) {
   session.credit_bytes = command.credit_bytes;
   session.forget_address(command.known_host);
   session.takes_zeros = command.takes_zeros;
-  // Numbers begin at 1 again, so the keys must be new.
+  // Packet numbers begin at 1 again, so the keys must be new.
   PBOX_CHECK(command.seal != nullptr || !session.seal.has_keys());
   count_key_updates(context_.counters, session);
   session.counted_updates_sent = session.counted_updates_received = 0;

@@ -7,14 +7,14 @@
 // no reply.
 //
 //   engine_receive.cc  a burst: authenticate, claim, add
-//   engine_finish.cc   the end of a round that all ranks have pushed (round_result.h makes its
-//                      result)
+//   engine_finish.cc   the end of a round (round_result.h makes its result)
 //   engine_pull.cc     answers to PULL
 //   engine_sync.cc     jobs with consistency models other than BSP
 //   engine.cc          commands of the control thread, and the tick
 //
-// Parts with a state of their own: Egress, the packets that leave, ShapedPushes and TablePushes,
-// the pushes of collectives and of tables, and FlightRecording.
+// Classes of their own are Egress (the packets that leave), ShapedPushes (pushes of collectives),
+// TablePushes (pushes of tables), ZeroPushes (fragments that are zero) and FlightRecording (the
+// flight recorder).
 #pragma once
 
 #include <array>
@@ -90,15 +90,15 @@ class Engine {
 
   // Phase "housekeeping", every turn. Every kTickNs it counts a sign of life and updates, in each
   // session, its keys and how long the other ranks have waited for it. It looks at the oldest open
-  // round of each job only, so its time does not grow with a job's size.
+  // round of each shard only, so its time does not grow with the number of chunks.
   void tick(uint64_t now_ns) {
     if (now_ns < next_tick_ns_) return;
     next_tick_ns_ = now_ns + kTickNs;
     take_tick(now_ns);
   }
 
-  // Before a turn that begins `gap_ns` after the turn before: this thread did not run meanwhile, so
-  // no rank is late by that time.
+  // Called before a turn that begins `gap_ns` after the turn before, if this thread did not run
+  // meanwhile. The time then counts neither as a rank's lateness nor as part of a round's grace.
   void discount_standstill(uint64_t gap_ns);
 
   // Any thread may read the counters.
@@ -115,7 +115,8 @@ class Engine {
   [[gnu::always_inline]] inline SessionEntry* authenticate(wire::Parsed& parsed);
   [[gnu::always_inline]] inline void note_sender(Session& session, const nic::RxPacket& packet,
                                                  const wire::Header& header, uint64_t now_ns);
-  // PUSH, and STATE: the result that a rank consumed of a round that must not be summed again.
+  // Takes a PUSH, or a STATE. STATE carries the result that the rank has consumed of a round that
+  // must not be summed again.
   [[gnu::always_inline]] inline void on_push(JobShard& shard, Session& session,
                                              const wire::Parsed& parsed, uint64_t now_ns);
   bool on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
@@ -159,7 +160,7 @@ class Engine {
   // Returns false if the push belongs to a round that all ranks share: on_push then takes it.
   bool on_sync_push(JobShard& shard, Session& session, const wire::Parsed& parsed);
   void on_sync_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
-  // `rows`: the payload, if it is of a table; else null.
+  // `rows`: the rows in the payload if the chunk is of a table; else null.
   void on_own_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed,
                    const wire::RowsView* rows);
   void on_late_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed,

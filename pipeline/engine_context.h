@@ -18,8 +18,8 @@ struct SessionEntry {
   Session* session = nullptr;  // null: no session has this index
 };
 
-// The sessions of a pipeline by wire::spi_index. Any spi has an entry, so a lookup of what a packet
-// says stays inside.
+// The sessions of a pipeline by wire::spi_index. Every spi maps to an entry, so the spi of any
+// packet can be looked up unchecked.
 class SessionTable {
  public:
   SessionTable() : entries_(limits::kSessionsPerPipelineMax) {}

@@ -1,4 +1,4 @@
-// The end of a round: all ranks' pushes are in, the result is made (round_result.h) and published.
+// The end of a round: its pushes are in, the result is made (round_result.h) and published.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -13,14 +13,15 @@
 namespace pbox::pipeline {
 namespace {
 
-// Whatever the finished round was in, the ranks push gradients now.
+// Opens a round of gradients in blocks. The finished round may have been one of full weights.
 void open_delta_round(const JobShard& shard, Chunk& chunk) {
   chunk.deltas.is_result_full = chunk.dtype == wire::Dtype::kF32;
   if (chunk.deltas.is_result_full) shard.take_layout(chunk, chunk.deltas.dtype);
   PBOX_DCHECK(chunk.dtype == chunk.deltas.dtype);
 }
 
-// The lane has given the chunk back: makes the result of its round.
+// The lane has given the chunk back. Makes the result of a relayed round; that of a replicated
+// round is made already.
 void take_back(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(chunk.up.is_sent == chunk.up.is_relayed());
   PBOX_DCHECK(chunk.is_stepped == !chunk.up.is_relayed());
@@ -30,7 +31,7 @@ void take_back(JobShard& shard, Chunk& chunk) {
 
 }  // namespace
 
-// All pushes of the round are in.
+// The round takes no more pushes. Holds it if it must wait for a verdict, else completes it.
 void Engine::end_round(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(!chunk.is_stepped && !chunk.is_held && !chunk.has_own_rounds());
   PBOX_DCHECK(chunk.complete_workers >= shard.workers_needed(chunk));
@@ -43,8 +44,8 @@ void Engine::end_round(JobShard& shard, Chunk& chunk) {
   if (!is_gated || !hold_round(shard, chunk)) complete_round(shard, chunk);
 }
 
-// Finishes the round, or hands its sum or state to the relay. A relayed round finishes once the
-// relay gives the chunk back.
+// Finishes the round, or hands its sum or state to the relay. In the second case it finishes once
+// the relay gives the chunk back.
 void Engine::complete_round(JobShard& shard, Chunk& chunk) {
   if (!shard.has_uplinks()) [[likely]] {
     finish_round(shard, chunk);
@@ -133,15 +134,16 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
   if (chunk.sync == nullptr) shard.egress.push(&chunk, round, chunk.priority);
 }
 
-// An exclusion finishes the rounds that lacked only the excluded rank's push. A rank's return
-// finishes the rounds that had all of its push while no rank was present. A rank that has pushed a
-// round in full holds the result of the round before, so copies of that result that have not left
-// yet are void. Returns the number of elements of the chunk if its round has finished, else 0.
+// Ends the chunk's open round if it has the pushes that it needs, after a change of what it needs.
+// An exclusion completes the rounds that lacked only the excluded rank's push. A rank that returns
+// to a job without present ranks completes the rounds that it has pushed in full. A rank that has
+// pushed a round in full holds the result of the round before, so copies of that result that have
+// not left yet are void. Returns the chunk's number of elements if its round has ended, else 0.
 size_t Engine::finish_if_complete(JobShard& shard, Chunk& chunk) {
   const bool lacks_quorum =
       shard.present_count() == 0 || chunk.complete_workers < shard.workers_needed(chunk);
   if (shard.grace.is_reserved() && lacks_quorum) shard.grace.cancel(shard.index_of(chunk));
-  // In a relayed job no rank is excluded, and complete rounds are already with the relay.
+  // A relayed or replicated job excludes no rank, and its complete rounds are already sent.
   if (shard.present_count() == 0 || shard.has_uplinks() || chunk.is_held) return 0;
   if (chunk.complete_workers < shard.workers_needed(chunk)) return 0;
   if (shard.grace.is_reserved() && waits_for_more(shard, chunk, context_.now_ns)) return 0;

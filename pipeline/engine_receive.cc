@@ -25,8 +25,8 @@ Counter counter_of(wire::Reject reject) {
   }
 }
 
-// A session whose packets are lost sends at most a window of them before it asks, and asks ever
-// less often. So the box never misses as many in a row.
+// A session whose packets are lost sends at most a window of them before it asks, and then asks
+// ever less often. So the box never misses this many packet numbers in a row.
 constexpr uint64_t kPacketNumberLeapMax = 1 << 20;
 
 // The binary logarithm of wire::dtype_bytes(), without its switch: gradients have few types.
@@ -104,7 +104,7 @@ void Engine::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns)
   context_.counters.add(Counter::kRxBytes, bytes);
 }
 
-// Functions that are not inlined get a copy of `parsed`, so that the compiler knows what is in it.
+// Functions that are not inlined get a copy, so that `parsed` itself can stay in registers.
 void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   wire::Parsed parsed;
   const wire::Reject reject = wire::parse(packet.data, packet.bytes, parsed);
@@ -115,7 +115,8 @@ void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   PBOX_DCHECK(parsed.header.payload_bytes + limits::kPacketOverheadBytes == packet.bytes);
   SessionEntry* entry = authenticate(parsed);
   if (entry == nullptr) return;
-  // A session from before a crash may have had the same number. Its packets move no address.
+  // A session from before a crash may have had the same spi. Its packets are of another epoch, and
+  // must not change the address.
   if (parsed.header.epoch == entry->shard->epoch) {
     note_sender(*entry->session, packet, parsed.header, now_ns);
   }
@@ -148,7 +149,8 @@ void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
 SessionEntry* Engine::authenticate(wire::Parsed& parsed) {
   const uint32_t spi = parsed.header.spi;
   SessionEntry& entry = context_.sessions.at(spi);
-  if (entry.session == nullptr || entry.spi != spi) [[unlikely]] {  // its spi names this pipeline
+  // Every entry's spi names this pipeline, so a packet for another pipeline fails here too.
+  if (entry.session == nullptr || entry.spi != spi) [[unlikely]] {
     const bool is_lost = spi_pipeline(spi) != pipeline_index_;
     context_.counters.add(is_lost ? Counter::kRejectQueue : Counter::kRejectSession);
     return nullptr;
@@ -162,9 +164,9 @@ SessionEntry* Engine::authenticate(wire::Parsed& parsed) {
   return &entry;
 }
 
-// The newest authentic packet says where the worker is. An old or replayed one cannot move it, nor
-// can one whose number is far ahead: no packet of the worker's own would ever be newer. Another
-// address may have to be proved (on_pull).
+// The newest authentic packet says where the worker is. An old or replayed packet does not change
+// the address. Neither does a packet whose number is far ahead, because after it no packet of the
+// worker's own would be newer. Another address may have to be proved (on_pull).
 void Engine::note_sender(Session& session, const nic::RxPacket& packet, const wire::Header& header,
                          uint64_t now_ns) {
   session.last_packet_ns.set(now_ns);
@@ -208,7 +210,8 @@ void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& pars
   finish_push(shard, session, *chunk);
 }
 
-// Pushes of slots and of tables, and zeros. Returns false if the push consists of plain fragments.
+// Takes pushes of slots and of tables, and zeros. Returns false, and has no effect, if the push
+// consists of plain fragments.
 bool Engine::on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
                                const wire::Parsed& parsed, uint64_t now_ns) {
   const wire::Header& header = parsed.header;
@@ -320,8 +323,9 @@ void Engine::add_fragment(JobShard& shard, Session& session, Chunk& chunk,
   clock_.mark(Phase::kAdd);
 }
 
-// Stores or adds the payload, according to the round's kind. Returns false if it contains an
-// unsound value that was seen. Weights have no bound: their infinities and NaNs are unsound.
+// Stores or adds the payload, according to the round's kind. Returns false if it has found an
+// unsound value. Weights have no bound: only infinities and NaNs are unsound in them. Pushes that
+// are kept until the round ends are examined only then (add_in_order).
 bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
                         const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;

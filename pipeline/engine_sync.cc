@@ -2,8 +2,8 @@
 // PSSP and DPSSP, pushes are applied on arrival and rounds are the ranks' own iterations. A push
 // steps the weights at once, fragment by fragment, and also asks for the rank's next read
 // (FluentPS, CLUSTER 2019: push and pull overlap shard by shard). The chunk's own progress decides
-// whether that read is answered or parked. Model `drop` is the slot machine with rounds that close
-// early, and BSP the same with rounds that no present rank is missing from.
+// whether that read is answered or parked. Model `drop` is the slot machine (job_shard.h) with
+// rounds that close early. In a relaxed shard BSP is the same, but waits for all present ranks.
 //
 // A reply carries the weights as they are when it leaves, never a copy from earlier. Each packet
 // names the rank's own round up to which it may read. So no late or duplicated packet can release a
@@ -48,7 +48,7 @@ bool is_pushing_late(const Chunk& chunk, uint32_t rank, uint32_t round) {
   return chunk.sync->pushed != nullptr && chunk.sync->is_pushing(rank, round, chunk.full_mask);
 }
 
-// Sends STATUS to a rank of model `drop` a part of whose late push is still to come.
+// Model `drop`: sends STATUS to a rank whose late push has arrived only in part.
 void send_late_progress(Egress& egress, const JobShard& shard, Session& session, const Chunk& chunk,
                         const wire::Header& asked) {
   PBOX_DCHECK(is_pushing_late(chunk, session.rank, asked.round));
@@ -198,7 +198,7 @@ void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
   }
 }
 
-// No rank that takes part has the open round still to push, so the minimum clock advances.
+// Every rank that takes part has pushed the open round, so the minimum clock advances.
 void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   const sync::Progress& progress = chunk.sync->progress;
   PBOX_DCHECK(progress.slowest() >= chunk.rounds_finished);
@@ -220,24 +220,24 @@ void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   }
 }
 
-// From now on the chunk has this rule, if it has another. Reads that were answered stay answered. A
-// parked read is judged as if it were asked for now. Returns the number of elements that it has
-// worked on.
+// Gives the chunk this rule from now on. Reads that were answered stay answered. A parked read is
+// judged as if it were asked for now. Returns the number of elements that it has worked on.
 size_t Engine::change_rule(JobShard& shard, Chunk& chunk, const wire::SyncSpec& rule) {
   PBOX_DCHECK(chunk.sync != nullptr && sync::may_follow(chunk.sync->spec, rule));
   if (chunk.sync->spec == rule) return 0;
   chunk.sync->spec = rule;
   if (!chunk.applies_on_arrival()) return finish_if_complete(shard, chunk);
   if (chunk.rounds_finished == 0) return 0;
-  egress_.note_results_changed();  // the label of a rank that goes on was one round behind
+  egress_.note_results_changed();  // the labels of released ranks were one round behind
   release_parked(shard, chunk, context_.now_ns,
                  [&](uint32_t rank) { return sync::blocks(rule, shard.reader(chunk, rank)); });
   return 0;
 }
 
-// A shared round has its result, which no rank has been sent yet. A rank that has pushed any part
-// of the round is sent the result now, or, where the rest counts too, once that has arrived. Every
-// other rank is sent it once it has pushed its part.
+// Closes a round that all ranks share, once its result is made. A rank that has pushed any part of
+// the round is sent the result now. Where late pushes count (SyncSpec::counts_late), a rank that
+// has pushed only a part is sent it once the rest has arrived. A rank that has pushed nothing is
+// sent it once its push is complete.
 void Engine::close_round(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(!chunk.has_own_rounds());
   const uint64_t finished = chunk.rounds_finished + 1;
@@ -269,7 +269,7 @@ void Engine::close_round(JobShard& shard, Chunk& chunk) {
   }
 }
 
-// Model `drop`: fragments of a round that closed without them.
+// Model `drop`: takes fragments of a round that closed without them.
 void Engine::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
                           const wire::Parsed& parsed, const wire::RowsView* rows) {
   const wire::Header& header = parsed.header;
@@ -328,8 +328,8 @@ void Engine::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed&
   }
 }
 
-// Queues the data that a PULL asks for. Returns false if the rank may not have it yet, or it is
-// about to leave anyway.
+// Queues the data that a PULL asks for. Returns false, and queues nothing, if the rank lacks no
+// data, may not have it yet, or is about to be sent it anyway, or if the resend is refused.
 bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
                               const wire::Header& asked, uint64_t held_mask, uint64_t now_ns) {
   const uint32_t rank = session.rank;
@@ -362,7 +362,8 @@ bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
   return true;
 }
 
-// The rank no longer takes part: its reads and replies go, and no rank waits for it.
+// The rank no longer takes part: drops its parked read and the replies due to it, and no longer
+// waits for its pushes.
 void Engine::drop_rank(JobShard& shard, Chunk& chunk, uint32_t rank) {
   PBOX_DCHECK(rank < shard.worker_count() && !shard.sessions()[rank].present);
   chunk.sync->replies_due.remove(rank);

@@ -24,8 +24,7 @@ namespace pbox::pipeline {
 // * A large packet's head is fetched first, and its payload later, piece by piece, while the packet
 //   before it is summed. The processor's own prefetcher starts late in each packet.
 // * Neither is fetched all at once, because memory takes few lines at a time, and the sum would
-// wait
-//   behind the others. Halves of small packets save 9 %, and pieces of 512 B instead of 2 KiB 7 %.
+//   wait behind the others. Halves of small packets save 9 %. Pieces of 512 B, not 2 KiB, save 7 %.
 // * Packets that the core has just copied itself are in its caches, except for the first level.
 //   FetchChoice finds out whether that is so.
 inline constexpr uint32_t kSmallPacketBytes = 2048;

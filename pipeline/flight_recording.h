@@ -14,11 +14,11 @@ namespace pbox::pipeline {
 
 class FlightRecording {
  public:
-  // Verdicts that are inferred from a counter that moved: all but "aggregated".
+  // Verdicts that are inferred from a counter that moved: all but "pending" and "aggregated".
   static constexpr size_t kCountedVerdicts = 19;
 
-  // Packets that fail before their session is known to have sent them, which anybody can send, keep
-  // at most one record in this many. Metrics count the others.
+  // Anybody can send packets that are rejected before their tag proves their origin. Such junk
+  // keeps at most one record in this many. Metrics count the others.
   static constexpr uint64_t kJunkShare = 16;
 
   // `memory` as for FlightRing; empty: nothing is recorded. `context` outlives this.
@@ -30,16 +30,16 @@ class FlightRecording {
     return ring_.add_packet(packet, now_ns);
   }
   // Sets the verdict of a packet that was not added: the counter that has moved since the last such
-  // packet. `record` is the newest. It may have to make way for the next.
+  // packet. `record` is the newest. If the packet is junk, the next record may replace it.
   void note_verdict(FlightRecord& record, const nic::RxPacket& packet);
-  // The newest record is of a packet with this payload.
+  // Stores `mask`, the payload of the packet whose record is the newest.
   void note_mask(uint64_t mask);
   void record_command(const Command& command);
   // `opens`: the chunk's open round gets its first fragment now.
   void record_chunk(const JobShard& shard, const Chunk& chunk, bool opens);
   // The result has left for the last rank.
   void record_left(const JobShard& shard, const FanOut& at);
-  // Once a burst. Records a piece of the state when the ring has taken enough since the last piece.
+  // Once a burst: records a piece of the state if the ring has taken enough since the last piece.
   void keep_state() {
     if (ring_.written() >= next_state_) [[unlikely]]
       record_state();

@@ -7,8 +7,8 @@
 namespace pbox::pipeline {
 namespace {
 
-// Reports the oldest round that waits. All chunks are in it, unless the only ranks that knew the
-// verdict on a round that others have gone beyond were lost with a box.
+// Reports the oldest round that waits. All chunks are in it, except after the loss of a box: a
+// chunk may be behind the others if the ranks that knew the verdict on its round were lost too.
 void report_oldest(JobShard& shard) {
   const std::vector<Chunk>& chunks = shard.chunks();
   PBOX_DCHECK(!chunks.empty());

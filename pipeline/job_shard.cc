@@ -135,14 +135,14 @@ size_t narrow_result_bytes(const ChunkSpec& chunk) {
   return chunk.dtype == wire::Dtype::kF32 ? 0 : cache_lines(size_t{chunk.elements} * 2);
 }
 
-// The size of the optimizer's weights, if the ranks have others.
+// The size of the optimizer's own weights, which only chunks with deltas have.
 size_t master_bytes(const ChunkSpec& chunk) {
   return wire::is_in_blocks(chunk.dtype) ? staggered(chunk.elements * sizeof(float)) : 0;
 }
 
 }  // namespace
 
-// The bytes that JobShard::lay_out_chunk takes.
+// The bytes that JobShard::lay_out and lay_out_chunk take for one chunk.
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t floats = staggered(sum_bytes(spec, chunk));
   const size_t masks =

@@ -67,13 +67,13 @@ struct ChunkSpec {
   int32_t priority = 0;
   float lr_scale = 1;
   float weight_decay = 0;
-  uint32_t row_bytes = 0;          // the chunk is of a table of such rows; 0: it is not
+  uint32_t row_bytes = 0;          // length of its table's rows; 0: the chunk is not of a table
   uint32_t row_skipped_bytes = 0;  // bytes of its first row that an earlier chunk has
   uint32_t first_round = 0;        // the round that is open at the start
   uint32_t copy_rank = kNoRank;    // see Chunk
   uint8_t uplink_lane = 0;         // relayed or replicated: the lane that sends it on
-  // The tensor's own consistency model; nothing: the shard's. Model `drop` is the shard's or
-  // none's.
+  // The tensor's own consistency model; nullopt: the shard's. A tensor has model `drop` only if the
+  // shard has it.
   std::optional<wire::SyncSpec> sync = {};  // not kAdaptive
 };
 
@@ -85,7 +85,7 @@ struct SessionSpec {
   // differs after the first PUSH, counts only once the worker has echoed a challenge from there.
   // Nothing: every address counts.
   std::optional<nic::Endpoint> known_host = {};
-  bool takes_zeros = false;  // the worker knows ZEROS, so results may be sent to it so
+  bool takes_zeros = false;  // the worker knows ZEROS, so zero fragments may be named to it
 };
 
 struct ShardSpec {
@@ -101,27 +101,27 @@ struct ShardSpec {
   Reduction reduction = Reduction::kSum;
   optimizer::OptimizerSpec optimizer;
   wire::SyncSpec sync;  // models other than BSP need mode optimize
-  // The model of some tensor of the job, on whatever pipeline or box, that is not BSP; BSP: there
-  // is none. Only needed where `sync` is BSP.
+  // A model other than BSP that some tensor of the job has, on any pipeline or box; BSP: no tensor
+  // has one. Only needed where `sync` is BSP.
   wire::SyncModel relaxed_model = wire::SyncModel::kBsp;
   bool partial = false;  // ranks may be excluded, so contributors are counted
   // Pushes have weights (nic/wire/push_weight.h). Needs reduction mean, and neither tables nor
   // `relayed` nor pushes that are applied on arrival.
   bool weighted = false;
-  // Sums go to another box before results leave (Uplink), in mode optimize the initial weights too:
-  // that box has the optimizer. Needs BSP and not `partial`.
+  // Sums go to another box before results leave (Uplink). In mode optimize that box has the
+  // optimizer, and the initial weights go there too. Needs BSP and not `partial`.
   bool relayed = false;
   // States go to another box before results leave (Uplink). Needs mode optimize, BSP and not
   // `partial`.
   bool replicated = false;
-  // Workers whose gradients are in a whole sum, by which means are divided: more than the ranks if
-  // these are boxes. 0: the ranks.
+  // Number of workers whose gradients are in a whole sum; means are divided by it. It is more than
+  // the number of ranks if the ranks are boxes. 0: the number of ranks.
   uint32_t workers = 0;
   uint32_t uplink_lanes = 1;  // relayed or replicated: the lanes to the other box
   bool gated = false;         // rounds wait for a verdict (StepGate). Needs mode optimize and BSP
   int report_fd = -1;         // an eventfd of the control thread (wake_control); -1: none
   wire::Delivery delivery = wire::Delivery::kBroadcast;
-  wire::Numerics numerics = wire::Numerics::kFast;  // kOrdered needs BSP
+  wire::Numerics numerics = wire::Numerics::kFast;  // kOrdered needs BSP and no tables
   // kReject needs BSP; in mode optimize also `gated`.
   wire::GuardSpec guard = {};
   uint32_t job_chunk_count = 0;       // chunks of the job; bounds the chunk ids
@@ -131,8 +131,8 @@ struct ShardSpec {
   Hugepages hugepages = Hugepages::kIfFree;
 };
 
-// Return the bytes of arena that a shard of this spec takes: all of it, one chunk, and what is
-// there once for all chunks. ShardMemory counts the memory outside of the arena too. Any thread.
+// Return the bytes of arena that a shard of this spec takes: in total, for one chunk, and for what
+// all chunks share. ShardMemory counts the memory outside of the arena too. Any thread.
 size_t shard_footprint(const ShardSpec& spec);
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk);
 size_t common_footprint(const ShardSpec& spec);
@@ -143,10 +143,10 @@ struct ChunkUplink {
   uint8_t lane = 0;
   // Relayed: the open round's sum is with the lane, and its result may be replacing the last one.
   bool is_sent = false;
-  // Relayed: the upper box's results, by round & 1. In mode aggregate both are one: it stays as it
-  // came until the next one comes, because the upper box may need it back. Weights cannot be summed
-  // again, so there the last one stays until the next is whole. Ranks get them from here unless
-  // they are to be narrowed.
+  // Relayed: the upper box's results, by round & 1. In mode aggregate both are one buffer. It keeps
+  // a result as it came until the next one comes, because the upper box may need it back. Mode
+  // optimize has two buffers: weights cannot be summed again, so the last ones stay until the next
+  // are complete. Ranks are sent results from here unless they are to be narrowed.
   float* result[limits::kSlotRing] = {};
 
   bool is_relayed() const { return result[0] != nullptr; }
@@ -157,7 +157,7 @@ struct ChunkUplink {
 struct alignas(kCacheLineBytes) Chunk {
   float* accumulator[limits::kSlotRing] = {};
   uint64_t* claimed = nullptr;    // fragments of the open round that were received, by rank
-  uint64_t claimed_any = 0;       // fragments that some rank has added: the others are stored
+  uint64_t claimed_any = 0;       // fragments with a sum; the first push of another is stored
   uint64_t full_mask = 0;         // one bit per fragment of the chunk
   uint64_t rounds_finished = 0;   // since the job's start, also on other boxes
   uint32_t wire_bytes = 0;        // payload bytes of all fragments
@@ -183,18 +183,18 @@ struct alignas(kCacheLineBytes) Chunk {
   uint16_t* contributors[limits::kSlotRing] = {};
   uint64_t* weight_sums = nullptr;
   uint32_t first_missing = 0;  // no present rank below has an incomplete push of the open round
-  // Replicated: the state is that after the open round already, which waits for the backup box.
+  // Replicated: the open round is stepped already, and waits for the backup box.
   bool is_stepped = false;
   bool is_held = false;      // gated: the open round's sum is complete and waits for a verdict
   bool is_rejected = false;  // gated, guard `reject`: the open round contains an unsound value
   float* weights = nullptr;  // mode optimize. Replicated: a block (StateLayout) begins here
-  float* residue = nullptr;  // in blocks, mode aggregate: what earlier results have left of sums
+  float* residue = nullptr;  // in blocks, mode aggregate: what rounding has taken from results
   ChunkDeltas deltas;
   // Numerics `ordered`: pushes of the open round by rank, wire_bytes each. Otherwise null.
   std::byte* pushed = nullptr;
-  // [slots][elements]; where pushes are applied on arrival, of each fragment in turn. Null: none.
+  // [floats][elements]; if pushes are applied on arrival, this for each fragment. Null: no state.
   float* optimizer_state = nullptr;
-  // Delivery `pull`: by rank, the open round at which it last asked for a result and got it.
+  // Delivery `pull`: by rank, the round that was open when its last answer was queued.
   uint32_t* pulled = nullptr;
   ChunkUplink up;
   float lr_scale = 1, weight_decay = 0;
@@ -215,7 +215,7 @@ struct alignas(kCacheLineBytes) Chunk {
   uint64_t rounds_made() const { return rounds_finished + (is_stepped ? 1 : 0); }
   // Modulo 2^32, as on the wire.
   uint32_t open_round() const { return static_cast<uint32_t>(rounds_finished); }
-  // True if each rank is in a round of its own, as none is before the initial weights are there.
+  // True if each rank is in a round of its own. All share round 0, the initial weights.
   bool has_own_rounds() const { return applies_on_arrival() && rounds_finished > 0; }
   // The round that the rank pushes next, modulo 2^32.
   uint32_t next_round(uint32_t rank) const {
@@ -285,8 +285,8 @@ class JobShard {
   bool keeps_pushes(const Chunk& chunk) const {
     return numerics == wire::Numerics::kOrdered && chunk.copy_rank == kNoRank;
   }
-  // Some tensor of the job has a model other than BSP: each chunk has its ChunkSync, and results
-  // leave as replies.
+  // True if some tensor of the job has a model other than BSP. Each chunk then has its ChunkSync,
+  // and results leave as replies.
   bool is_relaxed() const { return relaxed_model != wire::SyncModel::kBsp; }
   // True if rounds may wait for a relay or a verdict once all pushes are in, or for the end of
   // their grace.
@@ -297,13 +297,13 @@ class JobShard {
     return mode == Mode::kOptimize && (chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank);
   }
 
-  // Models other than BSP. The chunk leaves for the rank when its turn comes. A reply that is
-  // already leaving is older, and void.
+  // Models other than BSP: queues the chunk to leave for the rank. A reply of the chunk that is
+  // already leaving for the rank is older, and is dropped.
   void queue_reply(Chunk& chunk, uint32_t rank);
-  // Models that apply on arrival: the rank's read waits, or no longer does.
+  // Models that apply on arrival: the rank's read is parked, or no longer is.
   void park(Chunk& chunk, uint32_t rank, uint64_t now_ns);
   void unpark(Chunk& chunk, uint32_t rank, uint64_t now_ns);
-  // The rank, which has pushed a round and no later one, as a reader of the chunk.
+  // Returns the rank as a reader of the chunk. It reads after the last round that it has pushed.
   sync::Reader reader(const Chunk& chunk, uint32_t rank) const;
 
   std::vector<Chunk>& chunks() { return chunks_; }
@@ -414,7 +414,7 @@ class JobShard {
   // By lane; empty: neither relayed nor replicated.
   std::vector<std::unique_ptr<Uplink>> uplinks;
   std::unique_ptr<StepGate> gate;  // null: rounds need no verdict
-  // Null: no snapshot is in progress. Mode optimize, not in a relaxed shard.
+  // Null: no snapshot is in progress. Mode optimize only.
   StateCut* cut = nullptr;
 
   uint32_t weight = 1;  // see egress_turns.h; the same in all shards of a tenant

@@ -29,7 +29,8 @@ inline bool has_pushed_open_round(const Chunk& chunk, uint32_t rank) {
   return chunk.sync->progress.next(rank) > chunk.sync->progress.slowest();
 }
 
-// Pushes are applied on arrival, and the chunk has a new open round.
+// Where pushes are applied on arrival, the chunk has a new open round. If some rank has pushed it
+// already, the others are late from now on.
 inline void note_opened(JobShard& shard, const Chunk& chunk, uint64_t now_ns) {
   PBOX_DCHECK(chunk.has_own_rounds());
   for (const Session& session : shard.sessions()) {

@@ -147,8 +147,8 @@ class Loop {
     return true;
   }
 
-  // Work came after so long. Halves the time of spinning if the whole time allowed would not have
-  // been enough, as a hypervisor does before it halts a processor (Linux, KVM's halt polling).
+  // Work came after `waited_ns`. Halves the time of spinning if the whole time allowed would not
+  // have been enough, as a hypervisor does before it halts a processor (Linux, KVM's halt polling).
   void adapt_spin(uint64_t waited_ns) {
     PBOX_DCHECK(spin_ns_ <= policy_.spin_ns);
     spin_ns_ = waited_ns <= policy_.spin_ns ? policy_.spin_ns : spin_ns_ / 2;
@@ -178,7 +178,7 @@ class Loop {
   P& port_;
   Mailbox& mailbox_;
   PollPolicy policy_;
-  uint64_t spin_ns_;  // at present, up to the policy's
+  uint64_t spin_ns_;  // the time of spinning at present, at most the policy's
   nic::Coalescing coalescing_;
   bool blocked_ = false;  // the port took fewer packets than it was offered
   uint32_t bursts_ = 0;

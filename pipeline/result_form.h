@@ -14,8 +14,8 @@ namespace pbox::pipeline {
 
 struct ResultForm {
   const std::byte* data = nullptr;
-  uint32_t bytes = 0;           // all fragments' together
-  uint32_t fragment_bytes = 0;  // each fragment's but the last
+  uint32_t bytes = 0;           // payload bytes of all fragments
+  uint32_t fragment_bytes = 0;  // payload bytes of all fragments but the last
   uint32_t fragment_count = 0;
   wire::Dtype dtype = wire::Dtype::kF32;
 };
@@ -41,8 +41,9 @@ inline ResultForm full_form(const Chunk& chunk, uint32_t fragment_bytes) {
           .fragment_count = wire::fragment_count(bytes, fragment_bytes)};
 }
 
-// `round`: the last finished one, or, if it has no result in full, any that is kept. `in_full`: as
-// leaves_in_full() says, or as the result is.
+// Returns the form of a round's result. `round`: the last finished round if the result leaves in
+// full, otherwise any whose result is kept. `in_full`: leaves_in_full() for the packet that asks,
+// or ChunkDeltas::is_result_full if none has asked.
 inline ResultForm result_form(const JobShard& shard, const Chunk& chunk, uint32_t round,
                               bool in_full) {
   if (in_full) [[unlikely]]
@@ -62,7 +63,7 @@ inline ResultForm result_form(const JobShard& shard, const Chunk& chunk, uint32_
   return form;
 }
 
-// Returns all fragments of a push to the last finished round.
+// Returns the fragments that a complete push of the last finished round has.
 inline uint64_t finished_push_mask(const JobShard& shard, const Chunk& chunk) {
   if (!chunk.deltas.is_result_full) [[likely]]
     return chunk.full_mask;
@@ -80,8 +81,8 @@ inline uint64_t result_mask(const JobShard& shard, const Chunk& chunk, uint32_t 
   return finished.shape.is_sent_to(rank) ? finished.mask() : 0;
 }
 
-// Returns the fragments of the last result that a rank wants which has sent this PULL. Those that
-// it holds are left out if they have the form of the answer.
+// Returns the fragments of the last result that the sender of this PULL wants. Those that the rank
+// holds are left out if they have the form of the answer.
 inline AskedResult asked_by(const JobShard& shard, const Session& session, const Chunk& chunk,
                             const wire::Header& header, uint64_t held_mask) {
   PBOX_DCHECK(header.round + 1 == chunk.open_round());
@@ -93,9 +94,9 @@ inline AskedResult asked_by(const JobShard& shard, const Session& session, const
   return asked;
 }
 
-// Returns what a push of the last finished round stands for, of a chunk whose results are deltas:
-// the same fragment of the result if that has the push's form, which may differ from the open
-// round's; else nothing. The worker will ask.
+// For a chunk whose results are deltas: returns the fragments of the last result that a push of the
+// last finished round asks for. A push in the form of the result asks for its own fragment. Any
+// other push asks for none; its worker will send a PULL.
 inline uint64_t asked_by_push(const JobShard& shard, const Chunk& chunk,
                               const wire::Header& header) {
   PBOX_DCHECK(gives_deltas(chunk) && header.round != chunk.open_round());

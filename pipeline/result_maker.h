@@ -32,7 +32,8 @@ class ResultMaker {
         contributors_(chunk.contributors[round & 1]) {
     PBOX_DCHECK(form_.data != nullptr);
     if (in_full && !chunk.deltas.is_result_full && contributors_ != nullptr) [[unlikely]] {
-      // The counts are those of other fragments. None has fewer than the least.
+      // The counts are of other fragments than those of a full result. No fragment has fewer than
+      // the least.
       least_ = *std::min_element(contributors_, contributors_ + chunk.fragment_count);
       has_one_count_ = true;
     }
@@ -50,9 +51,9 @@ class ResultMaker {
     if (shard.is_collective) [[unlikely]]
       header.timestamp_us = finished_shape(chunk).shape.digest;
     if (chunk.applies_on_arrival()) {
-      // A parked read is not answered, whatever leaves for its rank: the label then stays one round
-      // behind. Where workers add their own updates to the data, the label is exact for each
-      // fragment.
+      // A packet that leaves for a rank whose read is parked must not answer that read, so its
+      // label stays one round behind. Where workers add their own updates to the data, the label is
+      // exact for each fragment.
       const sync::Progress& progress = chunk.sync->progress;
       const bool exact = sync::reads_cached(chunk.sync->spec);
       const bool is_parked = !exact && progress.is_parked(session.rank);
@@ -77,7 +78,7 @@ class ResultMaker {
     const bool is_plain = !tag_.payload_crc && !session_.seal.has_keys();
     return are_alike && is_plain ? form_.fragment_count - fragment : 0;
   }
-  // The payload of each of them, except that the chunk's last one may be shorter.
+  // Returns the payload bytes of each packet of a run; the chunk's last one may have fewer.
   uint32_t fragment_bytes() const { return form_.fragment_bytes; }
 
   // Does what make() does for each of these fragments, for at most run_length(first) packets. Only
@@ -117,7 +118,7 @@ class ResultMaker {
          contributors, room, packet);
   }
 
-  // Returns those of the fragments that as many workers are in as in `fragment`.
+  // Returns those of `fragments` that have as many contributors as `fragment`.
   uint64_t alike(uint32_t fragment, uint64_t fragments) const {
     if (contributors_ == nullptr) return fragments;
     PBOX_DCHECK(fragment < form_.fragment_count);
@@ -129,8 +130,8 @@ class ResultMaker {
     return alike;
   }
 
-  // Makes a packet that names these fragments, which are alike: they are zero. `zeros`: for its
-  // payload.
+  // Makes a packet that names these fragments, which are zero and have equally many contributors
+  // (alike()). `zeros`: room for its payload.
   void make_zeros(uint64_t fragments, uint8_t flags, wire::ZerosPayload& zeros, std::byte* room,
                   nic::TxPacket& packet) const {
     PBOX_DCHECK(fragments != 0 && applied_mask_ == 0);
@@ -142,8 +143,9 @@ class ResultMaker {
                                    contributors, room, packet);
   }
 
-  // Makes a packet of these rows of a table, of as many fragments as fit, or of the whole fragment.
-  // Returns the number of fragments. `rows_room`: for its payload.
+  // Makes a packet of these rows of a table, from as many fragments as fit. If rows of `fragment`
+  // cannot be sent apart, the packet has the whole fragment. Returns the number of fragments.
+  // `rows_room`: for its payload.
   uint32_t make_rows(const wire::RowLayout& layout, wire::RowBits rows, uint32_t fragment,
                      uint8_t flags, std::byte* rows_room, std::byte* room,
                      nic::TxPacket& packet) const {

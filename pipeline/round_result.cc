@@ -52,9 +52,10 @@ void count_contributors(const JobShard& shard, Chunk& chunk) {
   }
 }
 
-// A round that ends without a rank may hold that rank's part of some fragments: each fragment is
-// divided by the number of pushes that are in it, or by the sum of their weights. Returns false if
-// the sum is still a sum: of all ranks, or to be divided by no number.
+// Counts the contributors of each fragment. If fragments may need different divisors, divides each
+// by the number of pushes that are in it, or by the sum of their weights: a round that ends without
+// a rank may hold that rank's part of some fragments. Returns false if the sum is not divided yet:
+// all ranks are in it, or it needs no division.
 bool average_fragments(JobShard& shard, Chunk& chunk) {
   if (chunk.copy_rank != kNoRank) return false;
   const uint16_t* const counts = chunk.contributors[chunk.open_round() & 1];
@@ -102,8 +103,8 @@ void clear_rows(Chunk& chunk) {
   });
 }
 
-// Makes the result of the master weights, and takes the ranks' weights there. The part that these
-// blocks do not carry is in the next difference.
+// Makes the result: the master weights less the ranks' weights, in blocks. Adds it to the ranks'
+// weights, as the ranks do. The next difference contains what these blocks do not carry.
 void make_delta(JobShard& shard, Chunk& chunk) {
   float* const difference = chunk.accumulator[chunk.open_round() & 1];  // the sum is used up
   PBOX_DCHECK(gives_deltas(chunk) && difference != nullptr && chunk.table == nullptr);
@@ -166,9 +167,9 @@ void make_relayed(Chunk& chunk) {
                                                              chunk.up.result[slot], chunk.elements);
 }
 
-// Mode aggregate, in blocks: the sum or mean, with what earlier results have left of theirs, is
-// encoded once, and all ranks get the same bytes. A result that a rank has given back stays as it
-// is; its residue is lost with the box that had it, and begins at 0.
+// Mode aggregate, in blocks: the sum or mean, plus the residue of earlier results, is encoded once,
+// and all ranks get the same bytes. A result that a rank has given back stays as it is. Its residue
+// is lost with the box that had it, and begins at 0.
 void make_blocks(JobShard& shard, Chunk& chunk) {
   if (chunk.copy_rank != kNoRank) return;
   const uint32_t slot = chunk.open_round() & 1;
@@ -193,7 +194,7 @@ void make_sum(JobShard& shard, Chunk& chunk, bool is_averaged) {
       chunk.result[slot], chunk.accumulator[slot], chunk.elements);
 }
 
-// The result of a slot's round, in place. Fragments that no rank has pushed with data are zero.
+// Makes a slot's result, in place. Fragments that no rank has pushed with data are zero.
 void make_combined(const JobShard& shard, Chunk& chunk) {
   ShapedRound& round = chunk.shaped[chunk.open_round() & 1];
   PBOX_DCHECK(round.is_shaped);

@@ -11,8 +11,8 @@ namespace pbox::pipeline {
 
 class ShardMemory {
  public:
-  // `job`: the spec of the job on any of its pipelines; its list of chunks is not looked at, which
-  // may be empty. Outlives this.
+  // `job`: the spec of the job on any of its pipelines, which outlives this. Its list of chunks is
+  // ignored, and may be empty.
   explicit ShardMemory(const ShardSpec& job) : job_(job), arena_bytes_(common_footprint(job)) {}
 
   // Adds chunks that have the elements and the dtype of `chunk`.
@@ -21,7 +21,7 @@ class ShardMemory {
     chunks_ += count;
   }
 
-  // Bytes on the pipeline's NUMA node, or beside: a bound that the shard does not exceed.
+  // Returns a bound on the bytes that the shard takes, on the pipeline's NUMA node or elsewhere.
   uint64_t bytes() const;
 
  private:

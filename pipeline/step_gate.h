@@ -30,8 +30,8 @@ struct StepVerdict {
   bool is_skip = false;  // weights, optimizer state and step count stay as they are
 };
 
-// The sum of the squares of a shard's gradient in one round. Infinite or NaN if and only if some
-// element of the gradient is: squares of f32 do not overflow f64.
+// The sum of the squares of a shard's gradient in one round. Infinite or NaN if some element of the
+// gradient is or the guard rejects the round, and only then: squares of f32 do not overflow f64.
 struct StepReport {
   uint32_t round = 0;
   double squares = 0;
@@ -67,8 +67,8 @@ class StepGate {
     PBOX_DCHECK(verdict_.has_value());
     return *verdict_;
   }
-  // The chunk to look at next for a round that waits for the verdict given last; all chunks have
-  // been looked at once it equals the number of chunks.
+  // The chunk to look at next for a round that waits for the verdict given last. At least the
+  // number of chunks if there is none to look at.
   size_t& next() { return next_; }
 
   void report(const StepReport& report) {

@@ -1,6 +1,6 @@
-// Gradients' fragments that are zero: a packet names them, and their bytes are not sent
-// (nic/wire/zeros.h). Sums and results have the same bits as if they had been. On the data path;
-// used by Engine alone.
+// Pushed fragments that are zero: a packet names them, and their bytes are not sent
+// (nic/wire/zeros.h). Sums and results have the same bits as if the zeros had been sent. On the
+// data path; used by Engine alone.
 #pragma once
 
 #include "nic/wire/zeros.h"

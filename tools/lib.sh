@@ -123,8 +123,9 @@ pbox_python() {
 }
 
 # Prints the Python of the virtual environment build/NAME, after pip has installed the packages
-# there. They are installed one after another: behind a pinned torch, no package brings a build for
-# CUDA, of several GB. Status 1 if pip cannot get one; its output goes to standard error.
+# there. They are installed one after another, so that a package that needs torch finds the pinned
+# one and does not fetch a build for CUDA, of several GB. Status 1 if pip cannot get one; its output
+# goes to standard error.
 pbox_pip_python() {
   local folder=$PBOX_ROOT/build/$1 package
   shift
@@ -193,7 +194,7 @@ pbox_failure() {
   fi
 }
 
-# Records the steps that pass, in a file for this commit. A tree with changes has no commit.
+# Records the steps that pass, in a file for this commit. Status 1 if the tree has changes.
 pbox_record_steps() {
   local commit changes
   PBOX_PASSED=

@@ -14,10 +14,10 @@
 namespace pbox::worker {
 namespace {
 
-// How long a wait that has timed out asks who is late.
+// How long a wait that has timed out may take to find out which rank is late.
 constexpr uint32_t kLaggardMs = 1000;
 
-// "rank 2 is late, and 1 more; the box has waited 3.0 s for it, and it ended 71 % of ..."
+// "rank 2 is late, and 1 more; the box has waited 3.0 s for it; it was the last one in 71 % of ..."
 std::string describe(const Laggard& laggard, uint64_t now_ns) {
   std::string text = "rank " + std::to_string(laggard.rank) + " is late";
   if (laggard.missing_workers > 1) {
@@ -59,7 +59,7 @@ std::string lost_box_text(const std::optional<PartSet::Loss>& loss) {
 
 ClientOptions with_incarnation(ClientOptions options) {
   std::random_device random;
-  // | 1: never 0, which no worker has
+  // `| 1`, because 0 is no worker's incarnation
   options.incarnation = uint64_t{random()} << 32 | random() | 1;
   return options;
 }
@@ -183,7 +183,7 @@ Status Client::start_many(std::span<const Operation> operations, const Completio
     size_t marked = 0;
     for (; marked < operations.size() && sound; ++marked) {
       sound = check_operation(operations[marked]);
-      // Finds a tensor that is in the list twice.
+      // Marked now, so that check_operation() finds a tensor that is in the list twice.
       if (sound) tensor_states_[operations[marked].tensor].pending = true;
     }
     PBOX_CHECK(marked > 0);
@@ -204,7 +204,7 @@ Status Client::start_many(std::span<const Operation> operations, const Completio
       state.awaits_input = input_follows;
       if (!input_follows) submitted_.push_back(operation.tensor);
     }
-    if (is_woken || input_follows) return ok_status();  // the I/O thread has been woken already
+    if (is_woken || input_follows) return ok_status();  // already woken, or nothing to send yet
   }
   wake();
   return ok_status();

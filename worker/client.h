@@ -32,11 +32,12 @@ namespace pbox::worker {
 struct ClientOptions : MembershipOptions {
   std::string port = "socket";  // as open_transport takes it; several, separated by |
   uint32_t wait_timeout_ms = 60'000;
-  std::string keys = {};  // folder of keys, for boxes that have keys; empty: none
+  std::string keys = {};  // folder of keys, or token, for boxes that have keys; empty: none
   uint64_t collective_bytes = kSlotBytesDefault;  // memory of the slots of a job of collectives
-  // Of tensors of f32 with at least wire::kCompressedElementsMin elements, unless one has its own.
+  // Compression of f32 tensors with at least wire::kCompressedElementsMin elements; a tensor may
+  // have its own.
   wire::Compression compression = wire::Compression::kNone;
-  // It is chosen while the job runs, for those with at least ChosenTensors::kElementsMin.
+  // Chosen while the job runs, for tensors with at least ChosenTensors::kElementsMin elements.
   bool chooses_compression = false;
 };
 
@@ -86,14 +87,14 @@ class Client {
   Status register_memory(const std::byte* address, uint64_t bytes);
   Status unregister_memory(const std::byte* address);
   // As pbox_push_pull, pbox_push_pull_many and pbox_init_weights. After an error none was started.
-  // `input_follows`: the tensors are pending, but each is sent after give_input() of it.
+  // `input_follows`: the tensors are pending, but each is sent only after give_input() for it.
   Status start_many(std::span<const Operation> operations, const Completion& completion,
                     bool input_follows = false);
   Status start(const Operation& operation, const Completion& completion) {
     return start_many({&operation, 1}, completion);
   }
-  // The input of the tensor is there, or that of the first `slices` slices of a collective with
-  // that number. Any thread. An operation that has failed since is ignored.
+  // Tells that the input of tensor `operation` is there or, in a job of collectives, that of the
+  // first `slices` slices of that operation. Any thread. No effect if the operation has failed.
   void give_input(uint64_t operation, uint64_t slices);
   // client_collective.cc: as pbox_collective and pbox_wait_collective.
   Result<uint64_t> start_collective(const CollectiveRequest& request);
@@ -141,9 +142,9 @@ class Client {
   void set_last_error(const std::string& message);
   // The session that the box granted in the join. Any thread, after join() has returned ok.
   const proto::Session& session() const { return session_; }
-  // The elements of a registered tensor; an error if it is unknown.
+  // Returns a registered tensor, or an error if it is unknown.
   Result<TensorSpec> tensor_spec(uint32_t tensor) const;
-  // Whether this is a forked child, which may not use the client.
+  // Returns whether this is a forked child, which may not use the client.
   bool forked() const;
 
  private:
@@ -157,7 +158,7 @@ class Client {
   };
   struct TensorState {
     bool pending = false;
-    bool awaits_input = false;  // started with `input_follows`, and not given it yet
+    bool awaits_input = false;  // started with `input_follows`; the input is not there yet
     bool initialised = false;
     uint32_t round = 0;         // as pbox_tensor_round returns it
     uint32_t contributors = 0;  // ranks in the last result; 0: there was none
@@ -213,7 +214,7 @@ class Client {
   std::optional<Error> failure_;
   std::string last_error_;
   std::vector<TensorState> tensor_states_;  // empty in a job of collectives
-  std::optional<Collectives> collectives_;  // from the join of such a job on
+  std::optional<Collectives> collectives_;  // set by the join of such a job
   RegisteredMemory memory_;
   std::set<const std::byte*> being_registered_;
   std::vector<uint32_t> submitted_;

@@ -17,8 +17,8 @@ namespace {
 constexpr uint64_t kControlIntervalNs = 50'000'000;  // while packets keep the thread busy
 constexpr uint64_t kControlDelayNs = 5'000'000;      // while the thread wakes for packets alone
 constexpr uint64_t kLeaveLimitNs = 1'000'000'000;
-// For transports that must be polled. A round trip on such a network fits well into the spin. A nap
-// of this length still leaves the core to other threads most of the time.
+// For transports that must be polled. A round trip on such a network fits well into kSpinNs. A nap
+// of kNapNs still leaves the core to other threads most of the time.
 constexpr uint64_t kSpinNs = 50'000;
 constexpr uint64_t kNapNs = 50'000;
 constexpr uint64_t kNapMaxNs = 1'000'000;
@@ -99,8 +99,8 @@ Status Client::run_source(OperationSource& source) {
 }
 
 // Sends LEAVE, waits a bounded time for the boxes to read it, and completes the operations in
-// flight. A backup's job does not wait: two boxes that keep replicas of each other's parts would
-// wait for each other, and what happens to a replica is decided elsewhere.
+// flight. A backup's job does not wait, because two boxes that keep replicas of each other's parts
+// would wait for each other, and because LEAVE does not decide what happens to a replica.
 void Client::finish_io() {
   const uint64_t limit_ns = monotonic_ns() + (options_.is_backup ? 0 : kLeaveLimitNs);
   serve_control(monotonic_ns());
@@ -196,7 +196,7 @@ void Client::complete(const std::vector<uint32_t>& tensors) {
   Collectives::run_callbacks(ended);
 }
 
-// Adds the operation's batch to `finished` if it was the last one. mutex_ must be held.
+// Ends an operation, and adds its batch to `finished` if it was the last one. mutex_ must be held.
 void Client::end_operation(uint32_t tensor, ErrorCode status, std::vector<Batch>& finished) {
   TensorState& state = tensor_states_[tensor];
   PBOX_CHECK(state.pending && state.batch != nullptr && state.batch->left > 0);
@@ -224,7 +224,7 @@ void Client::publish() {
   const auto& failure = parts_->failure();
   auto loss = parts_->loss();
   auto absent_ranks = parts_->absent_ranks();
-  // Without the lock, because only this thread writes these fields.
+  // These reads need no lock, because only this thread writes the fields.
   if (barriers_released_ == parts_->barriers_released() &&
       learning_rates_set_ == parts_->learning_rates_set() &&
       syncs_answered_ == parts_->syncs_answered() && loss_.has_value() == loss.has_value() &&
@@ -259,8 +259,8 @@ void Client::publish() {
   if (failure && source_ != nullptr) std::exchange(source_, nullptr)->failed(failure->code);
 }
 
-// One part's box has told the verdict, and the boxes of all parts are sent it now. Callers see it
-// before any result of the round completes, because no box has one until this rank has confirmed.
+// Sends the boxes of all parts the verdict that one part's box has told. Callers see it before any
+// result of the round completes, because no box has a result until this rank has confirmed.
 void Client::pass_verdict_on() {
   const auto& verdict = parts_->verdict();
   if (!verdict || is_same(verdict_, *verdict)) return;
@@ -288,8 +288,8 @@ void Client::serve_control(uint64_t now_ns) {
   publish();
 }
 
-// Whether to look for packets without a pause, because packets have just moved and only polling
-// finds the answer.
+// Returns whether to look for packets without a pause, because packets have just moved and only
+// polling finds the answer.
 bool Client::may_spin(uint64_t now_ns) {
   return must_poll(drivers_) && now_ns - busy_ns_ < kSpinNs && awaits_results(*parts_);
 }

@@ -1,5 +1,5 @@
-// The join. It drives the parts on the caller's thread until all of them have a session. Also the
-// consistency models, which are registered before it and may change after it.
+// The join: drives the parts on the caller's thread until all of them have a session. Also the
+// consistency models, which are registered before the join and may change after it.
 #include <poll.h>
 #include <sys/eventfd.h>
 
@@ -145,7 +145,7 @@ void answer_cached_reads(wire::SyncSpec& job, std::vector<TensorSpec>& tensors) 
   }
 }
 
-// Before the join: `job` and `tensors` have the models that the box is told.
+// Registers a model before the join: sets it in `job` and `tensors`, which JOIN states.
 Status register_sync(const std::string& glob, const wire::SyncSpec& sync, wire::SyncSpec& job,
                      std::vector<TensorSpec>& tensors) {
   if (glob.empty()) job = sync;
@@ -213,7 +213,8 @@ void Client::await_control(uint64_t limit_ns) {
 Status Client::join_parts(const MembershipOptions& joining, const std::vector<TensorSpec>& tensors,
                           const proto::PartMap& map) {
   PBOX_CHECK(drivers_.empty());
-  // So that all boxes are known when one is lost, even if no name server answers then.
+  // Starts to resolve the names of all boxes, so that their addresses are known when one is lost,
+  // even if no name server answers then.
   for (const std::string& box : map.boxes()) static_cast<void>(addresses_.find(box));
   parts_.emplace(joining, map, tensors, optimizer_);
   if (const Status possible = check_ports(joining, parts_->size(), split_list(options_.port, '|'));
@@ -280,7 +281,7 @@ Status Client::join() {
     if (wake_fd_ < 0) return system_error("cannot make an eventfd", errno);
     close_in_child(wake_fd_);
   }
-  if (options_.collective) tensors_.clear();  // those of a join that has failed
+  if (options_.collective) tensors_.clear();  // the slots of a join that has failed
   auto keys = keys_in(options_.keys);
   if (!keys) return keys.error();
   keys_ = std::move(*keys);

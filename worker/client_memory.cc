@@ -1,5 +1,6 @@
 // The caller's memory. To register it, pages are locked on the caller's thread; the transports
-// belong to the I/O thread. Held operations: the caller's input is there later.
+// belong to the I/O thread. Also give_input(), for operations that start before their input is
+// there.
 #include <chrono>
 #include <thread>
 
@@ -23,7 +24,7 @@ struct Registration {
 }  // namespace
 
 Status Client::register_memory(const std::byte* address, uint64_t bytes) {
-  // By part. The rest that no part takes is released after the lock.
+  // One entry for each part. Entries that no part takes are released without the lock.
   const auto registrations = std::make_shared<std::vector<Registration>>();
   std::unique_lock lock(mutex_);
   if (const Status status = check_phase(Phase::kJoined); !status) return status;
@@ -55,7 +56,7 @@ Status Client::register_memory(const std::byte* address, uint64_t bytes) {
     }
     being_registered_.erase(address);
   };
-  // Until a busy I/O thread gets to it, payloads are copied.
+  // A busy I/O thread takes the memory later. Until then payloads are copied.
   if (!call_on_io(lock, give)) {
     requests_.push_back([this, give] {
       const std::lock_guard later(mutex_);

@@ -1,6 +1,6 @@
-// A worker's I/O thread sleeps for its own descriptors, control connections, and packets on lanes.
-// It lets packets gather where they come one by one (nic/coalescing.h), and notes which lanes have
-// some, so that the others need no system call. For that thread only.
+// Lets a worker's I/O thread sleep until one of its own descriptors, a control connection or a lane
+// is ready. Lets packets gather where they come one by one (nic/coalescing.h), and notes which
+// lanes have some, so that the others need no system call. For that thread only.
 #pragma once
 
 #include <poll.h>
@@ -17,13 +17,13 @@ namespace pbox::worker {
 
 class IoWaits {
  public:
-  // So many packets were received, at least one.
+  // Notes that `packets` packets, at least one, were received.
   void received(size_t packets, uint64_t now_ns) { coalescing_.received(packets, now_ns); }
 
-  // Waits until one of `own` is readable (-1: none), a driver has something to do, or the limit is
-  // over. While packets should gather, does not wake for them, and waits only for a pause; but not
-  // if lanes must be polled. Returns whether the control side has something to do: more than
-  // packets is there, or the time is over.
+  // Waits until one of `own` is readable (-1: none), a driver has something to do, or limit_ns is
+  // over. While packets should gather, it does not wake for them and waits only for a pause, unless
+  // lanes must be polled. Returns whether the control side has something to do: something other
+  // than packets has come, or the time is over.
   bool wait(std::span<const int> own, const std::vector<std::unique_ptr<PartDriver>>& drivers,
             uint64_t limit_ns, bool must_poll);
   // After wait(): whether own[index] is ready.
@@ -31,7 +31,7 @@ class IoWaits {
 
  private:
   nic::Coalescing coalescing_;
-  std::vector<pollfd> waits_;  // the last ones
+  std::vector<pollfd> waits_;  // descriptors of the last wait()
 };
 
 }  // namespace pbox::worker

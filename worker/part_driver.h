@@ -44,9 +44,9 @@ class PartDriver {
   void perform_actions();
   // Ends the opening of a transport, and waits until its thread does nothing any more.
   void end_opening();
-  // Takes the connections that use one of these addresses for broken: this host has lost them, so
-  // that nothing can leave by them any more. A session that cannot be resumed goes on if the
-  // address comes back before the box counts as silent.
+  // Treats the connections that use one of these addresses as broken. This host has lost the
+  // addresses, so nothing can leave by them any more. A session that cannot be resumed goes on if
+  // the address comes back before the box counts as silent.
   void on_addresses_lost(std::span<const nic::Endpoint> lost, uint64_t now_ns);
   // Moves packets, on the data path: receive(), then send() for lanes in the order that SendTurns
   // says, then run_timers(). receive() returns the number of packets; the others return whether
@@ -60,8 +60,8 @@ class PartDriver {
   // takes it.
   bool send(uint32_t lane, uint64_t now_ns, std::optional<int32_t>& next);
   // Writes what the control connection still has to send, then reads until the box has closed it.
-  // Until then it adds what to wait for. If this side closed first, with data unread, the
-  // connection would be reset and data could be lost that the box has not read yet.
+  // Until then it adds to `waits` what to wait for. If this side closed first, with data unread,
+  // the connection would be reset and data could be lost that the box has not read yet.
   void end_control(std::vector<pollfd>& waits);
 
   // When pump() or run_timers() must be called although no descriptor is ready.
@@ -74,7 +74,7 @@ class PartDriver {
   std::shared_ptr<MemoryRegistrar> add_memory(const std::byte* memory, size_t bytes);
   void give_memory(const std::byte* memory, const std::shared_ptr<MemoryRegistrar>& registrar,
                    Result<std::unique_ptr<DeviceMemory>>& registered);
-  // As Transport's. The caller destroys `released` on such a thread.
+  // As Transport's. The caller destroys `released` on a thread that may wait.
   bool remove_memory(const std::byte* memory, bool force, std::unique_ptr<DeviceMemory>& released);
   // Summed over all transports so far.
   PayloadCounts payload_counts() const;
@@ -83,7 +83,8 @@ class PartDriver {
   void add_control_wait(std::vector<pollfd>& waits) const;
   // Adds a descriptor for each lane, which may be -1.
   void add_lane_waits(std::vector<pollfd>& waits) const;
-  // The lanes' descriptors were waited for, beginning with waits[first]. Sets `first` behind them.
+  // Notes which lanes are ready, after a wait for their descriptors, which begin at waits[first].
+  // Moves `first` past them.
   void note_ready(std::span<const pollfd> waits, size_t& first, uint64_t now_ns);
   void look_at_all_lanes() { is_quiet_.clear(); }
 
@@ -116,10 +117,10 @@ class PartDriver {
   ControlTarget target_;              // the box that is being connected to
   std::optional<ControlChannel> channel_;
   std::unique_ptr<seal::SessionKeys> session_keys_;  // the newest connection's; null without TLS
-  uint64_t connect_by_ns_ = 0;  // while the control connection is being made, otherwise 0
+  uint64_t connect_by_ns_ = 0;  // deadline of the connection that is being made; otherwise 0
   Status sent_ = ok_status();   // result of the last write to the channel
   std::unique_ptr<Transport> transport_;
-  bool is_open_ = false;  // the transport is
+  bool is_open_ = false;  // whether the transport is open
   std::map<const std::byte*, size_t> memory_;
   PayloadCounts closed_;  // counts of the transports that were closed
   bool must_poll_ = false;

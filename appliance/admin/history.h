@@ -1,6 +1,6 @@
-// The last ten minutes of the box, for the live page: what the box did in each second, and of each
-// job what it did in each interval of five seconds and what happened to it. Takes values and times,
-// so it needs no clock. Control thread.
+// The last ten minutes of the box, for the live page: what the box did in each second; and for each
+// job, what it did in each interval of five seconds and what happened to it. Takes values and
+// times, so it needs no clock. Control thread.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ class History {
  public:
   static constexpr uint32_t kSeconds = 600;
   static constexpr uint32_t kJobIntervalSeconds = 5;
-  static constexpr size_t kJobsMax = 64;    // with more, those that are over go first
+  static constexpr size_t kJobsMax = 64;    // with more, jobs that are over are dropped first
   static constexpr size_t kEventsMax = 64;  // the newest ones of a job are kept
 
   // To be called once a second, with what the pipelines have counted until now.

@@ -160,7 +160,7 @@ Value of_pulls(const control::JobView& job, T control::PullView::*field) {
   return job.pulls ? Value(static_cast<double>((*job.pulls).*field)) : std::nullopt;
 }
 
-// The value of all parts of the job; nothing if no tensor is adaptive.
+// Merges the values of all parts of the job. Returns nothing if no tensor is adaptive.
 template <typename T, typename Merge>
 Value of_control(const control::JobView& job, T control::SyncControlView::*field, Merge merge) {
   Value merged;

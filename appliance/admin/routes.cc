@@ -177,7 +177,7 @@ AdminResponse set_duty(AdminSource& source, std::string_view encoded_name, const
   return refuse(409, begun.error().message);
 }
 
-// A change of the box, by POST: the page, the name as it was sent, the name, and the body.
+// Carries out a POST. `encoded_name`: the name as it was sent; `name`: the same, decoded.
 AdminResponse apply(AdminSource& source, Page page, std::string_view encoded_name,
                     const std::string& name, std::string_view body) {
   switch (page) {

@@ -63,7 +63,8 @@ Result<tcp::acceptor> open_acceptor(asio::io_context& io, const AdminOptions& op
   return acceptor;
 }
 
-// Handshakes under way. A client reads its answer within seconds, so few are needed at a time.
+// Bounds on the handshakes under way: as many as there may be connections, and a quarter of them
+// from one address.
 constexpr control::HandshakeLimits kHandshakeLimits = {
     .most = limits::kAdminConnectionsMax, .most_per_address = limits::kAdminConnectionsMax / 4};
 
@@ -91,7 +92,8 @@ class AdminServer::Listener {
  protected:
   ~Listener() = default;
 
-  // Accepts for as long as the acceptor is open. `self` owns both, and has on_accepted(socket).
+  // Accepts for as long as the acceptor is open. `self` owns the acceptor and has
+  // on_accepted(socket).
   template <typename Self, typename Acceptor>
   static void accept(std::shared_ptr<Self> self, Acceptor& acceptor) {
     acceptor.async_accept([self, &acceptor](error_code error, auto socket) {

@@ -1,11 +1,12 @@
 // The admin server: HTTP/1.1 for people, Prometheus and load balancers, over TCP and over a UNIX
-// socket. GET only reads. POST starts a trace, a snapshot or a drain, or changes the order in which
-// a job's tensors are sent. None of these changes the result of a job.
+// socket. GET only reads. POST starts a trace, a snapshot or a drain, or changes a job's priority
+// policy or consistency model. Only a consistency model may change the result of a job.
 //
-// The server has no thread, but for TLS handshakes. Its handlers run on the thread that runs the
-// io_context, which is the control thread, so AdminSource needs no lock. No request can block that
-// thread: sockets never block, and a slow client is disconnected. Bounds: limits::kAdmin*, for TCP
-// and for the UNIX socket each, so that clients of one cannot lock out those of the other.
+// The server has no thread of its own, except one for TLS handshakes. Its handlers run on the
+// thread that runs the io_context, which is the control thread, so AdminSource needs no lock. No
+// request can block that thread: sockets never block, and a slow client is disconnected. Bounds:
+// limits::kAdmin*, for TCP and for the UNIX socket each, so that clients of one cannot lock out
+// those of the other.
 //
 //   auto server = AdminServer::start(io, {.listen = "127.0.0.1", .port = 9540}, source);
 #pragma once
@@ -32,7 +33,7 @@ struct AdminOptions {
   std::string listen = "127.0.0.1";    // an IPv4 or IPv6 address; "::" takes both families
   uint16_t port = limits::kAdminPort;  // 0: the kernel chooses a free port
   uint32_t timeout_ms = limits::kAdminTimeoutMs;
-  uint32_t connections_max = limits::kAdminConnectionsMax;  // more are answered 503 and closed
+  uint32_t connections_max = limits::kAdminConnectionsMax;  // more are closed (plain HTTP: 503)
   // Names of this box. A request over TCP must address it by one of them, by an IP address or as
   // localhost.
   std::vector<std::string> names = {};

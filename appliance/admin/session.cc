@@ -193,7 +193,7 @@ void HttpSession::refuse_and_end(unsigned status, const std::string& what) {
   write_response(refuse(status, what), false);
 }
 
-// Every POST is of interest, and every attempt to see what the client may not.
+// Records every POST, and every other request that the client or its page may not make.
 void HttpSession::audit(const AdminResponse& answer) const {
   if (!has_header() || !shared_->audit) return;
   constexpr unsigned kForbidden = 403, kMisdirected = 421, kFirstRefusal = 400;

@@ -39,7 +39,7 @@ struct Peer {
   boost::asio::generic::stream_protocol::socket socket;
   Principal client;
   bool is_local = false;                           // a UNIX socket, which no web page can reach
-  std::unique_ptr<tls::Connection> tls = nullptr;  // established; null: requests travel as they are
+  std::unique_ptr<tls::Connection> tls = nullptr;  // established; null: without TLS
   std::string plain = {};                          // bytes that came with the end of the handshake
 };
 
@@ -53,12 +53,12 @@ class Session {
                    std::shared_ptr<Sessions> sessions);
 };
 
-// Returns the text of an answer with its headers. `keeps_alive`: the connection goes on after it.
 struct AnswerForm {
   bool is_http_1_0 = false;
-  bool keeps_alive = false;
-  bool has_body = true;  // HEAD: its length only
+  bool keeps_alive = false;  // the connection serves further requests
+  bool has_body = true;      // HEAD: its length only
 };
+// Returns the text of an answer with its headers.
 std::string answer_text(const AdminResponse& answer, const AnswerForm& form);
 
 }  // namespace pbox::admin

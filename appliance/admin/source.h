@@ -98,8 +98,7 @@ class AdminSource {
   // kNotFound: there is no such job. kUnavailable: the job was not traced, or the trace is not
   // complete yet.
   virtual Result<control::TraceView> trace(const std::string& job) = 0;
-  // Starts or stops to drain the box; cluster() shows the progress. kNotFound: there is no such
-  // box.
+  // Changes the duty of the box; cluster() shows the progress. kNotFound: there is no such box.
   virtual Status set_duty(const std::string& box, cluster::Duty duty) = 0;
   // Starts a snapshot; snapshot() shows the progress. kNotFound: this box has no part of the job.
   // kInvalidArgument: jobs of this kind have no snapshots. kUnavailable: none can start now.

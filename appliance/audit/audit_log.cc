@@ -21,7 +21,8 @@ namespace {
 constexpr char kStandardError[] = "stderr";
 constexpr size_t kTextBytesMax = 512;  // longest text in a line
 constexpr mode_t kMode = 0600;
-// A kind that has left records out and is silent since says so after this time.
+// A kind that has left records out, and has written no line for this long, writes one that says how
+// many.
 constexpr uint64_t kSummaryNs = 10 * kNanosPerSecond;
 
 struct KindRow {
@@ -135,7 +136,8 @@ AuditLog::~AuditLog() {
   }
 }
 
-// Opening does not wait for the other end of a named pipe, which is then refused.
+// O_NONBLOCK: opening a named pipe must not wait for its other end. It is then refused, as every
+// file that is not a regular one.
 Status AuditLog::open_file() {
   file_.reset();
   if (path_.empty()) {

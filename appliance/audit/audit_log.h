@@ -3,8 +3,8 @@
 // Each kind of record has a bound of its own on the lines it may write, so that a flood of refusals
 // fills no disk and displaces no record of what was allowed. The first line after records that were
 // left out says how many there were. Control thread, which writes the lines itself: the file should
-// be on a local disk, where a write takes microseconds. A file that cannot be written loses lines,
-// which are counted, and is opened again once a second.
+// be on a local disk, where a write takes microseconds. Lines that cannot be written are lost and
+// counted. A file that could not be opened, or was deleted, is opened again within a second.
 #pragma once
 
 #include <array>
@@ -42,7 +42,7 @@ class AuditLog {
   // `target`: a path, or "stderr". The file is made if there is none, for its owner only. Errors
   // name the path and the remedy.
   static Result<std::unique_ptr<AuditLog>> open(const std::string& target, OnState on_state);
-  // Says what was left out until now.
+  // Writes how many records were left out until now.
   ~AuditLog();
   AuditLog(const AuditLog&) = delete;
   AuditLog& operator=(const AuditLog&) = delete;
@@ -50,8 +50,8 @@ class AuditLog {
   void write(const Record& record, uint64_t now_ns);
   // Opens the path again, after the file was renamed.
   void reopen();
-  // To be called about once a second. Says what was left out a while ago, and makes the file anew
-  // if it was deleted.
+  // To be called about once a second. Writes how many records were left out some time ago, and
+  // opens the file again if it was deleted or could not be opened.
   void on_second(uint64_t now_ns);
   // Lines that could not be written.
   uint64_t lost() const { return lost_; }
@@ -66,7 +66,7 @@ class AuditLog {
 
   AuditLog(std::string path, OnState on_state);
   Status open_file();
-  // Returns whether the kind may write a line now, and takes it.
+  // Returns whether the kind may write a line now; if so, takes one of its tokens.
   bool take_token(Kind kind, uint64_t now_ns);
   void write_line(const Record& record);
   void note_lost(const std::string& why);

@@ -24,7 +24,7 @@ using Answer = Result<proto::BoxMessage>;
 // One connection that asks one question. It ends at the first failing step or the first message.
 class Attempt : public std::enable_shared_from_this<Attempt> {
  public:
-  // `tls`: not begun; null: the question travels as it is.
+  // `tls`: a connection that has not begun; null: the question is sent without TLS.
   Attempt(asio::io_context& context, std::unique_ptr<tls::Connection> tls, std::string control,
           std::string question, std::function<void(Answer)> done)
       : socket_(context),
@@ -67,8 +67,8 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
     shake_hands({});
   }
 
-  // The question follows the last bytes of the handshake. A box that has answered is not lost, so
-  // the error is another one than that of a silent box.
+  // The question follows the last bytes of the handshake. A handshake that fails ends with the
+  // error of TLS and not with kUnavailable: the box has answered, so it is not lost.
   void shake_hands(std::string_view arrived) {
     std::string to_box;
     Status done = tls_->receive(arrived, plain_, to_box);
@@ -139,7 +139,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   tcp::socket socket_;
   asio::steady_timer timer_;
   std::unique_ptr<tls::Connection> tls_;
-  std::optional<Error> failure_;  // a failed handshake, once the box is told
+  std::optional<Error> failure_;  // the handshake's; reported once the box has been told
   std::string outgoing_;
   std::string plain_;
   std::string control_;

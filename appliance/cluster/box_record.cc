@@ -61,7 +61,7 @@ BoxRecord from_text(const std::string& name, const std::string& text) {
   take(object, "job_memory_bytes", record.job_memory_bytes);
   take(object, "version", record.version);
   take(object, "protocol_version", record.protocol_version);
-  // A box that states only one talks only that one.
+  // A box that states only its newest protocol speaks only that one.
   record.protocol_version_min = record.protocol_version;
   take(object, "protocol_version_min", record.protocol_version_min);
   take(object, "incarnation", record.incarnation);

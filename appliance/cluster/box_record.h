@@ -15,14 +15,14 @@ struct BoxRecord {
   uint64_t capacity_bytes_per_s = 0;   // sum over all its NICs; 0: unknown
   uint64_t job_memory_bytes = 0;       // memory available to jobs
   std::string version = {};            // software version
-  // The control protocols that it talks, from the oldest to the newest; 0: unknown.
+  // The newest and the oldest control protocol that the box speaks; 0: unknown.
   uint32_t protocol_version = 0;
   uint32_t protocol_version_min = 0;
   std::string incarnation = {};  // unique to each start of each box
   bool operator==(const BoxRecord&) const = default;
 
-  // Returns whether this release's boxes and the box talk with each other, and whether the box
-  // talks `version` or a newer one.
+  // Returns whether this release and the box have a control protocol in common, and the box speaks
+  // `version` or a newer one. True if the protocols of the box are unknown.
   bool can_serve(uint32_t version) const;
 };
 

@@ -32,7 +32,7 @@ class Environment : public boost::asio::execution_context::service {
   virtual uint64_t unix_seconds() const;
   // Calls `function` after this call has returned.
   virtual void post(std::function<void()> function);
-  // Calls `function` after `wait`, unless what is returned is destroyed before.
+  // Calls `function` after `wait`, unless the returned object is destroyed before.
   virtual std::shared_ptr<void> after(Clock::duration wait, std::function<void()> function);
   // The box's keys, with which ask_box() proves its identity. `name_of` returns the name that the
   // box with this control address must prove; "": any box of the cluster.
@@ -48,7 +48,7 @@ class Environment : public boost::asio::execution_context::service {
  private:
   void shutdown() override {}
 
-  std::shared_ptr<const tls::Client> keys_;  // null: questions travel as they are
+  std::shared_ptr<const tls::Client> keys_;  // null: questions are sent without TLS
   NameOf name_of_;
 };
 

@@ -77,7 +77,7 @@ bool is_stale_token(const grpc::Status& status) {
 EtcdClient::EtcdClient(boost::asio::io_context& context, const EtcdOptions& options)
     : context_(context), options_(options), loop_(context) {
   PBOX_CHECK(!options.endpoints.empty());
-  gpr_set_log_function([](gpr_log_func_args*) {});  // reported once through health_
+  gpr_set_log_function([](gpr_log_func_args*) {});  // health_ reports errors instead
   for (const std::string& endpoint : options.endpoints) {
     const auto channel =
         grpc::CreateCustomChannel(endpoint, credentials(options), channel_arguments());

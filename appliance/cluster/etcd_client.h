@@ -50,8 +50,8 @@ class EtcdClient {
   // Records a fault of member `index` and selects another member for the calls that follow.
   void failed(Operation operation, size_t index, const grpc::Status& status);
 
-  // etcd has no space left, or has space again. Without space it answers reads and refuses changes,
-  // which counts as down although calls succeed.
+  // Records that etcd has no space left, or has space again. Without space it answers reads and
+  // refuses changes, which counts as down although calls succeed.
   void set_full(bool is_full, size_t index, const grpc::Status& status);
   bool is_full() const { return is_full_; }
 

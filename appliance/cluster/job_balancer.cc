@@ -161,7 +161,7 @@ std::optional<placement::Observation> JobBalancer::observation(
     waits_for_ = "newer measurements under this part map from " + missing;
     return std::nullopt;
   }
-  // The first observation under a map covers no rounds that are known.
+  // How many rounds the first observation under a map covers is unknown.
   if (!proposed_ && newest > 0) seen.rounds = newest;
   rounds_ = std::move(rounds);
   busy_seconds_ = std::move(busy);

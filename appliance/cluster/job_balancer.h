@@ -24,7 +24,7 @@ namespace pbox::cluster {
 struct BalancedBox {
   std::string name;
   double bytes_per_second = 0;  // declared rate; 0: unknown
-  bool takes_parts = true;      // it is registered and does not drain
+  bool takes_parts = true;      // false: it drains, is avoided by the job, or cannot serve it
 };
 
 class JobBalancer {

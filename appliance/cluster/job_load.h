@@ -29,7 +29,7 @@ struct JobLoad {
 };
 using JobLoads = std::map<std::string, JobLoad>;  // by job name
 
-// The messages that carry them. loads_of() skips entries whose numbers cannot be loads.
+// Convert loads to messages and back. loads_of() skips entries whose numbers cannot be loads.
 std::vector<proto::JobLoad> to_messages(const JobLoads& loads);
 JobLoads loads_of(const proto::BoxReport& report);
 

@@ -15,8 +15,7 @@ namespace pbox::cluster {
 
 class Mirror {
  public:
-  // `context` and `store` outlive the mirror. `on_change` is called after each change and each
-  // load.
+  // `context` and `store` outlive the mirror. `on_change` is called after each load and change.
   Mirror(boost::asio::io_context& context, Store& store, std::string prefix,
          std::function<void()> on_change);
   ~Mirror();

@@ -24,7 +24,7 @@ struct PartMap {
   // Memory of the largest part, as measured by a box that runs one; 0: no part has run yet.
   uint64_t part_memory_bytes = 0;
   // The oldest control protocol with every field that the job uses; 0: any. Parts go only to boxes
-  // that talk it.
+  // that speak it.
   uint32_t protocol_version = 0;
   bool operator==(const PartMap&) const = default;
 
@@ -56,8 +56,7 @@ struct CandidateBox {
   uint64_t largest_part_bytes = UINT64_MAX;  // a part needs the memory of one pipeline
 };
 
-// Several parts per pipeline, so that a pipeline can be relieved of one without losing half its
-// load.
+// Several parts per pipeline, so that moving one part takes less than half of a pipeline's load.
 inline constexpr uint32_t kPartsPerPipeline = 4;
 
 // Makes the part map of a new job over `boxes`, which must not be empty. Each part goes to the box

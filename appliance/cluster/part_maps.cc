@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kProbeTimeout{1'000};
 constexpr std::chrono::milliseconds kAnswerTimeout{8'000};
-// A box that some worker could not reach for this long loses its parts of the job, even if others
-// can reach it.
+// A box that some worker could not reach for this long loses its parts of the job, even if this box
+// can reach it. With Options::needs_majority most ranks must be cut off.
 constexpr uint32_t kUnreachableMs = 1'500;
 
 }  // namespace
@@ -168,8 +168,7 @@ void PartMaps::move(const std::string& job, const PartMap& map, const std::strin
          });
 }
 
-// The map of a job that is the backup copy of another job's part: the primary chose this box for
-// it.
+// Returns the map of a job that is the backup copy of a part. The primary has chosen this box.
 proto::PartMap PartMaps::map_of_this_box() const {
   proto::PartMap map;
   map.set_chunk_bytes(options_.chunk_bytes());
@@ -269,7 +268,7 @@ void PartMaps::note_report(const proto::AskPartMap& question) {
   }
 }
 
-// Workers cannot reach the box. Finds out whether the box is lost or only the path to it.
+// Called if workers cannot reach the box. Finds out whether the box is lost or only the path to it.
 void PartMaps::reassign_if_lost(const std::string& job, const std::string& box) {
   PBOX_CHECK(waiting_.contains(job));
   const std::string address = address_of(box);

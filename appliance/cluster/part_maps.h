@@ -88,7 +88,8 @@ class PartMaps : public control::PartDirectory {
   // Reports of the other boxes, which the leader asks for.
   BoxReports& reports() { return reports_; }
 
-  // kUnavailable: try again later. `as_leader`: provided that this box still leads.
+  // Changes the duty of a box; with `as_leader` only if this box still leads. kUnavailable: try
+  // again later.
   void set_duty(const std::string& box, Duty duty, std::function<void(Status)> done,
                 bool as_leader = false);
   Duty duty_of(const std::string& box) const;
@@ -101,10 +102,10 @@ class PartMaps : public control::PartDirectory {
   // Returns how many parts the box owns, over all jobs that have not ended.
   size_t parts_of(const std::string& box) const;
 
-  // Whether the maps and duties below are the store's, which takes a moment after the start.
+  // Whether the maps and duties have been read from the store, which takes a moment after the
+  // start.
   bool is_loaded() const { return entries_.loaded() && drains_.loaded(); }
-  // The maps as last seen in the store, by job, and the revision of one job's map; 0: there is
-  // none.
+  // The maps as last seen in the store, by job, and the revision of one job's map (0: none).
   const std::map<std::string, PartMap>& maps() const { return maps_; }
   int64_t revision(const std::string& job) const;
   // Returns false if the box is of a release that cannot serve the job.
@@ -131,9 +132,9 @@ class PartMaps : public control::PartDirectory {
 
   void on_maps();
   const PartMap* find(const std::string& job) const;
-  // With `job_map`, boxes that the job avoids and boxes that do not answer are returned only if
-  // there are no others. `job`: the job that they would get parts of.
-  // Boxes of a release that does not have the control protocol `version` are never returned.
+  // Returns the boxes that may get parts of `job`, without `excluded`. Boxes that do not answer
+  // and, with `job_map`, boxes that the job avoids are returned only if there are no others. Boxes
+  // that drain or do not speak control protocol `version` are never returned.
   std::vector<CandidateBox> candidates(const std::string& job, const std::string& excluded,
                                        uint32_t version, const PartMap* job_map = nullptr) const;
   // Returns "" or, for an error, the registered boxes whose release keeps them from serving a job.
@@ -177,7 +178,7 @@ class PartMaps : public control::PartDirectory {
   std::map<std::string, PartMap> maps_;           // decoded from the store's entries, by job
   std::map<std::string, uint32_t> absent_ticks_;  // by box that has parts but is not registered
   std::set<std::string> ended_;  // jobs that have ended here and are not yet marked as over
-  // By job that no box needs the map of: since when the leader has seen that, at this revision.
+  // By job whose map no box needs: since when the leader has seen that, and the map's revision.
   struct Unused {
     int64_t revision = 0;
     std::chrono::steady_clock::time_point since;
@@ -185,7 +186,7 @@ class PartMaps : public control::PartDirectory {
   std::map<std::string, Unused> unused_;
   uint32_t ticks_ = 0;
   std::map<std::string, int64_t> claimed_;  // by job: revision of this box's snapshot claim
-  // By box that drains: why parts stay there. Leader only.
+  // By box that drains, and by job: why parts stay there. Leader only.
   std::map<std::string, std::map<std::string, std::string>> obstacles_;
   // Parts that no box had room for: until when they are not handed back again.
   std::map<std::pair<std::string, uint32_t>, std::chrono::steady_clock::time_point> no_room_;

@@ -1,5 +1,5 @@
 // Claims on snapshots: one box at a time takes a snapshot of a job. The key belongs to the session
-// of the box, so a box that is lost holds nobody up for longer than its lease.
+// of the box, so the claim of a lost box ends with its lease.
 #include <utility>
 
 #include "appliance/cluster/part_maps.h"

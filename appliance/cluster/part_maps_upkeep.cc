@@ -135,9 +135,9 @@ void PartMaps::correct(const std::string& job, const PartMap& map) {
   change(job, map, [] {});
 }
 
-// Returns true if the job has ended, or if all boxes have reported and none has it. A map that a
-// worker has asked for and never used belongs to no box, as does that of a job whose boxes all
-// crashed and whose workers are gone.
+// Returns true if the job has ended, or if all boxes have reported and none has it. No box has a
+// job whose map a worker has asked for and never used, or whose boxes all crashed and whose workers
+// are gone.
 bool PartMaps::is_unused(const std::string& job, const PartMap& map) const {
   if (map.is_over) return true;
   if (options_.has_job(job)) return false;

@@ -51,7 +51,8 @@ void Scaler::tick() {
   });
 }
 
-// Once. A box that has parts is in use: it has only been restarted.
+// Makes this box a standby, once after its start. A box that has parts is in use: it has only been
+// restarted.
 void Scaler::begin_as_standby() {
   if (std::exchange(has_begun_, true) || !options_.begins_as_standby) return;
   const bool is_new = part_maps_.duty_of(options_.self) == Duty::kTakesParts &&

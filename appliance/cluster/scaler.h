@@ -23,7 +23,7 @@ class Scaler {
 
   struct Options {
     std::string self;          // name of this box
-    std::string cluster = {};  // its name
+    std::string cluster = {};  // name of the cluster
     // This box becomes a standby at its start, unless it has parts or a duty already.
     bool begins_as_standby = false;
     bool scales = false;  // else standbys wait for an operator

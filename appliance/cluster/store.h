@@ -92,8 +92,7 @@ struct Health {
 struct Observer {
   // A session has begun, or (0) ended. The keys of an ended session are deleted or soon will be.
   std::function<void(int64_t session)> on_session = [](int64_t) {};
-  // The store has become reachable or unreachable. Retries are automatic; the observer need not
-  // act.
+  // The store has become reachable or unreachable. It retries by itself.
   std::function<void(const Health&)> on_health = [](const Health&) {};
 };
 

@@ -55,14 +55,15 @@ bool is_for_replica(const Message& message) {
   return message.has_join() ? message.join().is_backup() : message.ask_part_map().is_backup();
 }
 
-// Otherwise keys of a box that was taken out of the cluster would still open its state.
+// Refuses a box that the store does not list. Otherwise the keys of a box that was taken out of the
+// cluster would still give access to the state of jobs.
 Status check_listed(const tls::Identity& peer, const std::string& what, bool is_listed) {
   if (is_listed) return ok_status();
   return denied(peer, what + "; the cluster's store lists no box '" + peer.box +
                           "' (`pboxctl boxes`), or this box has none ([cluster] store)");
 }
 
-// Checks the job that a JOIN names, or a question that comes before it.
+// Checks the job that a JOIN names, or the AskPartMap that comes before it.
 Status check_own_job(const tls::Identity& peer, const Message& message) {
   const bool is_join = message.has_join();
   PBOX_CHECK(is_join || message.has_ask_part_map());

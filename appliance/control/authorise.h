@@ -11,17 +11,17 @@ namespace pbox::control {
 
 enum class Right : uint8_t {
   kNever,
-  kPlain,    // always; with a report about ranks only a box that the cluster's store lists
-  kOwnJob,   // for a job and, where the message names one, a rank of its keys; never as a box
+  kPlain,    // always; but a report about ranks only from a box that the cluster's store lists
+  kOwnJob,   // if its keys cover the job and any rank that the message names; never for a replica
   kJoined,   // once a JOIN has been accepted on this connection
   kListed,   // a box that the cluster's store lists
-  kAsWorker  // as a worker of a job; for a replica a box that the cluster's store lists
+  kAsWorker  // always; but for a replica only a box that the cluster's store lists
 };
 
 // Facts about a peer besides its identity.
 struct Standing {
   bool has_joined = false;  // the connection speaks for a member of a job
-  bool is_listed = false;   // the cluster's store lists a box of its name
+  bool is_listed = false;   // the cluster's store lists a box with the peer's name
 };
 
 struct MessageRights {

@@ -13,7 +13,7 @@ using Severity = RegistryEvent::Severity;
 
 // A part that has just started waits this long before it looks for a box that can have a copy.
 constexpr uint64_t kFirstProbeNs = kNanosPerSecond;
-// Interval at which such a part asks boxes. It doubles, up to the upper bound, while boxes refuse.
+// Interval at which a part without a copy asks boxes. It doubles up to kProbeMaxNs as they refuse.
 constexpr uint64_t kProbeNs = 2 * kNanosPerSecond;
 constexpr uint64_t kProbeMaxNs = 64 * kNanosPerSecond;
 // A box that restarts registers within this time.
@@ -140,8 +140,8 @@ void BackupKeeper::on_tick(Job& job) {
   }
 }
 
-// A backup box that is cut off is replaced before it counts as silent, and one that drains is
-// replaced at once, provided that there is another candidate.
+// Replaces a backup box that is cut off or drains once it has not been a candidate for kAbsentNs,
+// provided that there is another candidate.
 void BackupKeeper::monitor_backup(Job& job, Backup& backup) {
   const auto boxes = parts_.backup_candidates(job.spec().name, job.spec().part);
   const bool is_there =

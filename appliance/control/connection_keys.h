@@ -16,7 +16,8 @@ class ConnectionKeys {
  public:
   virtual ~ConnectionKeys() = default;
   virtual KeyPolicy policy() const = 0;
-  // Null if the connection is not open any more. Valid until the next call.
+  // Returns null if `connection` is 0. For a connection that has ended it returns null, or keys
+  // whose make() returns kUnavailable. Valid until the next call.
   virtual seal::SessionKeys* of(ConnectionId connection) = 0;
 };
 

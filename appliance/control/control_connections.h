@@ -45,7 +45,7 @@ class ControlConnections {
   auto end() { return connections_.end(); }
   auto begin() const { return connections_.begin(); }
   auto end() const { return connections_.end(); }
-  // Forgets the connection and returns what was known about it. It is open.
+  // Forgets the connection, which must be open, and returns what was known about it.
   Connection erase(ConnectionId id);
 
   void send(ConnectionId id, proto::BoxMessage message);
@@ -58,7 +58,7 @@ class ControlConnections {
   void redirect(ConnectionId id, const proto::PartPlace& place);
   // The connection no longer speaks for a member.
   void detach(ConnectionId id);
-  // Detaches the connection and closes it without a word.
+  // Detaches the connection and closes it without a message.
   void drop(ConnectionId id);
   // Detaches the connection and refuses the worker.
   void dismiss(ConnectionId id, const Error& error);

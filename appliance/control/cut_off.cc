@@ -7,7 +7,8 @@ namespace {
 
 // A rank that has not been heard for so many intervals of its heartbeats may be cut off.
 constexpr uint64_t kSilentIntervals = 2;
-// A rank that tries several boxes in turn says it to each of them every few seconds.
+// Time for which a report counts. A rank that tries several boxes in turn repeats its report to
+// each of them every few seconds.
 constexpr uint64_t kReportCountsNs = 30 * kNanosPerSecond;
 
 bool is_cut_off(RegistryContext& context, const Member& member) {

@@ -1,6 +1,6 @@
 // Ranks that cannot reach this box although other boxes can. A rank says so to another box, which
-// asks this one. This box knows which ranks the job has and hears those that lie, so it decides
-// whether the job's parts should go on elsewhere. Control thread.
+// asks this one. This box knows which ranks the job has, and still hears those whose reports are
+// wrong, so it decides whether the job's parts should go on elsewhere. Control thread.
 #pragma once
 
 #include <google/protobuf/repeated_field.h>

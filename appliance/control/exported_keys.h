@@ -13,8 +13,8 @@ class ExportedKeys : public ConnectionKeys {
  public:
   explicit ExportedKeys(const KeyPolicy& policy) : policy_(policy) {}
 
-  // The connections' secrets come from `source`, which outlives this object. Once, before a session
-  // begins.
+  // The connections' secrets come from `source`, which outlives this object. Call it once, before a
+  // session begins.
   void set_source(const SecretSource& source) { source_ = &source; }
   KeyPolicy policy() const override { return policy_; }
   // Valid until the next call.

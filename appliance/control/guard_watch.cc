@@ -10,7 +10,7 @@ namespace {
 
 using Severity = RegistryEvent::Severity;
 
-// A rank whose values stay unsound is named this often.
+// Interval at which the log names a rank whose values stay unsound.
 constexpr uint64_t kLogAgainNs = 60 * kNanosPerSecond;
 
 // The unsound fragments of a rank on all pipelines, and the place of the newest.

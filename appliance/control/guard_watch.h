@@ -1,6 +1,6 @@
 // Unsound values that ranks have pushed, as the pipelines report them: the log names the rank, the
 // tensor and the round, and a job in mode aggregate whose guard rejects them ends. In mode optimize
-// its round is skipped (step_verdicts.h). Control thread.
+// such a job skips the round (step_verdicts.h). Control thread.
 #pragma once
 
 #include <cstdint>

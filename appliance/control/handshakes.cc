@@ -87,7 +87,7 @@ void Handshakes::set_credentials(std::shared_ptr<const tls::Credentials> credent
   });
 }
 
-// Sockets also wait while the thread is behind; as many as there are places.
+// While the thread is behind, sockets wait for it too: at most as many as there are places.
 void Handshakes::begin(tcp::socket& socket, const nic::Endpoint& peer) {
   if (count_ >= 2 * options_.limits.most) {
     return on_refused_(peer, "too many TLS handshakes are under way");
@@ -191,8 +191,8 @@ void Handshakes::refuse_plain_text(const Pointer& attempt) {
   refuse(attempt, "it does not speak TLS, which this box requires; " + options_.plain_text_remedy);
 }
 
-// Sends what tells the peer why, and reads on until the peer has closed the connection or its time
-// is over. Closing a socket with unread bytes sends a reset, which may destroy the message.
+// Sends the peer the reason, and reads on until the peer has closed the connection or its time is
+// over. Closing a socket with unread bytes sends a reset, which may destroy the message.
 void Handshakes::refuse(const Pointer& attempt, const std::string& why) {
   note(attempt, why);
   asio::async_write(attempt->socket, asio::buffer(attempt->to_peer),

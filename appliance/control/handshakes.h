@@ -2,11 +2,11 @@
 // than a message, and strangers can ask for as many as they like. Established connections leave for
 // the control thread, so handshakes never delay them.
 //
-// Handshakes are bounded in number, in number for each source address, and in time. An address
-// that has reached its bound loses its oldest handshake to each new one, and all addresses
-// together lose one of the address that has most. So a peer that opens connections and is silent,
-// or that floods the box with handshakes, takes places from itself. A place costs little memory
-// before the peer's first bytes.
+// Handshakes are bounded in number, in number for each source address, and in time. A new handshake
+// displaces the oldest one of its address if that address has reached its bound. If all addresses
+// together have reached theirs, it displaces the oldest one of the address that has most. So a peer
+// that opens connections and is silent, or that floods the box with handshakes, takes places from
+// itself. A place costs little memory before the peer's first bytes.
 #pragma once
 
 #include <atomic>
@@ -57,10 +57,11 @@ class Handshakes {
   // `why` says what is wrong, and the remedy.
   using OnRefused = std::function<void(const nic::Endpoint& peer, const std::string& why)>;
 
-  // Both functions are called from `control`, each time a handshake has ended.
+  // Both functions are called from `control`: `on_accepted` when a handshake has succeeded,
+  // `on_refused` when the box ends one. A peer that closes its connection causes neither call.
   Handshakes(boost::asio::io_context& control, std::shared_ptr<const tls::Credentials> credentials,
              HandshakeOptions options, OnAccepted on_accepted, OnRefused on_refused);
-  // Closes what is under way.
+  // Closes the connections whose handshakes are under way.
   ~Handshakes();
 
   // Takes the connection out of `socket`.

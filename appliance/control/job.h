@@ -59,7 +59,7 @@ class Job {
   bool running() const { return shards_.running(); }
   // The part gathers after the loss of its box: some of its ranks resume.
   bool recovering() const { return !running() && members_.any_resumes(); }
-  // Start of the gathering.
+  // Time at which the part began to gather.
   uint64_t created_ns() const { return created_ns_; }
   // Time at which the first rank resumed; 0 if none has since the part began to gather.
   uint64_t recovering_since_ns() const { return recovering_since_ns_; }
@@ -115,13 +115,13 @@ class Job {
   uint32_t epoch() const { return epoch_; }
   uint32_t generation() const { return generation_; }
   uint32_t fragment_bytes() const { return fragment_bytes_; }
-  // A rank that comes back may use another path. kInvalidArgument if it is too narrow for the
-  // job's fragments.
+  // A rank that comes back may use another path. kInvalidArgument if that path is too narrow for
+  // the job's fragments.
   Status check_path(const PipelineHost& host, const Member& member, uint32_t rank) const;
 
   // By chunk, as the part was opened; empty if all chunks began at round 0.
   const std::vector<ChunkStart>& starts() const { return starts_; }
-  // The part goes on without the optimizer state that was lost with the box before.
+  // True if the part goes on without the optimizer state that was lost with its former box.
   bool has_restarted_optimizer() const;
 
   // Applies to results finished and operations started from now on. `by_tensor`: one priority per
@@ -135,7 +135,8 @@ class Job {
 
   // The newest barrier that has been released.
   uint64_t barrier_released() const { return barrier_released_; }
-  // Releases the newest barrier that all ranks in the job have asked for; nothing if it is not new.
+  // Releases the newest barrier that all ranks in the job have asked for, and returns its number.
+  // Returns nothing if no newer one than the last has been reached.
   std::optional<uint64_t> release_barrier();
 
   // The snapshot that the part begins with, once known. Its chunks are empty while the part runs.
@@ -158,7 +159,7 @@ class Job {
  private:
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host, const PartState* state) const;
   Result<uint32_t> widest_fragment_bytes(const PipelineHost& host) const;
-  // By chunk, under the policy in force.
+  // Returns where the priorities in force come from, as in JobView::priority_source.
   const char* priority_source() const;
   // By index in the pipelines that the part uses.
   std::vector<pipeline::ShardSpec> shard_specs(const std::vector<ChunkStart>& starts) const;

@@ -118,7 +118,7 @@ Status JobAdmission::check_job_slots(const JobSpec& spec) const {
                      " jobs already ([jobs] max = " + std::to_string(slots_max) + ")");
 }
 
-// The bounds of the tenant, except that of its memory (check_total).
+// Checks the bounds of the tenant, except that of its memory (check_total).
 Status JobAdmission::check_tenant(const JobSpec& spec, const Job& job) const {
   const std::string_view tenant = wire::tenant_of(spec.name);
   const TenantBounds& bounds = context_.options.tenants.of(tenant);

@@ -39,8 +39,8 @@ class JobAdmission {
  private:
   Status check_abilities(const JobSpec& spec) const;
   Result<Job*> make_job(const proto::Join& join, JobSpec spec);
-  // The job finds no room because of others. With keys tenants do not learn anything of each other,
-  // so `figures` go to the log alone.
+  // Returns the error for a job that finds no room because of others, and counts the refusal. With
+  // keys tenants do not learn anything of each other, so `figures` go to the log alone.
   Error no_room(const JobSpec& spec, const std::string& wanted, const std::string& figures) const;
   Status check_job_slots(const JobSpec& spec) const;
   Status check_places(const Job& job, const std::vector<PipelineUse>& uses) const;

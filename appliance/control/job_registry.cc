@@ -40,7 +40,8 @@ void refuse_message(RegistryContext& context, ConnectionId id, const Connection&
   context.connections.refuse(id, why);
 }
 
-// An attempt to do what the peer's keys do not allow is of interest, whatever the message.
+// Refuses a message that the peer's keys do not allow, and logs and audits it. For a JOIN
+// refuse_join() does so.
 void deny_message(RegistryContext& context, ConnectionId id, const Connection& peer,
                   const proto::WorkerMessage& message, const Error& why) {
   if (!message.has_join()) {
@@ -128,7 +129,7 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
   requests_.handle(id, *connection, message);  // a newer worker may send kinds unknown here
 }
 
-// Questions that any box or worker may ask without having joined.
+// Answers the questions that need no JOIN. Returns false if the message is none of them.
 bool JobRegistry::answer_box(ConnectionId id, const proto::WorkerMessage& message) {
   if (message.has_ask_data_addresses()) {
     proto::BoxMessage answer = data_addresses(host_);
@@ -328,7 +329,7 @@ void JobRegistry::remove(Job& job) {
   if (was_running) sessions_.share_credit();
 }
 
-// The pipelines give the shards back.
+// Takes the shards back from the pipelines, and drops all that belongs to this opening of the part.
 void JobRegistry::close(Job& job) {
   const JobKey part = key_of(job.spec());
   retired_.keep(job.view(context_.now_ns));
@@ -343,7 +344,7 @@ void JobRegistry::close(Job& job) {
   snapshots_.on_closed(part);
 }
 
-// Closes the connections of the ranks without a word, so that they look for the box that has the
+// Closes the connections of the ranks without a message, so that they look for the box that has the
 // part next.
 void JobRegistry::abandon(Job& job) {
   for (const Member& member : job.members()) {
@@ -368,8 +369,8 @@ void JobRegistry::on_parts_changed() {
   for (auto& [job, place] : moved) move_away(*job, place);
 }
 
-// The workers push there again what they have in flight here, and bring along what any of them has
-// consumed. The state that only this box has is kept until the other box asks for it.
+// At the other box the workers push again what they have in flight here, and bring along what any
+// of them has consumed. The state that only this box has is kept until the other box asks for it.
 void JobRegistry::move_away(Job& job, const proto::PartPlace& place) {
   ++context_.totals.parts_moved;
   context_.note(

@@ -51,14 +51,16 @@ class JobRegistry : private JobOwner {
                std::optional<tls::Identity> identity = {});
   void on_message(ConnectionId connection, const std::string& body, uint64_t now_ns);
   void on_closed(ConnectionId connection, const std::string& reason, uint64_t now_ns);
-  // Also when a pipeline has written to PipelineHost::report_fd().
+  // Does what is due. Call it several times a second, and when a pipeline has written to
+  // PipelineHost::report_fd().
   void on_tick(uint64_t now_ns);
   // Gives up the parts that other boxes have now, and redirects their workers. Takes back parts
   // that cannot move.
   void on_parts_changed();
-  // The box stops. No rank can join from now on. Jobs that survive the loss of their box are left
-  // without a word, so that their workers look for it or for another one. All others end, and their
-  // workers are told. The process should stay for a while, as long as states_kept() is not 0.
+  // The box stops. No rank can join from now on. Jobs that survive the loss of their box lose their
+  // connections without a message, so that their workers look for this box or for another one. All
+  // other jobs end, and their workers are told. The process should stay for a while, as long as
+  // states_kept() is not 0.
   void shut_down();
 
   // Returns what has to be done on connections, in order, and empties the list.
@@ -66,14 +68,12 @@ class JobRegistry : private JobOwner {
   // Returns the log events since the last call, in order, and empties the list.
   std::vector<RegistryEvent> take_events() { return std::exchange(context_.events, {}); }
 
-  // In place of a tick that comes `gap_ns` after the tick before: this thread did not run
-  // meanwhile. Messages of that time are not read yet, so no silence and no time-out
-  // counts.
+  // Replaces a tick that comes `gap_ns` after the one before, because this thread did not run
+  // meanwhile. Messages of that time are not read yet, so neither silence nor a time-out counts.
   void on_standstill(uint64_t gap_ns, uint64_t now_ns);
 
   // Takes effect for what happens from now on. Running jobs keep their memory and time-outs. The
-  // source of random numbers stays: from its beginning it would draw the same ones again. So do the
-  // keys.
+  // keys stay. The source of random numbers stays too, since a new one could draw the same numbers.
   void set_options(RegistryOptions options) {
     options.draw = std::move(context_.options.draw);
     options.keys = context_.options.keys;

@@ -40,8 +40,8 @@ std::string needed_ranks(const JobSpec& spec) {
 
 // The part cannot go on as it is: a rank was lost that alone held what others need, a new rank
 // needs what only others hold, or a backup copy has to begin. The ranks state once more what they
-// have, and the part goes on from that. Their connections are closed without a word, as when a box
-// is lost; only `kept_rank` stays.
+// have, and the part goes on from that. Their connections are closed without a message, as when a
+// box is lost; only `kept_rank` stays.
 void JobRegistry::gather_again(Job& job, std::optional<uint32_t> kept_rank, const char* event,
                                std::string why) {
   context_.note(Severity::kWarning, event, std::move(why), job.spec().name);
@@ -78,7 +78,8 @@ void JobRegistry::tick_gathering(Job& job) {
             job.members().ranks_in(Member::State::kAbsent) + needed_ranks(job.spec())});
 }
 
-// The ranks do not all notice at the same time that the box was lost.
+// Waits longer than for a single lost rank, because the ranks do not all notice at the same time
+// that the box was lost.
 void JobRegistry::tick_recovering(Job& job) {
   const uint64_t waited_ns = context_.now_ns - job.recovering_since_ns();
   if (waited_ns <= job.timeouts().lost_ns + context_.options.dead_after_ns) return;

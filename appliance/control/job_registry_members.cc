@@ -34,8 +34,8 @@ proto::BoxMessage membership_of(const Job& job) {
   return message;
 }
 
-// A new process in this rank's place could not give back what the rank alone has consumed, or would
-// need results that were lost with the box before.
+// Returns true if a new process in this rank's place could not give back what the rank alone has
+// consumed, or would need results that were lost with the former box.
 bool needs_others_copies(const Job& job, uint32_t rank, PipelineHost& host) {
   PBOX_DCHECK(rank < job.members().size());
   if (job.starts().empty()) return false;
@@ -89,7 +89,7 @@ void describe_member(Member& member, const proto::WorkerMessage& message,
   member.learning_rate = join.learning_rate();
   member.verdict.reset();
   if (join.has_verdict()) member.verdict = from_message(join.verdict());
-  // The worker chooses the list's length, so ranks that cannot be are left out, and none is twice.
+  // The worker chooses the list's length, so impossible ranks and repetitions are left out.
   std::vector<bool> is_absent(join.world_size());
   for (const uint32_t rank : join.absent_ranks()) {
     if (rank < is_absent.size()) is_absent[rank] = true;
@@ -258,15 +258,14 @@ void JobRegistry::readmit(Job& job, uint32_t rank) {
   release_barriers(context_, job);
 }
 
-// Policy partial, where other boxes are: the missing ranks may be going on with a box that has
-// taken the part over, without the ranks that are here. Only the majority may go on then.
+// Policy partial with several boxes: the missing ranks may be going on with a box that has taken
+// the part over, without the ranks that are here. Only the majority may go on then.
 bool JobRegistry::can_go_on_without_missing(const Job& job) const {
   const bool may_be_split = job.spec().may_move() && parts_.has_other_boxes(job.spec().name);
   return !may_be_split || job.members().has_majority();
 }
 
-// Explains an error of policy partial: why the job does not go on without the ranks that are
-// missing.
+// Explains an error of policy partial: why the job does not go on without the missing ranks.
 std::string JobRegistry::no_majority(const Job& job) const {
   if (job.spec().on_worker_lost != LostPolicy::kPartial || can_go_on_without_missing(job))
     return "";
@@ -390,8 +389,8 @@ void JobRegistry::tick_lost(Job& job) {
   }
 }
 
-// Ends a job without joined ranks. In mode optimize it waits if all ranks are lost, because only
-// the box has the weights. In other cases the ranks bring along what they need.
+// Ends a job without joined ranks. A running job in mode optimize waits instead while some rank is
+// lost, because only the box has the weights. In other cases the ranks bring along what they need.
 void JobRegistry::remove_if_over(Job& job) {
   const bool was_running = job.running();
   const uint32_t lost = job.members().count(Member::State::kLost);

@@ -15,14 +15,14 @@ namespace pbox::control {
 // this box sums.
 RelaySpec relay_spec(const JobSpec& spec, uint32_t workers, uint64_t join_timeout_ns);
 
-// Returns the lane of each chunk, if its sums go to the upper box through so many lanes. Equal on
-// all racks. A box with as many pipelines places its chunks alike, so that each pipeline has a lane
-// of its own.
+// Returns the lane of each chunk if its sums go to the upper box through `lanes` lanes. The result
+// is equal on all racks. A box with as many pipelines places its chunks in the same way, so that
+// each pipeline has a lane of its own.
 std::vector<uint8_t> uplink_lanes(const RelaySpec& relay, size_t lanes);
 std::vector<uint8_t> uplink_lanes(const JobSpec& spec, size_t lanes);
 
-// Returns the description with which a part with replicas = 1 joins its backup box. `name`: of the
-// copy there. The chunks there are backup blocks: weights and optimizer state in f32.
+// Returns the description with which a part with replicas = 1 joins its backup box. `name`: the
+// copy's name there. Its chunks are backup blocks: weights and optimizer state in f32.
 RelaySpec backup_spec(const JobSpec& spec, const std::string& name);
 
 // Returns the backup block of each chunk that begins from `state`; empty for other chunks.

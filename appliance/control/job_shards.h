@@ -31,7 +31,7 @@ class JobShards {
  public:
   // One copy of the part's state by pipeline that it uses.
   using Cuts = std::vector<std::shared_ptr<pipeline::StateCut>>;
-  // Makes the seal of a new session: on which of pipelines(), and its number.
+  // Makes the seal of a new session. `index`: into pipelines(); `spi`: the session's number.
   using SealMaker = std::function<Result<seal::SessionSeal>(uint32_t index, uint32_t spi)>;
   using Shards = std::vector<std::unique_ptr<pipeline::JobShard>>;
 
@@ -41,7 +41,7 @@ class JobShards {
   // The part is installed on the pipelines.
   bool running() const { return !shards_.empty(); }
   // Pipelines of the box that the part uses, by their index in the session. A job in several parts
-  // uses one pipeline for each part, and so does a backup copy that fits on one.
+  // uses one pipeline for each part. A backup copy uses one if it fits there.
   const std::vector<uint32_t>& pipelines() const { return pipelines_; }
   // By chunk, an index into pipelines().
   const std::vector<uint8_t>& chunk_pipeline() const { return chunk_pipeline_; }
@@ -80,16 +80,15 @@ class JobShards {
   // The consistency models of the part.
   PartModels& models() { return models_; }
   const PartModels& models() const { return models_; }
-  // Changes the models. Each chunk has its new one between two of its pushes. Refused as a whole if
-  // some tensor cannot have it. The part is running: a state that is handed over would replace the
-  // change.
+  // Changes the models, each chunk's between two of its pushes. Refuses the whole change if some
+  // tensor cannot have the new model. The part is running: a state that is handed over would
+  // replace the change.
   Status change_sync(PipelineHost& host, const SyncChange& change);
-  // Lets the controller of adaptive tensors look at the part, which is running. Returns its
-  // decision, which the pipelines follow by then; null if there is no new one. Call it on each
-  // tick.
+  // Lets the controller of adaptive tensors look at the part, which is running. Returns its new
+  // decision, which the pipelines follow already; null if there is none. Call it on each tick.
   const SyncDecision* control_sync(PipelineHost& host, uint64_t now_ns);
-  // The credit of each session, and the tenant's weight. No effect if the part does not run on this
-  // pipeline of the box, or has them there.
+  // Sets the credit of each session, and the tenant's weight. Does nothing if the part does not run
+  // on this pipeline of the box, or if both are set there already.
   void set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes, uint32_t weight);
   // The credit that was set. The part runs on this pipeline of the box.
   uint32_t credit_on(uint32_t pipeline) const;
@@ -98,8 +97,8 @@ class JobShards {
   std::vector<uint32_t> open_rounds(PipelineHost& host, uint32_t rank = pipeline::kNoRank) const;
   std::vector<RelayLane> lanes(PipelineHost& host) const;
 
-  // The pipelines copy all chunks as they are when `round` is open, until end_cut(). Mode optimize
-  // with BSP. job_snapshot.cc.
+  // A cut needs cut_bytes() of memory. From begin_cut() to end_cut() the pipelines copy all chunks
+  // as they are when `round` is open. Mode optimize. job_snapshot.cc.
   uint64_t cut_bytes() const;
   Result<Cuts> begin_cut(PipelineHost& host, uint32_t round) const;
   // Copies some more of the chunks that rest at the cut.

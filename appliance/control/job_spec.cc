@@ -155,7 +155,7 @@ Status check_copies(const proto::Join& join) {
   return ok_status();
 }
 
-// `spec`: the mode and model of the job.
+// `spec` has the mode and the models already.
 Status parse_guard(const proto::Join& join, JobSpec& spec) {
   if (join.guard() >= wire::kGuardCount) {
     return invalid("guard " + std::to_string(join.guard()) +
@@ -177,7 +177,7 @@ Status parse_guard(const proto::Join& join, JobSpec& spec) {
   return ok_status();
 }
 
-// `spec`: the tensors, reduction, models and guard of the job.
+// `spec` has the tensors, the reduction, the models and the guard already.
 Status parse_weighted(const proto::Join& join, JobSpec& spec) {
   spec.weighted = join.weighted();
   if (!spec.weighted) return ok_status();
@@ -216,7 +216,7 @@ Status parse_weighted(const proto::Join& join, JobSpec& spec) {
   return ok_status();
 }
 
-// `spec`: the parts, mode, model and guard of the job.
+// `spec` has the parts, the mode, the models and the guard already.
 Status parse_verdicts(const proto::Join& join, JobSpec& spec) {
   const proto::Optimizer& optimizer = join.optimizer();
   if (!finite_at_least(optimizer.max_grad_norm(), 0)) {
@@ -250,7 +250,7 @@ Status parse_verdicts(const proto::Join& join, JobSpec& spec) {
                  std::to_string(spec.parts) + ", among them part " + std::to_string(spec.part));
 }
 
-// The most workers that a rank may sum. The number of all workers is exact as a float.
+// The most workers that a rank may sum, so that the number of all workers is exact as a float.
 constexpr uint32_t kWorkersMax = (1u << 24) / limits::kWorkersPerJobMax;
 
 Status check_identity(const proto::Join& join, const JobLimits& limits) {
@@ -293,7 +293,8 @@ Status check_identity(const proto::Join& join, const JobLimits& limits) {
   return check_schedule(join);
 }
 
-// The ranks with which the job begins. `spec`: what a lost rank means to the job.
+// Parses the number of ranks with which the job begins. `spec` already has the other settings that
+// this one depends on, world_size and on_worker_lost.
 Status parse_min_world_size(const proto::Join& join, JobSpec& spec) {
   const std::string what = "min_world_size " + std::to_string(join.min_world_size());
   if (join.min_world_size() > spec.world_size) {
@@ -337,8 +338,7 @@ Status check_sizes(const JobSpec& spec, const JobLimits& limits) {
 
 Status check_job_name(const std::string& name) {
   if (name.empty() || name.size() > limits::kJobNameBytesMax) {
-    // Not quoted: a truncated name might end inside a UTF-8 character, which no message may
-    // contain.
+    // The name is not quoted: cut short, it might end inside a UTF-8 character.
     return invalid("the job name has " + std::to_string(name.size()) + " bytes; 1 to " +
                    std::to_string(limits::kJobNameBytesMax) + " are allowed");
   }

@@ -34,7 +34,7 @@ struct TensorSpec {
   wire::SyncSpec sync = {};  // as registered
   // Offset within the whole tensor, if other parts own its other pieces.
   uint64_t first_element = 0;
-  uint32_t row_elements = 0;  // it is a table of such rows; 0: it is not
+  uint32_t row_elements = 0;  // elements of a row, if the tensor is a table; else 0
   wire::Compression compression = wire::Compression::kNone;
 
   // The type of its payloads.
@@ -73,9 +73,8 @@ struct JobSpec {
   optimizer::OptimizerSpec optimizer;
   LostPolicy on_worker_lost = LostPolicy::kWait;
   Recovery recovery = Recovery::kCopy;
-  wire::SyncSpec sync;  // as registered; a tensor's own counts
-  // The model of some tensor of the job, in whatever part, that is not BSP; BSP: no tensor has
-  // another.
+  wire::SyncSpec sync;  // as registered; a tensor's own model takes precedence
+  // A model other than BSP that some tensor of the job has, in whatever part; BSP if there is none.
   wire::SyncModel relaxed_model = wire::SyncModel::kBsp;
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;  // initial policy
   wire::Delivery delivery = wire::Delivery::kBroadcast;

@@ -130,7 +130,7 @@ JobStarter::Step JobStarter::start_job(Job& job, const Result<uint32_t>& epoch,
   parts_.handover.on_opened(part);
   if (!recovers) parts_.handover.drop(part);  // the state of an earlier job of that name
   if (job.relay()) {
-    // Those that it has joined with are the registered ones.
+    // The relay has joined with the registered priorities.
     if (job.priorities_set()) job.relay()->set_priorities(job.chunk_priorities());
     job.relay()->run(job.shards().lanes(host_));
   }

@@ -1,6 +1,6 @@
-// Starts parts: takes each one through the phases from gathering its ranks to running. Phases that
-// have to ask another box or the disk wait for the answer, which the part of the registry that
-// asked records before it advances the start. Control thread.
+// Starts parts: takes each one through the phases from gathering its ranks to running. A phase that
+// has to ask another box or the disk waits for the answer. The class that asked records the answer,
+// and then has the start advance. Control thread.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ class JobStarter {
   bool on_tick(Job& job);
   // kGathering for a part that is not here.
   StartPhase phase_of(const JobKey& part) const;
-  // Dismisses the resuming ranks that the job has already gone on without, says another rank.
+  // Dismisses the resuming ranks that the job has gone on without, as another rank states.
   void dismiss_left_behind(Job& job);
   // The part is closed.
   void forget(const JobKey& part) { starts_.erase(part); }
@@ -91,7 +91,7 @@ class JobStarter {
   Step start_job(Job& job, const Result<uint32_t>& epoch, const PartState* state);
   void note_started(const Job& job, bool recovers);
   void exclude_missing(Job& job);
-  // A resuming rank cannot go on with the others, and is told so.
+  // Tells a resuming rank that it cannot go on with the others, and frees its place.
   void dismiss(Job& job, uint32_t rank);
 
   RegistryContext& context_;

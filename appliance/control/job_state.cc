@@ -26,9 +26,9 @@ PartState Job::take_state(PipelineHost& host) {
   return state;
 }
 
-// A tensor here is a chunk of the part, as a block of f32, and may be cut into several chunks here.
-// If the box that pushed it was lost in the middle of a push, some of these chunks have one round
-// more than others. The results of both rounds are still here, so the older one is used.
+// Each tensor of the copy is one chunk of the part, as a block of f32, and may be cut into several
+// chunks here. If the box that pushed it was lost in the middle of a push, some of these chunks
+// have one round more than others. Both rounds' results are still here, so the older one is used.
 PartState Job::take_copy(PipelineHost& host) {
   PBOX_CHECK(running() && spec_.is_backup);  // other chunks are no backup blocks
   PartState copy;

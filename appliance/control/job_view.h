@@ -39,7 +39,8 @@ struct WorkerView {
   double last_packet_age_s = -1;  // -1 before the first packet
   double late_s = 0;              // time behind the rank before it, over its last arrivals
   double awaited_s = 0;           // time that the others wait for it now; 0 if they do not
-  // Model drop only. Rounds: of chunks, that closed without all of the rank's push.
+  // Model drop only: fragments that came too late to count, and rounds of chunks that closed before
+  // the rank's push was complete.
   std::optional<uint64_t> dropped_fragments = {}, missed_rounds = {};
   uint64_t nonfinite_fragments = 0;  // fragments with an unsound value
   std::optional<NonfiniteView> newest_nonfinite = {};
@@ -54,7 +55,8 @@ struct SyncControlView {
   uint32_t staleness = 0;
   float probability = 1;
   uint64_t decisions = 0;
-  // The last window's shares of the ranks' time and of the reads, and the readers' mean lead.
+  // In the last window: the share of the ranks' time that they waited, the share of the reads that
+  // waited, and the readers' mean lead.
   double waited_share = 0, delayed_share = 0, lead_rounds = 0;
   struct Decision {
     double age_s = 0;
@@ -66,8 +68,8 @@ struct SyncControlView {
 
 // The consistency models in force.
 struct SyncView {
-  // As wire::sync_text() returns it, of the tensors that have no model of their own. The fields
-  // from `model` on say the same.
+  // The model of the tensors that have none of their own, as wire::sync_text() returns it. The
+  // fields from `model` to `counts_late` say the same.
   std::string text = {};
   std::map<std::string, std::string> by_tensor = {};  // texts of tensors with another model
   std::string model;  // "bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop"
@@ -91,9 +93,9 @@ struct PullView {
 
 // Rounds of model `drop`.
 struct GraceView {
-  double grace_s = 0;         // how long a round waits after its quorum; of shards, the most
-  bool is_unbounded = false;  // `auto` does not know yet: some shard waits for all ranks
-  uint64_t rounds_cut = 0;    // rounds of chunks that have ended with their grace
+  double grace_s = 0;         // how long a round waits after its quorum; the longest of all shards
+  bool is_unbounded = false;  // grace `auto`: some shard has no estimate yet and waits for all
+  uint64_t rounds_cut = 0;    // rounds of chunks that were closed because their grace ended
 };
 
 // A job whose sums this box forwards to an upstream box.
@@ -149,15 +151,15 @@ struct JobView {
   // all larger values. Reported by workers; empty before the first report.
   std::vector<uint64_t> reads_by_rounds_behind;
   HistogramView arrival_skew;  // seconds from the first rank's push of a chunk round to the last's
-  HistogramView round_times;   // seconds from the first push of a pipeline's share to the last
+  HistogramView round_times;   // seconds from the first push of a round to its last, by pipeline
   std::vector<WorkerView> workers;  // by rank
 };
 
-// Adds the counters of another part of the same job, which never fall, but no state. Reads by
-// rounds behind are left out, because workers report them and count them through the whole job.
+// Adds the counters of another part of the same job, which never fall, but nothing of its state.
+// Reads by rounds behind are left out, because workers count them from the beginning of the job.
 void add_counts(JobView& job, const JobView& part);
-// Adds another part of the same job on this box. Counts are summed. Where the parts differ, the
-// value of the part that is furthest from running is shown.
+// Adds another part of the same job on this box. Counts are summed. If some part does not run, or a
+// rank has not joined some part, the state in that part is shown.
 void add_part(JobView& job, const JobView& part);
 
 }  // namespace pbox::control

@@ -1,5 +1,5 @@
-// The TCP port on which a box is asked: how it is opened, and what peers without TLS are told
-// there. Control thread.
+// Opens a box's control port, and states how peers that do not speak TLS are answered there.
+// Control thread.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>

@@ -16,7 +16,7 @@ Error in_pipeline(const proto::QueuePair& pair, const Error& error) {
   return {error.code, "pipeline " + std::to_string(pair.pipeline()) + ": " + error.message};
 }
 
-// Connects queue pairs of a worker. `pipelines`: of the box, by their index in the session.
+// Connects queue pairs of a worker. `pipelines`: the box's, by their index in the session.
 Status connect_all(PipelineHost& host, const std::vector<uint32_t>& pipelines, ConnectionId id,
                    const proto::QueuePairs& request, proto::QueuePairs& answer) {
   std::set<uint32_t> named;
@@ -36,7 +36,7 @@ Status connect_all(PipelineHost& host, const std::vector<uint32_t>& pipelines, C
   return ok_status();
 }
 
-// The state that the part begins with may hold other models.
+// Refuses a change while the part gathers: the state that it begins with may have other models.
 Status gathers(const Job& job) {
   return Error{ErrorCode::kUnavailable,
                job.spec().title() + " gathers its ranks; try again once it runs"};

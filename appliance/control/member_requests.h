@@ -9,7 +9,7 @@
 
 namespace pbox::control {
 
-// Tells the ranks which barrier all have reached, if there is another one. A process in a lost
+// Tells the ranks which barrier all have reached, if that is a newer one. A process in a lost
 // rank's place may come to a barrier that the others passed with its predecessor before they left,
 // so ranks that have left are not waited for.
 void release_barriers(RegistryContext& context, Job& job);
@@ -21,8 +21,9 @@ class MemberRequests {
 
   // Carries the request out and answers it. Returns false if it is none of these requests.
   bool handle(ConnectionId id, const Connection& connection, const proto::WorkerMessage& message);
-  // The operator sets the priority policy for all parts of a job on this box: tensors as
-  // registered, learned again, or equal. kNotFound if there is no such job.
+  // The operator sets the priority policy for all parts of a job on this box. Priorities are then
+  // as registered (explicit), learned again (forward-order) or equal (fifo). kNotFound if there is
+  // no such job.
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy);
   // The operator changes consistency models in all parts of a job on this box, or in none.
   // kNotFound: there is no such job. kInvalidArgument: none of its tensors here has such a name, or

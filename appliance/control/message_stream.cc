@@ -8,10 +8,11 @@
 namespace pbox::control {
 namespace {
 
-// Bytes of TLS's own, such as those that confirm new keys, between two messages to the peer.
+// Limit on the bytes that TLS adds by itself between two messages to the peer, for example to
+// confirm new keys.
 constexpr size_t kSealedBytesMax = 16 * 1024;
-// The header of a TLS record and the type of its message, 1 for a ClientHello. No control message
-// begins so: it would be the first of its connection and have more than 64 KiB.
+// The header of a TLS record and the type of its message, which is 1 for a ClientHello. The first
+// control message of a connection does not begin so: it would have to be longer than 64 KiB.
 constexpr size_t kHelloBytes = 6;
 constexpr char kClientHello = 1;
 
@@ -28,7 +29,8 @@ Status MessageStream::take(std::string_view bytes) {
   std::string plain;
   const Status opened = tls_->receive(bytes, plain, sealed_);
   if (!opened) return Error{opened.error().code, "TLS: " + opened.error().message};
-  // Answers of TLS itself wait for the next message. A peer that asks for more is hostile.
+  // TLS's own answers wait for the next message to the peer. A peer that causes more of them than
+  // this is hostile.
   if (sealed_.size() > kSealedBytesMax) {
     return Error{ErrorCode::kInvalidArgument, "TLS: the peer asks for new keys again and again"};
   }
@@ -36,7 +38,8 @@ Status MessageStream::take(std::string_view bytes) {
   return ok_status();
 }
 
-// Otherwise the peer would wait for the answer to what this box takes for half of a message.
+// Refuses a peer that speaks TLS to a box without keys. Otherwise this box would take its bytes for
+// half of a message, and the peer would wait for an answer.
 Status MessageStream::check_first_bytes(std::string_view bytes) {
   first_bytes_ += bytes.substr(0, kHelloBytes - first_bytes_.size());
   if (first_bytes_.size() < kHelloBytes || !tls::may_be_tls(first_bytes_) ||
@@ -57,7 +60,8 @@ void MessageStream::push(std::string framed) {
   outgoing_.push_back(std::move(framed));
 }
 
-// A message is encrypted when its turn comes: the peer would miss records that are dropped.
+// A message is encrypted only when its turn comes, because TLS allows no gaps: the peer would miss
+// an encrypted record that was dropped.
 const std::string& MessageStream::begin_write() {
   PBOX_CHECK(!outgoing_.empty() && in_flight_.empty());
   if (tls_ == nullptr) return outgoing_.front();

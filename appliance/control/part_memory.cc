@@ -7,7 +7,7 @@
 namespace pbox::control {
 namespace {
 
-// Text of a member: addresses, the reason of a loss, boxes. Its ranks' other lists are bounded by
+// Text of a member: addresses, the reason of a loss, boxes. A member's other lists are bounded by
 // the number of ranks and by wire::kStalenessMax.
 constexpr uint64_t kMemberTextBytes = 1024;
 // Beside its name, a tensor has two priorities, and an allocation of its own.
@@ -16,7 +16,7 @@ constexpr uint64_t kTensorBesideBytes = 64;
 // session's tables, and its operation.
 constexpr uint64_t kRelayedChunkBytes = 1024;
 
-// Calls `add` with each size of chunk in turn, and how many chunks have it.
+// Calls `add` with each size of chunk in turn and the number of chunks that have it.
 template <typename Add>
 void for_each_size(const JobSpec& spec, Add add) {
   for (const TensorSpec& tensor : spec.tensors) {

@@ -24,7 +24,7 @@ void PartModels::begin(const std::optional<SyncInForce>& handed_over) {
   controller_ = make_controller();
 }
 
-// The controller's bounds hold those of all adaptive tensors.
+// The controller's bounds include those of all adaptive tensors.
 std::optional<SyncController> PartModels::make_controller() const {
   std::optional<wire::SyncSpec> bounds;
   for (const wire::SyncSpec& sync : in_force_.by_tensor) {

@@ -26,8 +26,7 @@ class PartModels {
   // Lets the controller look at the part's counts. Returns whether rules() has changed; false if no
   // tensor is adaptive.
   bool observe(const SyncCounts& counts, uint64_t now_ns);
-  // By chunk: the model in force or, of an adaptive tensor, the rule that the controller has
-  // chosen.
+  // By chunk: the model in force, or the controller's rule if the tensor is adaptive.
   std::vector<wire::SyncSpec> rules() const;
 
   // The newest decision of the controller; null if it has made none.

@@ -79,8 +79,8 @@ std::vector<uint32_t> copies_owed(const std::vector<ChunkStart>& starts, uint32_
 std::vector<uint32_t> rounds_for_newcomer(const std::vector<ChunkStart>& starts,
                                           std::vector<uint32_t> open_rounds);
 // A new rank begins each tensor at the lowest open round of its chunks and needs the result of that
-// round for the chunks that are ahead. Returns true if some of these results died with the box
-// before, so that only other ranks have them. `chunk_counts` is by tensor.
+// round for the chunks that are ahead. Returns true if some of these results were lost with the
+// former box, so that only other ranks have them. `chunk_counts` is by tensor.
 bool lacks_for_newcomer(const std::vector<ChunkStart>& starts,
                         std::span<const uint32_t> chunk_counts,
                         const std::vector<uint32_t>& open_rounds);

@@ -5,8 +5,8 @@
 
 namespace pbox::control {
 
-// Tells the peer why it may not join, and closes its connection. The box counts it, and the log and
-// the audit log have it. `join`: null if the peer has not said what it wants to join.
+// Tells the peer why it may not join, and closes its connection. Counts the refusal, and writes it
+// to the log and the audit log. `join`: null if the peer has not said what it wants to join.
 void refuse_join(RegistryContext& context, ConnectionId id, const Connection& peer,
                  const Error& why, const proto::Join* join = nullptr);
 

@@ -30,7 +30,7 @@ struct RegistryOptions {
   // Memory of all jobs together on each pipeline, in bytes; empty if there is no bound.
   std::vector<uint64_t> arena_bytes = {};
   uint64_t join_timeout_ns = 600'000'000'000;  // upper bound; default for a worker that states none
-  uint64_t dead_after_ns = 10'000'000'000;     // silence of a control connection that means death
+  uint64_t dead_after_ns = 10'000'000'000;     // silence after which a connection counts as lost
   uint64_t lost_timeout_ns = 10'000'000'000;   // default for a job that states none
   uint64_t hello_timeout_ns = 10'000'000'000;  // from connecting to JOIN
   uint32_t heartbeat_interval_ms = 1000;
@@ -41,7 +41,7 @@ struct RegistryOptions {
   // A worker must prove that it can be reached at an address on another host than its control
   // connection's. Not needed where packets come through a queue pair of their own (RDMA).
   bool checks_addresses = true;
-  // Packets of all sessions have keys of this; null: they have none. Outlives the registry.
+  // Makes the keys of all sessions' packets; null if packets have none. Outlives the registry.
   ConnectionKeys* keys = nullptr;
   audit::Sink audit = {};  // empty: there is no audit log
   // Draws numbers that strangers must not guess: those of sessions, and names of backup copies.
@@ -65,7 +65,7 @@ struct RegistryTotals {
   uint64_t parts_moved = 0;  // to other boxes
   uint64_t refusals = 0;     // jobs and parts that found no room here
   uint64_t optimizer_restarts = 0;
-  uint64_t backups_lost = 0;    // lost boxes that had the backup copy of a part running here
+  uint64_t backups_lost = 0;    // backup boxes of parts here that were lost or drained
   uint64_t ports_given_up = 0;  // ports that workers have stopped using
   uint64_t snapshots_taken = 0, snapshots_failed = 0;
 };
@@ -118,7 +118,7 @@ class JobOwner {
   // `kept_rank`. `event` and `why` are logged.
   virtual void gather_again(Job& job, std::optional<uint32_t> kept_rank, const char* event,
                             std::string why) = 0;
-  // Memory of all jobs, kept states and cuts together, in bytes; or of one tenant's.
+  // Memory of all jobs, kept states and cuts together, or of those of one tenant, in bytes.
   virtual uint64_t memory_taken_bytes(std::optional<std::string_view> tenant) const = 0;
 };
 

@@ -1,8 +1,6 @@
-// Counts of parts that this box has had and whose pipelines have given them back: a part that moved
-// to another box, or that gathers its ranks again. A job's counters include them, because a counter
-// that falls looks to Prometheus as if all of it had been counted anew.
-//
-// Control thread.
+// Counts of parts whose shards the pipelines of this box have given back: a part that moved to
+// another box, or that gathers its ranks again. A job's counters include them, because a counter
+// that falls looks to Prometheus as if all of it had been counted anew. Control thread.
 #pragma once
 
 #include <map>

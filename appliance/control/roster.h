@@ -39,7 +39,7 @@ struct Member {
   State state = State::kAbsent;
   ConnectionId connection = 0;
   std::string peer;  // address of the control connection
-  // The seat is that of this identity as long as the job runs; absent without TLS.
+  // The identity that holds the rank's place until the job is over; absent without TLS.
   std::optional<tls::Identity> identity = {};
   std::string software;           // name and version, as the worker states them
   uint32_t protocol_version = 0;  // the session's; valid once the rank has joined
@@ -113,7 +113,7 @@ class Roster {
   // (dynamic linear voting, Jajodia and Mutchler 1990).
   bool has_majority() const;
   bool any_resumes() const;
-  // A ready rank that does not resume is among them.
+  // Some ready rank does not resume.
   bool has_newcomers() const;
   uint32_t count(Member::State state) const;
   // The workers of all ranks.

@@ -31,16 +31,16 @@ using boost::system::error_code;
 namespace {
 
 constexpr auto kTickInterval = std::chrono::milliseconds(50);
-// A peer that has this much to read is not heard until it reads, so its questions cannot pile up
-// answers.
+// A peer that has this much to read is not heard until it reads, so that the answers to its
+// questions cannot pile up.
 constexpr size_t kUnreadBytesMax = 256 * 1024;
-// Bytes that wait for one peer. A rank of the largest job that resumes gets a SESSION and the
-// rounds of all its chunks at once.
+// The most bytes that may wait for one peer. A rank of the largest job that resumes gets a SESSION
+// and the rounds of all its chunks at once.
 constexpr size_t kOutgoingBytesMax = 16u << 20;
 static_assert(kOutgoingBytesMax >= limits::kControlMessageBytesMax + 8 * limits::kChunksPerJobMax);
-// A peer that does not read what it is sent before its connection is closed.
+// Time for a peer to read its last messages before its connection is closed.
 constexpr uint64_t kClosingMaxNs = 5 * kNanosPerSecond;
-// Accepting fails, for example because the process has no free file descriptor.
+// Interval between attempts while accepting fails, for example for want of a file descriptor.
 constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -200,7 +200,7 @@ void ControlServer::Implementation::set_credentials(
   check_next();
 }
 
-// One at a time: messages are handled in between.
+// Checks one connection at a time, so that messages are handled in between.
 void ControlServer::Implementation::check_next() {
   if (unchecked_.empty()) return;
   check_peer(unchecked_.front());
@@ -441,8 +441,7 @@ void ControlServer::Implementation::stop() {
 Result<std::unique_ptr<ControlServer>> ControlServer::start(asio::io_context& context,
                                                             const ControlOptions& options,
                                                             JobRegistry& registry) {
-  // Errors in a peer's messages are answered, not printed; otherwise any peer could fill the
-  // journal.
+  // Errors in a peer's messages are answered, not printed, or any peer could fill the journal.
   google::protobuf::SetLogHandler(nullptr);
   auto implementation = std::make_shared<Implementation>(context, options, registry);
   if (const Status status = implementation->listen(); !status) return status.error();

@@ -38,15 +38,16 @@ class ControlServer : public SecretSource {
   void stop_accepting();
   // Applies to new connections; open connections stay open.
   void set_connections_max(uint32_t connections_max);
-  // For a server that has credentials. Connections that begin from now on use the new ones. Those
-  // whose peer they do not accept (tls::Credentials::check_peer) are closed soon afterwards; the
-  // log says which, and the registry that their ranks are lost.
+  // For a server that has credentials. Connections that begin from now on use the new ones. Open
+  // connections whose peers the new ones do not accept (tls::Credentials::check_peer) are closed
+  // soon afterwards. Each is logged, and its rank counts as lost.
   void set_credentials(std::shared_ptr<const tls::Credentials> credentials);
   // True once every message has been handed to the kernel and every closing connection is closed.
   bool drained() const;
   // Bytes of messages that wait until their peers read them.
   size_t queued_bytes() const;
-  // Handshakes that ended without a connection: refused, too slow, or displaced by others.
+  // Handshakes that were refused, too slow, or displaced by others. Attempts to speak TLS with a
+  // box without keys count too.
   uint64_t handshakes_refused() const;
   bool export_secret(ConnectionId connection, std::span<const std::byte> context,
                      std::span<std::byte, tls::kExportedSecretBytes> to) const override;

@@ -25,8 +25,8 @@ std::string describe(const proto::Session& session) {
   return text;
 }
 
-// Returns the open rounds, and `give`, the chunks of which the worker must give back a copy, in
-// pieces that fit a message.
+// Returns the open rounds and `give` in pieces that fit a message. `give`: the chunks whose results
+// the worker must give back.
 std::vector<proto::BoxMessage> round_maps(const std::vector<uint32_t>& rounds,
                                           const std::vector<uint32_t>& give) {
   std::vector<proto::BoxMessage> messages;
@@ -58,7 +58,7 @@ uint32_t credit_share(uint32_t receive_buffer_bytes, std::span<const TenantDeman
   const double receivable = static_cast<double>(uint64_t{receive_buffer_bytes} * 3 / 4);
   double weights = 0;
   for (const TenantDemand& tenant : tenants) weights += tenant.weight;
-  // The part of the shares that each tenant can use.
+  // The fraction of its share that every tenant can use.
   double usable = 1;
   for (const TenantDemand& tenant : tenants) {
     const double share = receivable * tenant.weight / weights;

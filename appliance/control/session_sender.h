@@ -36,10 +36,10 @@ class SessionSender {
   struct SharedPipeline {
     std::map<std::string, TenantDemand> tenants;
     std::vector<TenantDemand> demands;      // all of `tenants`
-    std::map<std::string, uint32_t> parts;  // number of each job's
+    std::map<std::string, uint32_t> parts;  // number of parts, by job
   };
   std::vector<SharedPipeline> shared_pipelines() const;
-  // At most in flight for one worker on one pipeline.
+  // The most bytes that one worker may have in flight on one pipeline.
   uint64_t window_bytes() const;
   proto::BoxMessage session_for(const Job& job, uint32_t rank, bool has_rounds) const;
 
@@ -51,9 +51,8 @@ class SessionSender {
 // bound on memory, other ports on bytes and on packets.
 uint32_t receivable_bytes(const PipelineInfo& info, uint32_t fragment_bytes);
 
-// Returns the bytes that a worker may have in flight on a pipeline in a session that has
-// `window_bytes` to itself at most. `tenants`: all tenants that have sessions there; `own`: the
-// worker's.
+// Returns the bytes that a worker may have in flight on a pipeline in a session whose window is
+// `window_bytes`. `tenants`: all tenants that have sessions there; `own`: the worker's.
 //
 // All sessions of the pipeline together get at most three quarters of the receive buffer, so that
 // it never overflows, however the workers' bursts coincide. Tenants get shares in proportion to

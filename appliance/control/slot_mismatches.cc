@@ -8,7 +8,7 @@
 namespace pbox::control {
 namespace {
 
-// A rank that does not answer has died, or its application holds libpbox's thread.
+// A rank that does not answer has died, or its application blocks libpbox's thread.
 constexpr uint64_t kWorkersAnswerNs = 2 * kNanosPerSecond;
 constexpr size_t kTextBytesMax = 256;
 
@@ -58,7 +58,7 @@ void SlotMismatches::on_answer(const Connection& connection, const proto::SlotOp
   const bool is_asked =
       connection.rank == asked.mismatch.first_rank || connection.rank == asked.mismatch.other_rank;
   if (!is_asked || answer.chunk() != asked.mismatch.chunk) return;
-  // A rank says what it likes: the text goes into errors and the log.
+  // The text goes into errors and the log, and a rank may send any bytes.
   std::string text = answer.text().substr(0, kTextBytesMax);
   for (char& character : text) {
     if (character < ' ' || character > '~') character = '?';

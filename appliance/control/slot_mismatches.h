@@ -27,11 +27,11 @@ class SlotMismatches {
   struct Asked {
     pipeline::ShapeMismatch mismatch;
     uint64_t ends_ns = 0;                  // no answer is waited for beyond this
-    size_t answers = 0;                    // expected; ranks that are gone give none
+    size_t answers = 0;                    // number expected; ranks that are gone give no answer
     std::map<uint32_t, std::string> told;  // by rank
   };
 
-  // Returns whether the rank is there to answer.
+  // Asks the rank for its operation. Returns false if the rank is not there to answer.
   bool ask(const Job& job, uint32_t rank, const pipeline::ShapeMismatch& mismatch);
   void end(Job& job, const Asked& asked);
 

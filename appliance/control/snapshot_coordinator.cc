@@ -15,12 +15,13 @@ namespace {
 using proto::CutProgress;
 using Severity = RegistryEvent::Severity;
 
-// The coordinating box asks ten times a second. If it asks no more, the cut is dropped.
+// A cut is dropped if the coordinating box, which asks several times a second, has not asked for
+// this long.
 constexpr uint64_t kCutKeptNs = 30 * kNanosPerSecond;
 // A part that could go on without the optimizer state waits for the disk only this long, because
 // its ranks wait for a minute unless they are configured otherwise.
 constexpr uint64_t kReadPatienceNs = 30 * kNanosPerSecond;
-// The result of a run is shown for this long after the job is gone.
+// The result of a run is shown while the job is here, and at least this long after its beginning.
 constexpr uint64_t kRunKeptNs = 600 * kNanosPerSecond;
 
 std::string utc_now() {
@@ -99,7 +100,8 @@ Status SnapshotCoordinator::begin(const std::string& name, uint64_t timeout_ns) 
     wire::state_versions(message);
     parts_.ask_box(box, message, [done](const auto& answer) { done(progress_in(answer)); });
   };
-  // A single box has no part map, but all parts into which boxes of racks have cut the job.
+  // A box that is alone has no part map. It has every part of the job if the boxes of the racks
+  // below it have cut the job into parts.
   const auto own_parts = static_cast<int>(parts[0]->spec().parts);
   const auto ask_part_map = [this, alive, name, own_parts](const PartDirectory::Answer& done) {
     if (alive.expired()) return;
@@ -353,7 +355,8 @@ void SnapshotCoordinator::tick_runs() {
   }
 }
 
-// [snapshots] every_s: jobs whose first part is here, counted from their start.
+// Begins the regular snapshots ([snapshots] every_s) of jobs whose first part is here. The first is
+// due one interval after the start.
 void SnapshotCoordinator::begin_due() {
   const uint64_t interval_ns = context_.options.snapshot_every_ns;
   if (interval_ns == 0 || store_ == nullptr) return;
@@ -399,7 +402,7 @@ Result<bool> SnapshotCoordinator::read_for_start(Job& job, const PartState* stat
 
 Result<bool> SnapshotCoordinator::read_beginning(Job& job, const PartState* state) {
   if (job.spec().restore.empty() || job.restored()) return true;
-  snapshot::Restored known;  // the snapshot that the ranks of a running job have named
+  snapshot::Restored known;  // the snapshot that resuming ranks say the job began with
   const bool has_begun = job.members().any_resumes();
   for (const Member& member : job.members()) {
     if (member.restored_snapshot == 0) continue;

@@ -23,9 +23,9 @@ class SnapshotCoordinator {
                       snapshot::SnapshotStore* store, JobOwner& owner)
       : context_(context), host_(host), parts_(parts), store_(store), owner_(owner) {}
 
-  // Begins a snapshot of all parts of the job, wherever they are, which fails unless it is complete
-  // within `timeout_ns`. kNotFound if no part of the job is here, kInvalidArgument if such a job
-  // has no snapshots, kUnavailable if it has none at present.
+  // Begins a snapshot of all parts of the job, wherever they are. The snapshot fails unless it is
+  // complete within `timeout_ns`. kNotFound if no part of the job is here. kInvalidArgument if this
+  // box keeps no snapshots, or such a job has none. kUnavailable while another one is being taken.
   Status begin(const std::string& job, uint64_t timeout_ns);
   // The newest snapshot that was begun here; nothing if there was none.
   std::optional<SnapshotView> view(const std::string& job) const;
@@ -70,7 +70,7 @@ class SnapshotCoordinator {
   };
   using Loaded = Result<snapshot::Restored>;
 
-  // Says how far a running part is.
+  // Returns how far a running part is.
   Result<proto::CutProgress> survey(const Job& job);
   Status begin_cut(Job& job, const proto::AskCut& question);
   void continue_cut(const Job& job, PartCut& cut);

@@ -1,7 +1,6 @@
 // A snapshot of a job, run by the box that was asked to take it. It asks every box that owns a part
-// to cut the part at the same round, and repeats the question until all parts are written. A chunk
-// that has passed the cut when its box hears of it cannot be in it; then a later cut is tried.
-// Control thread.
+// to cut the part at the same round, and repeats the question until all parts are written. If some
+// chunk has passed the cut before its box hears of it, a later cut is tried. Control thread.
 #pragma once
 
 #include <functional>

@@ -64,7 +64,8 @@ bool continues_by_clocks(const JobSpec& spec, const Roster& roster, const PartSt
   return true;
 }
 
-// The state may belong to an earlier job of the same name, and the other box may be faulty.
+// Checks a state that was handed over: it may belong to an earlier job of the same name, and the
+// other box may be faulty.
 bool has_shape_of(const JobSpec& job, const PartState& state) {
   if (state.models && !may_follow(registered_models(job), *state.models)) return false;
   const auto chunks = cut_into_chunks(job);
@@ -88,7 +89,7 @@ Result<std::vector<ChunkStart>> plan_starts(const JobSpec& spec, const Roster& r
   const uint32_t chunks = chunk_count(spec);
   auto starts = plan_recovery(workers, chunks);
   if (!starts || state == nullptr) return starts;
-  // continues() has said so: with other rounds the weights would not be those of the ranks.
+  // continues() has checked the rounds: with others the weights would not be those of the ranks.
   PBOX_CHECK(open_as_handed_over(workers, finished_rounds(*state, chunks), *starts));
   return starts;
 }

@@ -12,8 +12,9 @@ namespace {
 
 using Severity = RegistryEvent::Severity;
 
-// Time for one answer, which has half a megabyte at most. A box that is down refuses the
-// connection, or its host is; a box that is merely slow must not lose the only state there is.
+// Time for one answer, which has half a megabyte at most. kAnswerNs is for a box after which a
+// backup copy can be asked for. kLastAnswerNs is for the last box that can be asked: the only state
+// there is must not be lost because that box is merely slow.
 constexpr uint64_t kAnswerNs = 2 * kNanosPerSecond;
 constexpr uint64_t kLastAnswerNs = 8 * kNanosPerSecond;
 

@@ -28,8 +28,8 @@ class StateHandover {
   // to come together elsewhere. `is_copy`: it is a backup copy of another box's part. `copy`: the
   // backup copy that yet another box has of the part.
   void keep(const Job& job, PartState state, bool is_copy, CopyName copy);
-  // Answers a box that asks for a state, or that acknowledges it, which ends the keeping. kNotFound
-  // if this box does not keep that state.
+  // Answers a box that asks for a state, or that acknowledges it. An acknowledged state is dropped.
+  // kNotFound if this box does not keep that state.
   Result<proto::BoxMessage> answer(const proto::AskState& question,
                                    const Connection* asker = nullptr);
   // Drops the states whose time is over.
@@ -37,7 +37,7 @@ class StateHandover {
   void drop(const JobKey& part) { kept_.erase(part); }
   bool keeps(const JobKey& part) const { return kept_.contains(part); }
   uint64_t kept_bytes(const JobKey& part) const;
-  // All of them, or those of one tenant.
+  // Bytes of all kept states, or of those of one tenant.
   uint64_t kept_bytes_of(std::optional<std::string_view> tenant) const;
   // States that no box has acknowledged yet. Backup copies are excluded: the primary has the state.
   size_t states_kept() const;

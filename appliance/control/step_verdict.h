@@ -12,8 +12,8 @@ namespace pbox::control {
 
 struct StepVerdict {
   uint32_t round = 0;  // modulo 2^32
-  uint32_t epoch = 0;  // the deciding part's when it decided
-  double norm = 0;     // all parts' gradient, before the loss scale is undone
+  uint32_t epoch = 0;  // epoch of the deciding part when it decided
+  double norm = 0;     // norm of the gradient of all parts, before the loss scale is undone
   bool is_skip = false;
   // The loss scale that was used, and the caller's number that goes with it. 0: unknown.
   float loss_scale = 0;

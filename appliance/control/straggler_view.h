@@ -27,7 +27,7 @@ struct LateRankView {
   std::string state;
   uint64_t last_arrivals = 0;  // chunk rounds in which it arrived last
   double last_share = 0;       // share of the job's chunk rounds, in [0, 1]
-  // total: time from the second-last to the last arrival, summed over chunk rounds
+  // Time from the second-last to the last arrival, summed over those chunk rounds.
   double late_s = 0;
   double worst_late_s = 0;  // 0: it was never late
   double worst_age_s = 0;

@@ -1,21 +1,22 @@
-// The controller of a part with adaptive tensors: from what its ranks wait and how far they are
-// ahead, it chooses the rule of PSSP by which their reads wait, within bounds that the user gives.
-// Each part decides alone, as each server does in FluentPS (CLUSTER 2019). The controller's rules
-// are our own. Pure: the same counts at the same times give the same decisions.
+// The controller of a part with adaptive tensors. It chooses the PSSP rule by which the ranks'
+// reads wait, within bounds that the user gives, from how long the ranks wait and how far ahead
+// they are. Each part decides alone, as each server does in FluentPS (CLUSTER 2019). The
+// controller's rules are our own. Pure: the same counts at the same times give the same decisions.
 //
-// It walks a ladder. Its rungs are, from tight to loose: more staleness, up to the most; then a
-// smaller probability c that the fastest rank waits, down to the least. A PSSP of staleness s and
-// probability c has about the regret of an SSP of staleness s + 1/c - 1 (FluentPS), so each rung
+// Its rules are ordered from tight to loose. First staleness grows, up to its bound. Then the
+// probability c that the fastest rank waits falls, down to its bound. A PSSP of staleness s and
+// probability c has about the regret of an SSP of staleness s + 1/c - 1 (FluentPS), so each step
 // trades freshness for time.
 //
-//   looser    ranks waited for more than kMuch of the time. Staleness is skipped if the last one
-//   has
-//             not helped: a rank that stays slow uses up any staleness.
-//   tighter   ranks waited for less than kLittle of the time, in kCalmWindows windows in a row, and
-//             did not use the lead that they may have.
-//   release   lazy if the readers are on average less than half as far ahead as they may be: pauses
-//             come and go, and a rank that waits for all has no lead left. Otherwise soft, which is
-//             faster beside a rank that stays slow.
+//   looser    if ranks waited for more than kMuch of the time. If the last rise of staleness has
+//             not helped, because a rank that stays slow uses up any staleness, the probability
+//             falls instead.
+//   tighter   if ranks waited for less than kLittle of the time, in kCalmWindows windows in a row.
+//             The probability rises first. Then staleness falls, as long as the ranks do not use
+//             the lead that they may have.
+//   release   lazy if the readers are on average less than half as far ahead as they may be. A rank
+//             that is released lazily has no lead left, so it waits longer but more rarely.
+//             Otherwise soft, which is faster beside a rank that stays slow.
 #pragma once
 
 #include <cstdint>
@@ -81,11 +82,11 @@ class SyncController {
   wire::SyncSpec bounds_;
   uint64_t readers_;
   wire::SyncSpec rule_;
-  std::optional<SyncCounts> begin_;  // at the begin of the window
+  std::optional<SyncCounts> begin_;  // at the beginning of the window
   uint64_t begin_ns_ = 0;
   Window window_;
   uint32_t calm_ = 0;                    // windows in a row in which ranks hardly waited
-  std::optional<double> waited_before_;  // when staleness was raised last, until it is judged
+  std::optional<double> waited_before_;  // at the last rise of staleness, until it is judged
   bool staleness_helps_ = true;
   uint64_t decisions_made_ = 0;
   std::deque<SyncDecision> decisions_;

@@ -229,7 +229,7 @@ Status parse_tensors(const proto::Join& join, JobSpec& spec) {
   return ok_status();
 }
 
-// Why one model cannot follow the other while the job runs, and what to do.
+// Returns why one model cannot follow the other while the job runs, and what to do.
 std::string obstacle(const SyncSpec& former, const SyncSpec& next) {
   if (reads_cached(former) || reads_cached(next)) {
     return "the ranks make their copies of the model for cached reads, and for one staleness, when "

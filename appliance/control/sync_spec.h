@@ -35,12 +35,12 @@ struct SyncInForce {
 SyncInForce registered_models(const JobSpec& spec);
 // Returns whether a part with these models can continue with the others (sync::may_follow).
 bool may_follow(const SyncInForce& former, const SyncInForce& next);
-// For another box, and from it. kMismatch: some value is invalid.
+// Writes the models for another box, and reads them. kMismatch: some value is invalid.
 void write_models(const SyncInForce& models, proto::PartState& message);
 Result<SyncInForce> read_models(const proto::PartState& message);
 
-// Tensors whose names match `tensors` have another model; with an empty one all of them, and the
-// job.
+// A change of models: the tensors whose names match `tensors` get the model `sync`. If `tensors` is
+// empty, all tensors and the job get it.
 struct SyncChange {
   std::string tensors;
   wire::SyncSpec sync;

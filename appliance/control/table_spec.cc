@@ -30,8 +30,8 @@ Status check_table(const JobSpec& spec, const TensorSpec& tensor) {
     return invalid(
         " needs numerics fast: the box has no memory for every rank's rows; set numerics fast");
   }
-  // A fragment of which nearly all rows are pushed goes whole (nic/wire/rows.h). Smaller rows that
-  // are not pushed are then pushed as zeros.
+  // A fragment of which nearly all rows are pushed is sent whole (nic/wire/rows.h). Rows below
+  // kRowBytesLazyMin that are not pushed then arrive as zeros.
   const bool ignores_zeros = (spec.optimizer.kind == OptimizerKind::kSgd ||
                               spec.optimizer.kind == OptimizerKind::kAdagrad) &&
                              tensor.weight_decay == 0;

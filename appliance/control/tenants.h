@@ -45,13 +45,15 @@ struct TenantUse {
   bool operator==(const TenantUse&) const = default;
 };
 
-// The tenants that have a job here, by name. Without kept states and cuts.
+// Returns what each tenant that has a job here uses, by name. Connections, kept states and cuts are
+// not included.
 std::map<std::string, TenantUse, std::less<>> tenant_uses(const JobTable& jobs);
 
 // The tenant whose keys the connection's peer has; without keys, that of the job that it has
 // joined. Nothing if there is none: a box, an operator, or a peer that has not joined yet.
 std::optional<std::string_view> tenant_of(const Connection& connection);
-// `more`: connections that the tenant is about to have beside those that count already.
+// Returns an error if the tenant would exceed its bound of connections. `more`: connections that it
+// is about to have beside those that count already.
 Status check_connections(std::string_view tenant, const TenantPolicy& policy,
                          const ControlConnections& connections, uint32_t more);
 

@@ -47,8 +47,8 @@ struct RelaySpec {
   wire::Guard guard = wire::Guard::kFlag;
 };
 
-// Number of tensors of a backup copy before those of its chunks: one of one element, whose exchange
-// shows that the backup box takes what it is sent.
+// Number of tensors of a backup copy before those of its chunks. There is one, of one element: its
+// exchange shows that the backup box takes what it is sent.
 inline constexpr uint32_t kTensorsBesideChunks = 1;
 
 // The way between one pipeline's shard and one of the relay's lanes.
@@ -71,7 +71,7 @@ class Relay {
   // Starts relaying: from now on chunks that arrive through these lanes are summed over all racks,
   // or copied. Must be called once, after joining. The lanes' shards outlive the relay.
   virtual void run(std::vector<RelayLane> lanes) = 0;
-  // The priorities of the chunks, by chunk id, instead of those of the spec. Applies to chunks that
+  // Replaces the chunks' priorities in the spec. `by_chunk`: by chunk id. Applies to chunks that
   // are relayed from now on, and to their results at the other box. Only after joining.
   virtual void set_priorities(std::vector<int32_t> by_chunk) = 0;
   // Mode optimize: the upper box's optimizer takes this learning rate for rounds that begin from

@@ -1,5 +1,5 @@
-// Whether this box and a peer, and the ranks of one job, have a version of the control protocol in
-// common that has every field which they use. Pure; any thread.
+// Checks whether this box and a peer, and the ranks of one job, have a version of the control
+// protocol in common that has every field which they use. Pure.
 #pragma once
 
 #include <string>

@@ -15,7 +15,8 @@ class WorkBudget {
  public:
   static constexpr uint64_t kBurstNs = kNanosPerMilli;
   static constexpr uint64_t kShare = 4;  // one part in kShare of the time
-  // A large job takes seconds to open, for which its last rank must not be silent for long.
+  // Opening a large job takes seconds, which are charged to the rank that joins last. The box must
+  // not stop hearing that rank for long.
   static constexpr uint64_t kPauseMaxNs = 250 * kNanosPerMilli;
 
   // The peer's messages took `spent_ns` up to now.

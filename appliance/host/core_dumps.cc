@@ -12,7 +12,8 @@ namespace pbox::host {
 
 Status keep_memory_out_of_dumps() {
   constexpr char kFilter[] = "/proc/self/coredump_filter";
-  // Bits of core(5): no mappings at all. Before prctl(), which gives the file to root.
+  // The filter is a bit mask of the mappings to dump (core(5)); 0 dumps none. It is written before
+  // prctl(), which makes root the owner of the file.
   if (std::ofstream filter(kFilter); !(filter << "0" << std::flush) && errno != ENOENT) {
     return Error{ErrorCode::kUnavailable, std::string("cannot keep keys out of core dumps: ") +
                                               kFilter + ": " + std::strerror(errno) +

@@ -118,8 +118,8 @@ hwloc_obj_t pci_device_of(hwloc_obj_t network) {
   return parent;
 }
 
-// Returns the NUMA node of a device. An object near several nodes has an unknown one: the firmware
-// did not name it.
+// Returns the NUMA node of a device. The node is unknown if the device is near several nodes: the
+// firmware has not named one.
 int node_near(hwloc_topology_t topology, hwloc_obj_t object) {
   const hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(topology, object);
   if (near == nullptr || near->nodeset == nullptr) return kUnknownNode;

@@ -8,9 +8,9 @@
 
 namespace pbox::host {
 
-// Fills kernel, memory, limits, addresses, interfaces, PCI network devices and is_live of `facts`.
-// For NICs and nodes that `facts` already names, it also fills link speed, MTU, addresses and free
-// hugepages.
+// Fills kernel, memory, limits, addresses, interfaces, routes, PCI, VFIO and RDMA devices, and
+// is_live of `facts`. For NICs and nodes that `facts` already names, it also fills link speed, MTU,
+// addresses and free hugepages.
 void read_kernel_facts(HostFacts& facts);
 
 }  // namespace pbox::host

@@ -15,7 +15,7 @@ namespace {
 constexpr char kFarAddress4[] = "198.51.100.1";
 constexpr char kFarAddress6[] = "2001:db8::1";
 
-// A question about the route to one address from another.
+// A request for the route from one address to another.
 struct Question {
   nlmsghdr header;
   rtmsg route;
@@ -33,7 +33,8 @@ void add_address(Question& question, uint16_t type, const nic::Endpoint& address
       NLMSG_ALIGN(question.header.nlmsg_len) + static_cast<uint32_t>(RTA_LENGTH(bytes));
 }
 
-// Returns the outgoing interface's index that an answer of this length names; 0 if it names none.
+// Returns the index of the outgoing interface that the answer names; 0 if it names none. `bytes`:
+// the length of the answer.
 unsigned interface_in(const nlmsghdr& answer, size_t bytes) {
   if (!NLMSG_OK(&answer, bytes) || answer.nlmsg_type != RTM_NEWROUTE) return 0;
   const auto* route = static_cast<const rtmsg*>(NLMSG_DATA(&answer));

@@ -38,8 +38,8 @@ concept ReadsInPlace = requires(P port, const std::byte* memory, size_t bytes) {
   { port.remove_memory(memory, bytes) } -> std::same_as<bool>;
 };
 
-// Ports that connect to each peer, while they are polled. `owner` names the session that uses the
-// connection.
+// Ports that connect to each peer, also while another thread polls them. `owner` names the session
+// that uses the connection.
 template <typename P>
 concept ConnectsPeers = requires(P port, uint64_t owner, const wire::QueuePairAddress& peer) {
   { port.connect(owner, peer) } -> std::same_as<Result<wire::QueuePairAddress>>;
@@ -55,7 +55,7 @@ concept TellsEvents = requires(P port) {
   { port.next_event() } -> std::same_as<std::optional<std::string>>;
 };
 
-// State that the thread which polls a port holds while it does.
+// State that a thread holds while it polls a port.
 template <typename P>
 struct PortThread {
   Status status() const { return ok_status(); }

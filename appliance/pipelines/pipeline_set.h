@@ -15,10 +15,10 @@ namespace pbox::pipelines {
 
 class PipelineSet : public control::PipelineHost {
  public:
-  // Opens the ports and starts a thread for each pipeline of the plan. `recorder` may be null; else
-  // each pipeline writes to its ring there, and the recorder outlives the set.
   PipelineSet();
   ~PipelineSet() override;
+  // Opens the ports and starts a thread for each pipeline of the plan. `recorder` may be null; else
+  // each pipeline writes to its ring there, and the recorder outlives the set.
   static Result<std::unique_ptr<PipelineSet>> start(const topology::Topology& topology,
                                                     const config::Config& config,
                                                     const FlightRecorder* recorder = nullptr);

@@ -22,7 +22,7 @@ class PipelineThread {
   PipelineThread(const PipelineThread&) = delete;
   PipelineThread& operator=(const PipelineThread&) = delete;
 
-  // Starts the thread; returns once it is pinned and polling, or says why it could not be pinned.
+  // Starts the thread. Returns once it is pinned and about to poll, or why it cannot.
   Status start();
   // Registers memory with the port before the first result is sent from it, and removes it after
   // the last. remove_memory() returns false while a device may still read there. Control thread.

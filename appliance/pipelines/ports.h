@@ -28,8 +28,7 @@ class Ports {
   std::vector<std::string> describe() const;
   // Returns the names of the devices that have no link now.
   std::vector<std::string> links_down() const;
-  // Returns the link speeds of all DPDK devices together, in Mbit/s, without those that are
-  // unknown.
+  // Returns the sum of the known link speeds of all DPDK devices, in Mbit/s.
   uint64_t device_mbps() const;
 
  private:

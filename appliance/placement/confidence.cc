@@ -10,9 +10,9 @@
 namespace pbox::placement {
 namespace {
 
-// Variance of the prior of the effect size, which is the mean in standard deviations. Three values
-// can only suffice if it is large; what that costs an effect that is small grows with its
-// logarithm.
+// Variance of the prior of the effect size, which is the mean in standard deviations. It is large
+// so that three values can suffice for a large effect. A small effect then needs more values, but
+// their number grows only with the logarithm of this variance.
 constexpr double kEffectVariance = 1000;
 
 constexpr Interval kAnywhere = {-std::numeric_limits<double>::infinity(),
@@ -24,7 +24,8 @@ Interval mean_interval(std::span<const double> values, double error) {
   const double count = static_cast<double>(values.size());
   // The Bayes factor against a mean m, where t is Student's statistic of the values minus m, is
   //   ratio^(-1/2) ((1 + t^2 / (count - 1)) / (1 + t^2 / (ratio (count - 1))))^(count / 2).
-  // It exceeds 1 / error, ever, with probability `error` if m is the mean (Ville's inequality).
+  // If m is the mean, the probability that it ever exceeds 1 / error is at most `error` (Ville's
+  // inequality).
   const double ratio = 1 + count * kEffectVariance;
   const double bound = std::pow(std::sqrt(ratio) / error, 2 / count);
   if (bound >= ratio) return kAnywhere;

@@ -9,8 +9,8 @@
 namespace pbox::placement {
 namespace {
 
-// Returns the least time per iteration that shares in proportion to the rates would save, if the
-// boxes need `seconds` for `bytes`.
+// Returns the time per iteration that shares in proportion to the rates would save, if the boxes
+// need `seconds` for `bytes`.
 double gain_of(std::span<const double> seconds, std::span<const double> bytes,
                std::span<const double> spare_rates) {
   double slowest = 0;
@@ -44,7 +44,7 @@ std::optional<Imbalance> imbalance_of(const std::deque<Sample>& window, size_t s
     const auto& log_busy = window[index].log_busy;
     apart.push_back(log_busy[found.slowest] - log_busy[found.fastest]);
   }
-  // Any two boxes could have been the slowest and the fastest.
+  // Any two boxes could have been the slowest and the fastest, so all pairs share the error.
   const double pairs = static_cast<double>(boxes * (boxes - 1));
   const Interval interval = centre_interval(apart, error / pairs);
   if (!interval.above_zero()) return std::nullopt;

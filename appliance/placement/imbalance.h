@@ -14,7 +14,7 @@ namespace pbox::placement {
 struct Sample {
   double rounds = 1;             // rounds that it covers
   double log_iteration = 0;      // logarithm of the seconds of an iteration
-  std::vector<double> bytes;     // by box: served
+  std::vector<double> bytes;     // by box: bytes served
   std::vector<double> log_busy;  // by box: logarithm of the busy seconds, which are above 0
 };
 

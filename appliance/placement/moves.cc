@@ -28,8 +28,9 @@ std::vector<double> surplus_bytes(const std::vector<double>& bytes,
   return surplus;
 }
 
-// Levelling leaves each box with less than one chunk too many. Moves that chunk where the slowest
-// box gains by it: each box gives away at most its smallest one.
+// Levelling leaves a box above its share by less than one chunk. Moves one more chunk off the
+// slowest box, again and again, as long as the job becomes faster by it. Each box gives away at
+// most its smallest chunk.
 void level_remainders(std::span<const uint32_t> chunk_bytes, std::vector<BoxLoad>& loads,
                       std::vector<BoxIndex>& placed) {
   constexpr auto kNone = std::numeric_limits<uint32_t>::max();

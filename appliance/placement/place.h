@@ -49,7 +49,7 @@ struct JobPlacement {
 };
 
 // Distributes all chunks of a job over the active boxes and their pipelines. The daemon places
-// whole parts instead (cluster/part_map.h); this is what perf/placement measures it by. Equal
+// whole parts instead (cluster/part_map.h); perf/placement compares that with this function. Equal
 // inputs give equal maps. kInvalidArgument: a box has no usable capacity or number of pipelines, or
 // there are too many boxes. kUnavailable: no box is active.
 Result<JobPlacement> place_job(std::span<const uint32_t> chunk_bytes, std::span<const Box> boxes);

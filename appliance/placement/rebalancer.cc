@@ -249,8 +249,9 @@ std::optional<Proposal> Rebalancer::decide() {
   return propose(std::move(*proposal));
 }
 
-// Takes note of an exploit that is about to be carried out. If it moves most of the bytes back that
-// the last ones have moved before those have paid, the job oscillates.
+// Records an exploit that is about to be carried out. If it moves back most of the bytes that the
+// last exploits moved, before those have paid, the job oscillates, and the next exploit needs more
+// observations.
 void Rebalancer::follow_up(const Proposal& exploit) {
   std::vector<double> bytes = bytes_after(exploit.moves);
   for (size_t box = 0; box < bytes.size(); ++box) bytes[box] -= bytes_[box];

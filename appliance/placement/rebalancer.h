@@ -20,7 +20,7 @@ namespace pbox::placement {
 // The leader's measurement of one box: means per round.
 struct BoxSample {
   double bytes = 0;         // bytes served for the job
-  double busy_seconds = 0;  // from the first push to arrive to the last result to leave
+  double busy_seconds = 0;  // in the daemon: how long ranks wait for it (cluster/job_load.h)
 };
 struct Observation {
   double iteration_seconds = 0;  // duration of an iteration of the job
@@ -74,7 +74,7 @@ inline constexpr double kExploitError = 0.01;
 inline constexpr double kTrialError = 0.05;
 // An exploit must promise to save at least this fraction of the iteration time.
 inline constexpr double kGainMin = 0.03;
-// An exploit has paid when its map has lived for this many observations.
+// An exploit has paid when its map has been in use for this many observations.
 inline constexpr uint64_t kPaysAfter = 2 * kTrialMax;
 // An exploit needs kSamplesMin times this many observations at most, however many have failed.
 inline constexpr size_t kPatienceMax = 4;
@@ -90,11 +90,12 @@ struct RebalancerOptions {
 // reports when it has carried the proposal out.
 //
 // An exploit is proposed as soon as three things hold over some run of newest observations: a box
-// is certainly slower than another one (imbalance.h); the least gain is worth it; and the gain that
-// this run has missed outweighs the migration, so that a change never costs more than what waiting
-// has cost already (the rule for ski rental: Karlin, Manasse, Rudolph, Sleator, "Competitive snoopy
-// caching", 1988). After an exploit that was undone, or reversed before it had paid, the next one
-// needs twice as many observations; after one that has paid, half as many.
+// is certainly slower than another one (imbalance.h); the likely gain is at least kGainMin; and the
+// certain gain that this run has missed is at least twice the cost of the migration, so that a
+// change and its undoing never cost more than waiting has cost already (the rule for ski rental:
+// Karlin, Manasse, Rudolph, Sleator, "Competitive snoopy caching", 1988). After an exploit that was
+// undone, or reversed before it had paid, the next one needs twice as many observations; after one
+// that has paid, half as many.
 //
 // An exploration is proposed when explorations have cost less than their share of the time. Both
 // are tried: an exploration is kept only if the job is certainly faster; an exploit is undone only

@@ -179,7 +179,7 @@ std::optional<Proposal> Rebalancer::exploit() {
                      std::to_string(found->samples) + " observations)";
   const double worth = kGainMin * iteration_seconds;
   const double now = slowest_seconds(bytes_, rates);
-  // No map is faster than fractions of chunks would be.
+  // No map is faster than one that could divide chunks.
   if (now - levelled_seconds(rates) < worth) {
     if (explains()) hold(seen + ": shares by measured rate would save too little");
     return std::nullopt;
@@ -202,7 +202,7 @@ std::optional<Proposal> Rebalancer::exploit() {
     if (explains()) hold(seen + ": too little");
     return std::nullopt;
   }
-  // A move that turns out wrong has to be undone.
+  // The migration counts twice, because a move that turns out wrong has to be undone.
   if (gain * rounds_of(found->samples) < 2 * proposal.stall_seconds) {
     if (explains()) hold(seen + ": not earned back yet");
     return std::nullopt;

@@ -25,8 +25,8 @@ struct Use {
   }
 };
 
-// Returns the use of the boxes that take parts. Without the capacity of `without`, as if the others
-// had taken its parts over.
+// Returns the use of the boxes that take parts. The capacity of `without` does not count, as if the
+// others had taken over its parts.
 Use use_of(const std::vector<ScaledBox>& boxes, const ScaledBox* without = nullptr) {
   Use use;
   for (const ScaledBox& box : boxes) {
@@ -50,7 +50,7 @@ size_t takers(const std::vector<ScaledBox>& boxes) {
       std::count_if(boxes.begin(), boxes.end(), [](const auto& box) { return box.takes_parts; }));
 }
 
-// The box with the fewest parts; a box that does not lead, if there is a choice.
+// Returns the box with the fewest parts; of several such boxes, one that does not lead.
 const ScaledBox* emptiest(const std::vector<ScaledBox>& boxes) {
   const ScaledBox* best = nullptr;
   const auto rank = [](const ScaledBox& box) { return std::tuple(box.parts, box.leads, box.name); };
@@ -87,7 +87,8 @@ ScalePolicy::ScalePolicy(const ScaleRules& rules) : rules_(rules) {
   PBOX_CHECK(rules.in_below < rules.out_above && rules.boxes_min >= 1);
 }
 
-// A box that has started again counts from 0 again.
+// Returns the number of refusals since the last step. A box that has restarted counts from 0 again,
+// so a count that has fallen adds nothing.
 uint64_t ScalePolicy::new_refusals(const std::vector<ScaledBox>& boxes) {
   uint64_t count = 0;
   std::map<std::string, uint64_t> now;

@@ -27,7 +27,7 @@ struct ScaleRules {
   // Shares of the capacity of all boxes that take parts, in (0, 1]. `in_below` < `out_above`: the
   // distance keeps a box from being emptied and needed in turns.
   double out_above = 0.8;
-  double in_below = 0.5;   // counts the boxes that would remain
+  double in_below = 0.5;   // relates to the boxes that would remain
   uint32_t boxes_min = 1;  // fewest boxes that take parts
   double after_s = 60;     // how long a condition must hold, and least time between two decisions
 };
@@ -45,8 +45,8 @@ struct ScaleDecision {
 inline constexpr size_t kScaleKinds = 3;
 const char* to_string(ScaleDecision::Kind kind);
 
-// Two thresholds and a time for which a condition must hold, as thermostats have them. A refusal
-// needs no such time: a job that found no room is a fact.
+// Decides by two thresholds and by the time for which a condition must hold. A refusal needs no
+// such time: a job that found no room is a fact.
 class ScalePolicy {
  public:
   explicit ScalePolicy(const ScaleRules& rules);
@@ -73,9 +73,10 @@ class ScalePolicy {
   std::map<std::string, uint64_t> refusals_;  // by box, as of the last step
   // Since when the boxes are too few, or too many; none: they are not.
   std::optional<double> short_since_, spare_since_;
-  std::optional<double> refused_at_;  // the newest refusal that has led to nothing yet
+  std::optional<double> refused_at_;  // newest refusal without a decision since
   std::optional<double> decided_at_;
-  // The box that was asked for has not come: when it was asked for, and how many boxes there were.
+  // Set while a box that was asked for has not come: when it was asked for, and how many boxes
+  // there were then.
   std::optional<double> asked_at_;
   size_t boxes_when_asked_ = 0;
 };

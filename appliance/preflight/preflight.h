@@ -35,8 +35,8 @@ struct PortProbe {
 // plan's. Must not run beside the box, whose own ports it would report as taken.
 std::vector<PortProbe> probe_ports(const config::Config& config, uint32_t pipeline_count);
 
-// Checks the kernel's way to and from `used`, addresses of this host; a wildcard stands for all of
-// them. Knows ARP that is answered by the wrong NIC, reverse path filters that drop what arrives,
+// Checks the kernel's routes to and from `used`, addresses of this host; a wildcard stands for all
+// of them. Detects ARP that is answered by the wrong NIC, reverse path filters that drop packets,
 // and answers that leave by another NIC. Pure; any thread.
 Check check_routes(const host::HostFacts& facts, const std::vector<std::string>& used);
 

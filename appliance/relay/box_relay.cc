@@ -81,7 +81,7 @@ void BoxRelay::run(std::vector<control::RelayLane> rings) {
   wake();
 }
 
-// The other box is told, so that results come back in this order too, and so are its other ranks.
+// Tells the other box, which sends results back in this order and tells its other ranks.
 void BoxRelay::set_priorities(std::vector<int32_t> by_chunk) {
   PBOX_CHECK(is_joined_ && by_chunk.size() == plan_.spec.chunks.size());
   for (const auto& lane : lanes_) {
@@ -137,7 +137,7 @@ void BoxRelay::work() {
   }
   if (stop_) return;
   Status runs = run_lanes();
-  // From now on the thread has nothing to do but this.
+  // From now on this thread only forwards learning rates.
   while (runs && !stop_ && plan_.spec.mode == pipeline::Mode::kOptimize) {
     sleep(-1);
     runs = set_learning_rates();
@@ -173,7 +173,8 @@ Status BoxRelay::join() {
   }
 }
 
-// A replica is one job with one rank, which other boxes know by name. A part of several stays one.
+// Returns how many lanes the relay has. A replica has one, because it is a job of one part, which
+// other boxes know by name. A part of a job with several parts has one, too.
 Result<uint32_t> BoxRelay::ask_lanes(uint64_t deadline_ns) {
   if (plan_.spec.is_backup || plan_.spec.parts > 1) return 1u;
   std::vector<std::unique_ptr<UplinkLane>> asking;
@@ -195,7 +196,7 @@ Status BoxRelay::try_join(uint64_t deadline_ns) {
   auto chunks = chunks_by_lane(lane_of_, *count);
   std::vector<std::unique_ptr<UplinkLane>> lanes;
   for (uint32_t lane = 0; lane < *count; ++lane) {
-    const bool is_whole = plan_.spec.parts == 1;  // the lanes cut it into parts
+    const bool is_whole = plan_.spec.parts == 1;  // each lane has a part at the other box
     lanes.push_back(std::make_unique<UplinkLane>(
         plan_, is_whole ? lane : plan_.spec.part, is_whole ? *count : plan_.spec.parts,
         std::move(chunks[lane]), [this](const Error& error) { fail(error); }));
@@ -247,7 +248,7 @@ Status BoxRelay::run_lanes() {
   return ok_status();
 }
 
-// All at once: a lane may have to wait for a box that does not answer.
+// Leaves all lanes at once, because a lane may have to wait for a box that does not answer.
 void BoxRelay::leave_lanes() {
   const std::lock_guard lock(lanes_mutex_);
   std::vector<std::thread> threads;

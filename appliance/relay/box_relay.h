@@ -24,8 +24,8 @@ namespace pbox::relay {
 class BoxRelay : public control::Relay {
  public:
   // `context` is the control thread's. `report` is called on any thread, as Upstream::join says of
-  // `on_change`.
-  // `post` has a function run on the control thread, and then what the function has caused.
+  // `on_change`. `post` runs a function on the control thread, and then carries out what the
+  // function has caused.
   BoxRelay(boost::asio::io_context& context, const config::Upstream& settings, std::string keys,
            control::RelaySpec spec, std::function<void(Status)> report,
            std::function<void(std::function<void()>)> post);
@@ -61,8 +61,8 @@ class BoxRelay : public control::Relay {
   const LanePlan plan_;
   const std::function<void(Status)> report_;
   const std::function<void(std::function<void()>)> post_;
-  const int wake_fd_;          // the thread's, an eventfd
-  std::vector<int> lane_fds_;  // by lane; the thread's
+  const int wake_fd_;          // eventfd that wakes the relay's thread
+  std::vector<int> lane_fds_;  // by lane: the eventfd that pipelines write to
   std::atomic<bool> stop_ = false;
   std::atomic<bool> failed_ = false;
   std::atomic<bool> is_joined_ = false;
@@ -71,15 +71,15 @@ class BoxRelay : public control::Relay {
   std::atomic<bool> has_seeds_ = false;
   std::vector<control::RelayLane> rings_;  // set before is_running_
   std::vector<uint8_t> lane_of_;           // by chunk; set before is_joined_
-  // Learning rates that are to be set, oldest first, and what is called then.
+  // A learning rate that is to be set, and the function to call once it is.
   struct LearningRate {
     float value = 0;
     std::function<void()> confirmed;
   };
   std::mutex rates_mutex_;
-  std::vector<LearningRate> rates_;
-  // Guards `lanes_`, which the thread makes and the destructor makes leave. Constant once
-  // is_joined_ is set.
+  std::vector<LearningRate> rates_;  // oldest first
+  // Guards `lanes_`, because the thread replaces the lanes while the destructor may make them
+  // leave. They stay the same once is_joined_ is set.
   std::mutex lanes_mutex_;
   std::vector<std::unique_ptr<UplinkLane>> lanes_;
   std::thread thread_;

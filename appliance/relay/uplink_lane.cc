@@ -10,7 +10,7 @@ namespace pbox::relay {
 namespace {
 
 constexpr uint32_t kWaitMs = 200;
-// A backup copy's tensor beside its chunks.
+// Index of the tensor that a backup copy has beside those of its chunks.
 constexpr uint32_t kFirstTensor = 0;
 static_assert(control::kTensorsBesideChunks == 1);
 
@@ -99,7 +99,7 @@ Status UplinkLane::register_tensors() {
   return ok_status();
 }
 
-// The optimizer of the upper box, in mode optimize.
+// Sets the optimizer that the upper box runs in mode optimize.
 Status UplinkLane::set_optimizer() {
   const optimizer::OptimizerSpec& spec = plan_.spec.optimizer;
   pbox_optimizer_options options;
@@ -177,7 +177,7 @@ Status UplinkLane::run(std::vector<control::RelayLane> rings, int wake_fd) {
   for (const control::RelayLane& ring : rings_) {
     PBOX_CHECK(ring.uplink != nullptr);
     ring.uplink->open(wake_fd);
-    // Ports of the kernel do not need it. If a device refuses, it sends copies.
+    // Kernel sockets do not need this. A device that refuses the memory sends copies.
     if (!ring.memory.empty()) {
       static_cast<void>(pbox_register_memory(context_, ring.memory.data(), ring.memory.size()));
     }
@@ -239,7 +239,7 @@ Status UplinkLane::set_priorities(const std::vector<int32_t>& by_chunk) {
 }
 
 Status UplinkLane::set_learning_rate(float learning_rate) {
-  // A lost box is told once it is found again.
+  // While the box is lost the call times out. It is repeated until the box is found again.
   pbox_status status = PBOX_TIMEOUT;
   while (status == PBOX_TIMEOUT && !left_) {
     status = pbox_set_learning_rate(context_, learning_rate);

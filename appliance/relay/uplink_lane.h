@@ -27,22 +27,22 @@ class UplinkLane {
  public:
   using OnFailure = std::function<void(const Error&)>;  // on the I/O thread
 
-  // For part `part` of `parts` of the job at the other box: these chunks, ascending. `plan`
-  // outlives it.
+  // Makes a lane for part `part` of `parts` of the job at the other box, with these chunks in
+  // ascending order. `plan` outlives the lane.
   UplinkLane(const LanePlan& plan, uint32_t part, uint32_t parts, std::vector<uint32_t> chunks,
              OnFailure on_failure);
-  // After all other calls have returned.
+  // To be destroyed after all other calls have returned.
   ~UplinkLane();
   UplinkLane(const UplinkLane&) = delete;
   UplinkLane& operator=(const UplinkLane&) = delete;
 
-  // Asks the other box how many lanes it has for a job.
+  // Asks the other box how many pipelines it has.
   Result<uint32_t> ask_lanes(uint64_t deadline_ns);
   // Joins the part. Waits for the other racks.
   Status join(uint64_t deadline_ns);
   // Leaves the part; a join that waits ends with kClosed. Any thread.
   void leave();
-  // The workers of all racks, after the join.
+  // Number of workers of all racks; valid after the join.
   uint32_t workers() const { return workers_; }
   // Sends initial values, by chunk of the job, and waits until the other box has them, however long
   // the network takes. The loss of the box ends the wait.
@@ -52,7 +52,7 @@ class UplinkLane {
   Status run(std::vector<control::RelayLane> rings, int wake_fd);
   // By chunk of the job.
   Status set_priorities(const std::vector<int32_t>& by_chunk);
-  // Returns once the upper box uses it.
+  // Returns once the upper box uses the rate.
   Status set_learning_rate(float learning_rate);
   // Any thread.
   uint64_t started() const { return started_.load(std::memory_order_relaxed); }
@@ -72,7 +72,7 @@ class UplinkLane {
 
   const LanePlan& plan_;
   const uint32_t part_, parts_;
-  const std::vector<uint32_t> chunks_;  // by tensor, but for tensors_before_
+  const std::vector<uint32_t> chunks_;  // by tensor, after the first tensors_before_
   const OnFailure on_failure_;
   std::atomic<bool> left_ = false;
   // Guards `context_` while it is made: leave() needs it.

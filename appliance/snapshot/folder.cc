@@ -45,7 +45,7 @@ Manifest manifest_from_text(const std::string& text) {
   Manifest manifest{.job = json.at("job"),
                     .number = json.at("number"),
                     .steps = json.at("steps"),
-                    .tenant = json.value("tenant", ""),  // absent in those of older releases
+                    .tenant = json.value("tenant", ""),  // older releases wrote none
                     .taken_at = json.at("taken_at"),
                     .ranks = {},
                     .parts = {}};
@@ -66,8 +66,8 @@ std::optional<uint64_t> to_number(const std::string& text) {
   return is_number ? std::optional(number) : std::nullopt;
 }
 
-// Returns the names in a folder; none if it does not exist. The iterator's ++ would throw on a
-// fault of the disk, in a thread that nothing catches it in.
+// Returns the names in a folder; none if it does not exist. The iterator's ++ would throw if the
+// disk fails, and this thread catches nothing.
 Result<std::vector<std::string>> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -133,8 +133,8 @@ bool is_of_run(const Manifest& manifest, const Choice& choice) {
   });
 }
 
-// Returns the newest snapshot of the run. A damaged manifest counts only if it is newer than that:
-// nobody knows whether it is of the run.
+// Returns the newest snapshot of the run; number 0 if there is none. A damaged manifest is an error
+// only if its snapshot is newer than that, because it may be of the run.
 Result<Manifest> choose_latest(const std::string& directory, const std::string& job,
                                const Choice& choice) {
   const auto all = numbers(job_folder(directory, job));

@@ -43,7 +43,7 @@ struct PartFile {
 struct Manifest {
   std::string job;
   uint64_t number = 0;  // number among the job's snapshots, from 1; the newest has the greatest
-  // optimizer steps applied to the weights since the job first started without any
+  // Optimizer steps applied to the weights. Those of a snapshot from which the job started count.
   uint64_t steps = 0;
   std::string tenant = {};  // tenant of the job's ranks; empty if they had no keys
   std::string taken_at;     // UTC, for example 2026-01-31T23:59:59Z
@@ -56,7 +56,7 @@ struct Manifest {
 // Selects a snapshot of a job.
 struct Choice {
   std::string which = "latest";  // or a number, in decimal
-  // If not empty: only snapshots whose manifest lists one of these incarnations, or number
+  // If not empty: only snapshots whose manifest lists one of these incarnations, and snapshot
   // `begun_with`, from which the job started.
   std::vector<uint64_t> ranks = {};
   uint64_t begun_with = 0;  // 0: the job did not start from a snapshot

@@ -22,8 +22,8 @@ class SnapshotStore {
   virtual void write_part(uint64_t number, PartHead head, Cuts cuts,
                           std::function<void(Result<PartFile>)> done) = 0;
 
-  // Completes a snapshot whose parts are all written. kNotFound: a part's file is not visible here,
-  // as it must be if several boxes share the folder. Removes all but the last two snapshots of the
+  // Completes a snapshot whose parts are all written. kNotFound: a part's file is not visible to
+  // this box. Several boxes must share the folder. Removes all but the last two snapshots of the
   // job.
   virtual void finish(Manifest manifest, std::function<void(Status)> done) = 0;
 

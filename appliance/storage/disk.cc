@@ -68,7 +68,8 @@ class FolderDisk : public Disk {
     }
   }
 
-  // Somebody who may write to the folder must not make this user write elsewhere.
+  // O_NOFOLLOW: another user who may write to the folder must not be able to make this process
+  // write elsewhere.
   Result<std::unique_ptr<OutputFile>> create(const std::string& name) override {
     constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW;
     Descriptor file(openat(names_.get(), name.c_str(), kFlags, 0640));

@@ -40,7 +40,7 @@ class Disk {
 };
 
 // Opens a folder of the file system. It must exist; several programs may use it at once.
-// kSystem: the error names the folder.
+// An error names the folder.
 Result<std::unique_ptr<Disk>> open_folder(const std::string& folder);
 
 // Opens the state folder of a box ([cluster] state_directory). Creates it if it is missing and

@@ -13,7 +13,7 @@ class InputFile {
  public:
   static Result<InputFile> open(const std::string& path);
 
-  // Reads exactly `bytes` bytes. False: the file ends before.
+  // Reads exactly `bytes` bytes. Returns false if the file ends earlier.
   Result<bool> read(void* data, size_t bytes);
 
  private:

@@ -29,7 +29,7 @@ class FileReplacement {
 
   Status write(const void* data, size_t bytes);
   // Must be called once, last. The file is durable under its name when this returns ok. After an
-  // error it has either content.
+  // error the file has its old or its new contents.
   Status commit();
 
  private:

@@ -103,7 +103,8 @@ void leave_out_coreless(const std::vector<Seat>& seats, std::vector<host::Nic>& 
                         std::to_string(nic.node));
     }
   }
-  // If none is left, the caller's error names the first.
+  // If no NIC would be left, keeps all of them: the caller then fails, and its error names the
+  // first.
   if (!kept.empty()) nics = std::move(kept);
 }
 

@@ -11,7 +11,7 @@ constexpr uint64_t kFixedBytes = 64u << 20;
 // Returns the bytes of one rte_mbuf: its headroom, its place in a pool, and a frame with VLAN tag.
 uint64_t packet_buffer_bytes(const config::Config& config) {
   constexpr uint64_t kFrameHeadBytes =
-      14 + 4 + 20;                            // Ethernet, VLAN, and a device's own such as virtio's
+      14 + 4 + 20;                            // Ethernet, VLAN, and a device's own header (virtio)
   constexpr uint64_t kFrameBytesMin = 2'048;  // DPDK's default data room, which some drivers need
   constexpr uint64_t kBufferHeadBytes = 64 + 128 + 128;
   constexpr uint64_t kCacheLineBytes = 64;

@@ -64,7 +64,7 @@ size_t automatic_count(const config::Config& config, const Budget& budget,
 }
 
 // Returns server indices in an order that changes node at each step, so that the first few
-// pipelines use all sockets.
+// pipelines use all nodes.
 std::vector<size_t> interleaved(const std::vector<Server>& servers) {
   std::map<int, size_t> rank_on_node;
   std::vector<std::pair<size_t, size_t>> ranked;

@@ -24,7 +24,7 @@ inline constexpr uint32_t kPacketBuffersPerQueue = 4'096;
 
 struct PipelinePlan {
   uint32_t index = 0;     // in [0, pipelines.size())
-  int cpu = -1;           // the core's first allowed CPU; a hint only unless `pinned`
+  int cpu = -1;           // CPU of its core, see steps::Seat; a hint only unless `pinned`
   bool pinned = false;    // the pipeline's thread runs on `cpu` and nowhere else
   int node = -1;          // NUMA node of core and memory; kAnyNumaNode when pipeline.numa = off
   std::string address;    // address to bind and to announce; with a wildcard, each worker is told
@@ -33,10 +33,10 @@ struct PipelinePlan {
   std::string nic;        // empty: no NIC (loopback, or none was found)
   uint32_t queue = 0;     // queue of that NIC, in [0, pipelines of that NIC)
   std::vector<uint32_t> devices;  // indices into config.dpdk.devices, which share `address`: the
-                                  // pipeline has `queue` on each; empty with data.port = socket
+                                  // pipeline has `queue` on each; empty unless data.port = dpdk
   std::string rdma_device;        // used beside the socket; empty unless data.port = rdma
   uint64_t arena_bytes = 0;       // most memory that jobs may take on this pipeline
-  bool hugepages = false;         // the node had free 2 MiB pages when the plan was made
+  bool hugepages = false;         // try 2 MiB pages: they are allowed, and the node had free ones
   bool operator==(const PipelinePlan&) const = default;
 };
 

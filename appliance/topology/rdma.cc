@@ -88,8 +88,8 @@ Candidate* nearest(const PipelinePlan& pipeline, bool may_cross, std::vector<Can
   return best;
 }
 
-// Takes the RDMA buffers of a pipeline from its node's job memory. Buffers of pipelines that are
-// tied to no node count on the first node.
+// Counts the RDMA buffers of a pipeline as packet memory of its node, which jobs cannot have.
+// Buffers of pipelines that are tied to no node count on the first node.
 void reserve_packet_memory(const config::Config& config, const PipelinePlan& pipeline,
                            Topology& topology) {
   const uint64_t bytes = (rdma_packet_bytes(config) + host::kHugepageBytes - 1) /

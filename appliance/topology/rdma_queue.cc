@@ -7,7 +7,7 @@ namespace pbox::topology {
 namespace {
 
 // Landing slots for all workers together. Workers ask for a quarter more than their credit, so this
-// is a quarter more than credits let be in flight.
+// is a quarter more than the credits allow in flight.
 constexpr uint32_t kLandingSlots = 1280;
 constexpr uint32_t kHeldPackets = 512;
 

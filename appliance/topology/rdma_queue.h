@@ -1,5 +1,5 @@
-// How large a pipeline's RDMA queue is: the topology counts its memory, the pipeline's port opens
-// it. Pure; any thread.
+// The size of a pipeline's RDMA queue. The topology counts the queue's memory, and the pipeline's
+// port opens the queue. Pure; any thread.
 #pragma once
 
 #include <cstdint>

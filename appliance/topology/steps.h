@@ -14,7 +14,7 @@ using Reasons = std::vector<std::string>;
 
 // A physical core on which one pipeline may run.
 struct Seat {
-  int cpu = 0;   // CPU that the pipeline's thread runs on
+  int cpu = 0;   // named in pipeline.cores, or else the first allowed CPU of the core
   int node = 0;  // kUnknownNode for all if pipeline.numa = off: any seat then suits any NIC
   std::vector<int> core_cpus;
 };
@@ -61,8 +61,8 @@ Status keep_seats_near(const config::Config& config, const std::vector<host::Nic
 // Returns the nodes of the seats, ascending, each once.
 std::vector<int> nodes_of(const std::vector<Seat>& seats);
 
-// devices.cc: the same for data.port = dpdk, where each group of devices is a server. Fails if a
-// device does not exist, belongs to the kernel, or has no core on its node.
+// devices.cc: as serving_nics(), for data.port = dpdk, where each group of devices is a server.
+// Fails if a device does not exist, belongs to the kernel, or has no core on its node.
 Result<std::vector<Server>> serving_devices(const config::Config& config,
                                             const host::HostFacts& facts, std::vector<Seat>& seats,
                                             Reasons& reasons);

@@ -91,7 +91,7 @@ struct SessionRecord {
     uint32_t spi = 0;
     uint32_t credit_bytes = 0;
     uint32_t present = 0;
-  } ranks[2];  // if there is no second rank: spi and credit are 0, rank is the first's
+  } ranks[2];  // all zero if there is no second rank
 };
 
 struct ChunkRecord {
@@ -103,7 +103,7 @@ struct ChunkRecord {
   uint32_t fanned_out_rounds = 0;
   uint32_t copy_rank = 0;
   uint8_t dtype = 0;
-  uint8_t opens = 0;    // 1: the chunk before the packet of the preceding record
+  uint8_t opens = 0;    // 1: as before the packet of the preceding record, which opens the round
   uint16_t claims = 0;  // ClaimsRecords that follow
   // 1: the chunk's packets cannot be replayed. It is of a table, where the payload says how many
   // fragments a packet covers, or its results are deltas, and a rank may ask for weights instead.

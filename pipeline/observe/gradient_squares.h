@@ -1,5 +1,5 @@
 // The sum of the squares of a rank's gradient, as one pipeline sees it: the norm by which an
-// operator finds the rank that harms a job. It takes a second pass over each payload, so that most
+// operator finds the rank that harms a job. It takes a second pass over each payload, so most
 // rounds are left out.
 //
 // A rank may be in two rounds at once. A round's sum is published once the rank has pushed all
@@ -25,7 +25,7 @@ class GradientSquares {
     return round % kInterval == 0 || (round < kInterval && std::has_single_bit(round));
   }
 
-  // A fragment of a round that is measured. `round_elements`: elements of a whole round. The
+  // Adds a fragment of a round that is measured. `round_elements`: elements of a whole round. The
   // pipeline's core.
   void add(uint32_t round, double squares, uint64_t elements, uint64_t round_elements) {
     Sum& sum = sums_[round & 1];

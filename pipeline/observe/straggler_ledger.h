@@ -6,8 +6,7 @@
 // chunk arrives with its last fragment. For a finished round the ledger knows:
 //   skew   the time from the first rank's arrival to the last rank's
 //   late   the time from the last arrival but one to the last: how much earlier the round would
-//   have
-//          finished without the last rank
+//          have finished without the last rank
 // For open rounds it knows the oldest one that some rank has pushed.
 //
 // Nothing here allocates, locks or calls the kernel once reserve() is done. The pipeline writes.

@@ -61,7 +61,7 @@ void combine_same(std::byte* accumulator, const std::byte* source, size_t count)
   std::memcpy(accumulator + i * sizeof(T), one, bytes);
 }
 
-// Halves arrive, and are combined in f32.
+// The payload's f16 or bf16 elements are widened, and combined in f32.
 template <Dtype dtype, Op op>
 void combine_widened(std::byte* accumulator, const std::byte* source, size_t count) {
   constexpr size_t kBytes = wire::dtype_bytes(dtype);

@@ -149,8 +149,8 @@ bool none_infinite_or_nan(const float* values, size_t count) {
          reference::all_finite(values + i, count - i);
 }
 
-// kSquareSums partial sums of squares, in f64. A class but for SVE, whose vectors cannot be
-// members: there the sums lie in memory.
+// kSquareSums partial sums of squares, in f64. SVE's vectors cannot be members of a class, so there
+// the sums lie in memory.
 using SquareTag = hn::CappedTag<double, kSquareSums>;
 #if HWY_HAVE_SCALABLE
 struct SquareSums {

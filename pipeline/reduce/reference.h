@@ -32,7 +32,7 @@ inline float load_element(wire::Dtype dtype, const std::byte* source, size_t ind
   return dtype == wire::Dtype::kF16 ? widen_f16(half) : widen_bf16(half);
 }
 
-// An infinity or a NaN never is.
+// Returns false for infinities, NaNs, and other values whose magnitude exceeds `limit`.
 inline bool is_sound(float value, float limit) {
   return std::fabs(value) <= limit;
 }

@@ -16,8 +16,8 @@ namespace pbox::pipeline {
 bool has_valid_clocks(const ChunkState& state, wire::SyncModel model, size_t ranks,
                       uint32_t wire_bytes);
 
-// The chunk's weights, optimizer state and counters, in place. They must be loaded. The pipeline
-// may call this too.
+// Returns a view of the chunk's weights, optimizer state and counters, in place. The weights must
+// be loaded. The pipeline may call this too.
 StateView view_of(const JobShard& shard, const Chunk& chunk);
 
 // Returns the chunk's state; nullopt if its weights are not loaded yet.

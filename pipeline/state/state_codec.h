@@ -10,12 +10,13 @@
 //           the memory of a replicated chunk, which travels to the backup box as one tensor of f32
 //
 // The optimizer state is [slots][elements], for Adam all of the first moment and then all of the
-// second (optimizer.h). Where pushes are applied on arrival, it is that for each fragment in turn.
+// second (optimizer.h). Where pushes are applied on arrival, each fragment in turn has that form.
 //
 // A backup box sums the tensors of a job of one rank, which changes no bit, and does not know what
 // they hold. So counters are written as numbers of 16 bits, which f32 represents exactly.
 //
-// Any thread; nothing here does I/O. Only functions that return a ChunkState or a vector allocate.
+// Any thread; nothing here does I/O. Only checksum() and functions that return a ChunkState or a
+// vector allocate.
 #pragma once
 
 #include <array>
@@ -67,11 +68,12 @@ struct ChunkState {
   // are not counted.
   std::vector<uint16_t> contributors;
   uint32_t fragment_bytes = 0;
-  // Models other than BSP: kClocksPerRank numbers for each rank in turn. With models that apply on
-  // arrival these are the round that the rank pushes next (UINT64_MAX: it no longer takes part),
-  // the fragments of that round that are already in the weights, and whether its read is parked (0
-  // or 1). With model `drop` they are a sync::Pushed. Models that apply on arrival add, for each
-  // fragment of `fragment_bytes`, the number of times that the optimizer has stepped it.
+  // Relaxed jobs: kClocksPerRank numbers for each rank in turn. With models that apply on arrival
+  // these are the round that the rank pushes next (UINT64_MAX: it no longer takes part), the
+  // fragments of that round that are already in the weights, and whether its read is parked (0 or
+  // 1). With models `drop` and BSP they are a sync::Pushed. Models that apply on arrival add, for
+  // each fragment of `fragment_bytes`, the number of times that the optimizer has stepped it. Empty
+  // in other jobs.
   std::vector<uint64_t> clocks = {};
 };
 

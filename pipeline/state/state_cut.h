@@ -35,8 +35,8 @@ class StateCut {
   // if it rests at the cut.
   void copy_before_round(const JobShard& shard, const Chunk& chunk);
   // Pipeline. Copies some of the chunks that rest at the cut. It looks at a bounded number of
-  // chunks and copies a bounded number of bytes, so that it takes about a millisecond at most; it
-  // copies one chunk of any size.
+  // chunks and copies a bounded number of bytes, so that it takes about a millisecond at most. A
+  // large chunk, which is always copied whole, may exceed the bound.
   void copy_resting(const JobShard& shard);
 
   // Any thread. The number of chunks copied, and of chunks that had passed the cut before they

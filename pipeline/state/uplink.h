@@ -41,7 +41,7 @@ class Uplink {
     return std::bit_ceil(chunks) * (sizeof(Sum) + sizeof(uint32_t));
   }
 
-  // Returns the most that the rings of kLanesMax uplinks take that share these chunks.
+  // Returns a bound on the bytes of the rings of kLanesMax uplinks that share these chunks.
   static size_t rings_bytes(size_t chunks) {
     return (kLanesMax + 2 * chunks) * (sizeof(Sum) + sizeof(uint32_t));
   }

@@ -39,20 +39,20 @@ class RoundGrace {
   // Returns whether the chunk's open round, which has its quorum but not all ranks, waits for more
   // of them. The first call for a round begins its grace.
   bool waits(uint32_t chunk, const wire::SyncSpec& rule, uint64_t now_ns);
-  // A rank's push of the chunk's open round is complete, or of the last round, which closed without
-  // it. No sample if it came before the quorum.
+  // A rank's push is complete: of the chunk's open round, or of the last round, which closed
+  // without it (late). A push that came before the quorum is no sample.
   void note_arrival(uint32_t chunk, uint64_t now_ns);
   void note_late_arrival(uint32_t chunk, uint64_t now_ns);
   // The open round has lost its quorum, with a rank that was excluded.
   void cancel(uint32_t chunk);
-  // The open round closes while so many ranks are in the middle of their pushes.
+  // The open round closes while `ranks_cut` ranks are in the middle of their pushes.
   void close(uint32_t chunk, uint32_t ranks_cut, uint64_t now_ns);
   // The box did not run for `gap_ns` until now: open rounds have waited that much less.
   void discount(uint64_t gap_ns);
 
   // The chunk whose open round has had its quorum the longest; kNone if none waits.
   uint32_t oldest() const { return waiting_.head(); }
-  // When that grace ends; UINT64_MAX: when all ranks are there.
+  // The time at which the chunk's grace ends; UINT64_MAX: when all ranks are there.
   uint64_t ends_ns(uint32_t chunk, const wire::SyncSpec& rule) const;
   // The grace of `auto`; 0: it is not known yet, and all ranks are waited for. Any thread.
   uint64_t auto_ns() const { return auto_ns_.get(); }

@@ -27,7 +27,7 @@ bool blocks(const wire::SyncSpec& spec, const Reader& reader) {
   PBOX_DCHECK(reader.round <= reader.fastest && reader.slowest <= reader.fastest + 1);
   if (waits_for_clock(spec)) return reader.slowest + spec.staleness <= reader.round;
   if (spec.model == SyncModel::kAsp) return false;
-  // The lead is -1 once every rank has pushed the round.
+  // The lead is -1 once every rank has pushed the round, so this compares without a subtraction.
   if (reader.round < reader.slowest + spec.staleness) return false;
   if (spec.model == SyncModel::kSsp) return true;
   if (reader.round != reader.fastest) return false;

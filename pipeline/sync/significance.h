@@ -8,9 +8,9 @@
 
 namespace pbox::sync {
 
-// The push of a rank: in progress, and the last complete one.
+// The sizes of a rank's push in progress, and the significance of its last complete one.
 struct PushSize {
-  float gradient_squares = 0, weight_squares = 0;  // sums over the fragments that are in
+  float gradient_squares = 0, weight_squares = 0;  // sums over the fragments that have arrived
   float significance = 1;                          // the last complete push's, in [0, 1]
 };
 

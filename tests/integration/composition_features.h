@@ -25,7 +25,7 @@ struct Feature {
   const char* name;
   const char* group;
   void (*apply)(Trial& trial);
-  // Needs of the feature, unless the other feature of the pair decides them.
+  // Options that the feature needs. The other feature of the pair may override them.
   bool needs_optimize = false;
   bool needs_no_recovery = false;
 };

@@ -29,7 +29,8 @@ inline pbox_status run_collective(const AbiWorker& worker, const Trial& trial, p
   return pbox_wait_collective(worker.context(), operation, 0);
 }
 
-// The sum, once by an all-reduce, and once scattered and gathered again.
+// Computes the sum by an all-reduce, and again by a reduce-scatter and an all-gather. Fails if the
+// two differ.
 inline void reduce(const AbiWorker& worker, const Trial& trial,
                    const std::vector<unsigned char>& input, std::vector<unsigned char>& result) {
   constexpr uint64_t kSegment = kElements / 2;
@@ -50,7 +51,7 @@ inline void push_rows(const AbiWorker& worker, const Trial& trial, uint32_t tens
   worker.wait(tensor);
 }
 
-// Returns the result of which the pushed elements have this value, and the others 0.
+// Returns a result whose pushed elements have this value. Rows that are not pushed are 0.
 inline std::vector<unsigned char> result_of(const Trial& trial, float value) {
   std::vector<float> values(kElements, value);
   for (uint64_t at = 0; trial.has_table && at < kElements; ++at) {
@@ -70,7 +71,8 @@ inline bool is_near(const std::vector<unsigned char>& result, const std::vector<
   return true;
 }
 
-// The ranks' weights together are what the values are multiplied by: the mean is the sum.
+// Pushes `value` times the sum of both ranks' weights. The box divides by that sum, so the weighted
+// mean is the sum of both ranks' values.
 inline void push_weighed(const AbiWorker& worker, const Trial& trial, uint32_t tensor, float value,
                          std::vector<unsigned char>& result) {
   constexpr float kWeights[] = {1, 3};
@@ -97,7 +99,7 @@ inline void push(const AbiWorker& worker, const Trial& trial, uint32_t tensor, f
   worker.wait(tensor);
 }
 
-// With models by tensor: the second tensor, of model ssp, beside the first, of model bsp.
+// The second tensor of a job with models by tensor: its model is ssp, that of the first is bsp.
 class Beside {
  public:
   Beside(const AbiWorker& worker, const Trial& trial) : worker_(worker), trial_(trial) {
@@ -105,7 +107,7 @@ class Beside {
     tensor_ = worker.tensor("beside", kElements, trial.dtype);
     result_ = encode(trial.dtype, std::vector<float>(kElements, 0));
   }
-  // Before the join.
+  // Must be called before the join.
   pbox_status set_model() const {
     return trial_.has_models ? pbox_set_sync(worker_.context(), "beside", "ssp:1") : PBOX_OK;
   }
@@ -117,7 +119,7 @@ class Beside {
   void push(float value) {
     if (tensor_) test::push(worker_, trial_, *tensor_, value, result_);
   }
-  // All ranks have pushed what they push, and this one has read it since.
+  // To be called after all ranks have pushed, and this rank has read the weights since.
   void expect(float value) const {
     require(!tensor_ || result_ == encode(trial_.dtype, std::vector<float>(kElements, value)),
             "the weights of the tensor with a model of its own are wrong");

@@ -1,5 +1,5 @@
-// Compiled where the CUDA toolkit is: the functions and constants that worker/cuda/runtime.h
-// declares are those of CUDA's headers.
+// Compiled only where the CUDA toolkit is installed. Checks the functions and constants that
+// worker/cuda/runtime.h declares against CUDA's own headers.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 using pbox::worker::cuda::Runtime;
 
-// Whether both types are passed alike: pointers, or integers and enums of one size.
+// Returns whether both types are passed alike: as pointers, or as integers or enums of one size.
 template <typename Ours, typename Theirs>
 constexpr bool is_alike() {
   if (std::is_pointer_v<Ours> || std::is_pointer_v<Theirs>) {

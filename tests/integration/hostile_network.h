@@ -8,8 +8,7 @@
 
 namespace pbox::test {
 
-// Returns the end of the range of seeds that begins with `first`: PBOX_EXCHANGE_SEEDS of them, or
-// one.
+// Returns the end of a range of seeds from `first` on: PBOX_EXCHANGE_SEEDS of them, or one.
 inline uint64_t seeds_after(uint64_t first) {
   const char* count = std::getenv("PBOX_EXCHANGE_SEEDS");
   return first + (count == nullptr ? 1 : std::strtoull(count, nullptr, 10));

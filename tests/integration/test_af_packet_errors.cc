@@ -1,5 +1,4 @@
-// A box with the DPDK port that cannot start prints one message with the remedy, and does not
-// crash.
+// A box with the DPDK port that cannot start prints one message with the remedy. It does not crash.
 #include <catch2/catch.hpp>
 #include <fstream>
 

@@ -240,7 +240,7 @@ TEST_CASE("an etcd without space left counts as down until it has space again") 
   std::vector<Health> reports;
   const Observer observer{.on_health = [&](const Health& health) { reports.push_back(health); }};
   const auto store = open(desk, options_for(etcd, 2), observer);
-  // A box that only reads learns it as well.
+  // A store that only reads must learn of the lack of space, too.
   const auto reader = open(desk, options_for(etcd, 2));
   REQUIRE(desk.await_session(*store));
   REQUIRE(desk.await_session(*reader));
@@ -255,7 +255,7 @@ TEST_CASE("an etcd without space left counts as down until it has space again") 
   CHECK_FALSE(store->health().up);
   CHECK_THAT(store->health().error, Contains("space") && Contains("etcdctl alarm disarm"));
   REQUIRE(desk.run_until([&] { return !reader->health().up; }));
-  // Calls that succeed do not hide it.
+  // Calls that succeed do not hide the lack of space.
   CHECK(desk.get(*store, "filler").ok());
   CHECK_FALSE(store->health().up);
   CHECK(desk.commit(*store, {{}, {}, {"filler"}}).ok());

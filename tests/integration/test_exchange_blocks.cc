@@ -19,7 +19,7 @@ using test::seeds_after;
 using wire::Compression;
 using wire::Dtype;
 
-constexpr uint64_t kElements = 20'000;  // three chunks, the last of which ends within a block
+constexpr uint64_t kElements = 20'000;  // three chunks; the last one ends within a block of q8
 constexpr uint32_t kChunkElements = limits::kChunkBytesDefault / sizeof(float);
 
 test::RackOptions rack_of(uint64_t seed, Compression compression, uint32_t workers) {
@@ -42,7 +42,7 @@ std::vector<float> gradient_of(uint32_t rank, uint32_t round, uint64_t elements)
   return gradient;
 }
 
-// Computes by the definitions, as ranks and box do.
+// Computes what ranks and box compute, with the reference functions and the residues of both.
 class Model {
  public:
   Model(Dtype dtype, uint32_t workers, pipeline::Reduction reduction)
@@ -122,7 +122,7 @@ bool same_bits(const std::vector<float>& one, const std::vector<float>& other) {
   return std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) == 0;
 }
 
-// Fragments of all ranks' pushes were sent again.
+// Returns how many fragments the ranks have pushed again.
 uint64_t resent(test::Rack& rack, uint32_t workers) {
   uint64_t count = 0;
   for (uint32_t rank = 0; rank < workers; ++rank) {
@@ -183,11 +183,12 @@ TEST_CASE("all ranks get the same compressed result, and over rounds it is the g
     for (const Rank& rank : ranks) REQUIRE(same_bits(rank.input, ranks[0].input));
     for (uint64_t i = 0; i < kElements; ++i) received[i] += double{ranks[0].input[i]};
   }
-  // The residues hold the rest: those of the ranks, and the box's. Each is less than a step.
+  // The residues of the ranks and of the box hold the difference. Each is less than a step.
   const double step = compression == Compression::kQ8 ? 1.0 / 127 : 1.0 / 4;
   for (uint64_t i = 0; i < kElements; ++i) {
     const double magnitude = std::exp2(-static_cast<double>(i / 64 % 20));
-    // Blocks of q4 are shorter than the runs of equal magnitude; the sum is at most 5 times larger.
+    // A block lies within a run of 64 values of equal magnitude. The sum is at most kWorkers times
+    // as large as a gradient.
     REQUIRE(std::fabs(received[i] - exact[i]) <= 2 * (kWorkers + 2 * kWorkers) * step * magnitude);
   }
 }

@@ -185,7 +185,7 @@ std::vector<CollectiveCall> every_call(uint32_t ranks, uint64_t first_number) {
                      .count = count,
                      .root = static_cast<uint32_t>(calls.size() % ranks)});
   };
-  // One element; less, as much and more than a fragment, a slot, and all slots.
+  // From one element to more than all slots hold. 4096 elements of bf16 fill one slot.
   const uint64_t counts[] = {1, 353, 4096, 20'001};
   for (const Dtype dtype : kDtypes) {
     const uint64_t count = counts[static_cast<size_t>(dtype) % 4];

@@ -223,8 +223,7 @@ test::RackOptions rack_of(uint32_t workers, const SyncSpec& sync, const nic::Fau
   options.workers = workers;
   options.pipelines = 2;
   options.mode = pipeline::Mode::kOptimize;
-  // Under kDrop the mean is taken over a varying number of ranks, so this test could not predict
-  // it.
+  // Under kDrop the number of ranks in a mean varies, so this test could not predict the mean.
   const bool drops = sync.model == SyncModel::kDrop;
   options.reduction =
       workers == 4 && !drops ? pipeline::Reduction::kMean : pipeline::Reduction::kSum;
@@ -316,7 +315,8 @@ TEST_CASE(
   exchange({0, 1}, 0);
   exchange({0, 1}, 1);
   exchange({0, 1}, 0);
-  // late for the first of three rounds of this tensor, and of one round of the other
+  // Rank 2 has missed three rounds of tensor 0 and one of tensor 1. This push is for the first of
+  // the three.
   exchange({2}, 0);
   start(0, 1);
   rack.step();
@@ -327,8 +327,7 @@ TEST_CASE(
                                   .generation = 2});
   }
   for (const uint32_t rank : {0u, 2u}) rack.worker(rank).set_generation(2);
-  // Rank 2 starts both tensors again whenever both are complete. The quorum is now both remaining
-  // ranks.
+  // Rank 2 starts both tensors again whenever both are complete. The quorum is now both ranks left.
   for (uint32_t steps = 0; steps < 10'000 && rack.worker(0).busy(1); ++steps) {
     const bool is_done = !rack.worker(2).busy(0) && !rack.worker(2).busy(1);
     for (uint32_t tensor = 0; is_done && tensor < 2; ++tensor) start(2, tensor);

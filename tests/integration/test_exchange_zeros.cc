@@ -1,4 +1,4 @@
-// Gradients of which many fragments are zero, over a hostile in-process network: the bits are those
+// Gradients many of whose fragments are zero, over a hostile in-process network: the bits are those
 // of a rack that sends zeros as they are.
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -32,8 +32,8 @@ test::RackOptions rack_of(wire::Dtype dtype, pipeline::Mode mode, uint64_t seed)
   return options;
 }
 
-// Small whole numbers, whose sums are exact in any order. In even rounds the same fragments are
-// zero on all ranks, in odd ones others on each.
+// Returns small whole numbers, whose sums are exact in any order. In even rounds the same fragments
+// are zero on all ranks. In odd rounds each rank has other fragments that are zero.
 Bytes gradient_of(const worker::TensorSpec& tensor, uint32_t rank, uint32_t round) {
   const uint32_t element_bytes = wire::dtype_bytes(tensor.dtype);
   const uint64_t fragment = limits::kFragmentBytesEthernet / element_bytes;

@@ -453,8 +453,8 @@ TEST_CASE("a killed worker is noticed although a child that it forked lives on")
   const auto child = workers[1].heard();
   REQUIRE(child);
   workers[1].signal(SIGKILL);
-  // Well below the box's time-out of 10 s for silent workers: closing the connection must have told
-  // it.
+  // The deadline is below the box's time-out of 10 s for silent workers, so the closed connection
+  // must have told the box.
   CHECK(workers[0].finish(8'000) == "");
   kill(std::stoi(*child), SIGKILL);
 }

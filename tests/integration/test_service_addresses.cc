@@ -59,7 +59,7 @@ class Switch {
   Switch(const Switch&) = delete;
   Switch& operator=(const Switch&) = delete;
 
-  // False if this needs rights or tools that are missing here.
+  // Returns false if the rights or tools that namespaces need are missing here.
   bool works() const { return works_; }
   const std::string& box() const { return box_; }
   const std::string& rack() const { return rack_; }
@@ -224,8 +224,8 @@ TEST_CASE("answers leave by the interface that has the address, where two are in
   }
 }
 
-// The times after which box and worker count a silent peer as lost are so long that the rounds
-// could not go on by them.
+// The times after which box and worker count a silent peer as lost are so long that they cannot be
+// why the rounds go on.
 TEST_CASE("a worker whose address is replaced goes on from the new one at once") {
   Switch network;
   if (!network.works()) {

@@ -57,7 +57,8 @@ Arguments keyed(const KeyFolder& keys, const Arguments& more = {}) {
   return arguments;
 }
 
-// curl with the keys of the folder, as a person with a browser or Prometheus has them.
+// Runs curl with the keys in `folder`, as a browser or Prometheus would use them. Its output ends
+// with the HTTP status.
 Output https(const Daemon& daemon, const std::string& folder, const std::string& path,
              const Arguments& more = {}) {
   Arguments words = {"-sS",
@@ -88,7 +89,7 @@ TEST_CASE("pboxctl operates a box over its UNIX socket, and the socket goes with
   const Output boxes = run(PBOX_CTL_PATH, {"boxes", "--admin", where, "--output", "json"});
   CHECK(boxes.status == 0);
   CHECK_THAT(boxes.text, Contains("\"boxes\""));
-  // A box that is alone refuses it, for that reason: the request was allowed.
+  // The request was allowed, because the reason of this refusal is that the box is alone.
   const Output drained = run(PBOX_CTL_PATH, {"drain", "b", "--admin", where});
   CHECK(drained.status == 1);
   CHECK_THAT(drained.errors, Contains(where) && Contains("this box is alone"));
@@ -129,13 +130,14 @@ TEST_CASE("users outside the socket's group are refused by its mode and by their
   CHECK(closed.status == 1);
   CHECK_THAT(closed.errors, Contains("member of the socket's group"));
 
-  // Members of the group: by a supplementary one, and after root has changed the group.
+  // Members of the socket's group are admitted, by a supplementary group, too. So are those of the
+  // group to which root has changed it.
   CHECK(run_as_nobody(ask, "0").status == 0);
   REQUIRE(chown(folder.socket().c_str(), 0, 65534) == 0);
   CHECK(run_as_nobody(ask).status == 0);
   REQUIRE(chown(folder.socket().c_str(), 0, 0) == 0);
 
-  // Somebody has opened the file to all: the identity of the client still counts.
+  // Even if the socket's mode lets everybody connect, the client's identity counts.
   REQUIRE(chmod(folder.socket().c_str(), 0666) == 0);
   const Output stranger = run_as_nobody(curl(folder.socket(), "/metrics"));
   CHECK_THAT(stranger.text, Contains("uid 65534 may not use this server"));
@@ -210,7 +212,7 @@ TEST_CASE("over TLS the certificate decides what a client may do") {
   const Output twice = https(daemon, oper.path(), "/healthz",
                              {"https://" + daemon.admin() + "/readyz", "-w", " %{num_connects}\n"});
   CHECK_THAT(twice.text, Contains(" 1") && Contains(" 0"));
-  // The names of a web page are held to the same rule.
+  // The names that a browser sends, Host and Origin, are checked with TLS, too.
   CHECK(status(oper, "/metrics", {"-H", "Host: evil.example"}) == "421");
   CHECK(status(oper, "/metrics", {"-H", "Origin: https://" + daemon.admin()}) == "200");
 }

@@ -1,5 +1,5 @@
-// Attacks on two boxes with keys that have the parts of a job and backup copies of each other's. No
-// tenant moves a part, takes a copy or ends one: when a box is lost, the job continues exactly.
+// Attacks on two boxes with keys. Each has parts of a job and backup copies of the other's parts.
+// No tenant moves a part, takes a copy or ends one: when a box is lost, the job continues exactly.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
@@ -20,7 +20,7 @@ constexpr char kJob[] = "acme/weights";
 constexpr uint64_t kElements = 54'321;
 constexpr float kLearningRate = 0.25f;
 
-// Steps on each go(), and checks that each step is the only one since the last.
+// Takes a step on each go(), and checks that only this rank's steps have changed the weights.
 void step(const WorkerOptions& options, Line& line) {
   const AbiWorker worker(options);
   const uint32_t tensor = worker.tensor("t", kElements);
@@ -69,8 +69,8 @@ class AttackedCluster {
   std::vector<const Daemon*> boxes() const { return {&*a_, &*b_}; }
 
   bool is_unchanged() const { return state() == before_; }
-  // Nothing has changed, and the copies are whole: a box is lost, and the job continues with the
-  // same weights.
+  // Checks that nothing has changed, and that the copies are whole: after the loss of box a the job
+  // continues with the same weights.
   void check() {
     CHECK(state() == before_);
     rank_->go();
@@ -138,7 +138,7 @@ WorkerMessage question_about_copy(bool taken) {
   return message;
 }
 
-// A rank of the job cannot reach the box.
+// Returns a rank's report that it cannot reach the box.
 WorkerMessage report_of_loss(const char* box, uint32_t for_ms, uint32_t rank) {
   WorkerMessage message;
   proto::AskPartMap& question = *message.mutable_ask_part_map();
@@ -150,7 +150,8 @@ WorkerMessage report_of_loss(const char* box, uint32_t for_ms, uint32_t rank) {
   return message;
 }
 
-// Each says the message to each box, for every small epoch.
+// Sends the message to each box with another tenant's keys, and expects a refusal. AskState is sent
+// for several epochs.
 void expect_refusals(AttackedCluster& cluster, WorkerMessage message, const std::string& text) {
   const auto keys = cluster.stranger().load();
   for (const Daemon* box : cluster.boxes()) {
@@ -200,7 +201,7 @@ TEST_CASE("no rank moves parts of its own job by saying that it cannot reach the
     REQUIRE(answer);
     CHECK(answer->has_part_map());
   };
-  // A box that has run for less than twice the time counts as restarted, and keeps its parts.
+  // A box that has run for less than twice kLostForMs counts as restarted, and keeps its parts.
   const auto boxes = cluster.boxes();
   REQUIRE(await([&] {
     return std::all_of(boxes.begin(), boxes.end(), [](const Daemon* box) {

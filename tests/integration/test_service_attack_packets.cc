@@ -95,13 +95,13 @@ class Attacker {
   const std::vector<Heard>& heard() const { return heard_; }
   const std::vector<uint16_t>& ports() const { return ports_; }
 
-  // From the attacker's own address.
+  // Sends from the attacker's own address.
   void send_as_itself(const Bytes& bytes, uint16_t to_port) {
     const sockaddr_in to = address_of("127.0.0.1", to_port);
     sendto(own_, bytes.data(), bytes.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof(to));
     ++sent_;
   }
-  // From the address of an honest rank, or of the box.
+  // Sends with the source address of an honest rank, or of the box.
   void send_as(uint16_t from_port, const Bytes& bytes, uint16_t to_port) {
     const sockaddr_in to = address_of("127.0.0.1", to_port);
     ip above{};
@@ -124,7 +124,7 @@ class Attacker {
            sizeof(to));
     ++sent_;
   }
-  // The bytes of a packet that was overheard, altered or not: from either address.
+  // Sends the bytes of a packet that was overheard, altered or not, from both addresses.
   void send(const Heard& original, const Bytes& bytes) {
     send_as_itself(bytes, original.to_port);
     send_as(original.from_port, bytes, original.to_port);

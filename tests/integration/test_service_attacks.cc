@@ -19,7 +19,7 @@ using proto::WorkerMessage;
 constexpr int kSilenceMs = 300;
 constexpr char kStranger[] = "pbox://rack/tenant/evil/job/*/rank/*";
 
-// The text with which TLS refuses these keys; empty if it does not.
+// Returns the text with which TLS refuses these keys; empty if it does not.
 std::string refused_by_tls(AttackedSite& site, const tls::Credentials& keys) {
   SecurePeer peer(site.daemon().control(), keys);
   // A client learns that its own keys are refused only after its end of the handshake.

@@ -40,7 +40,7 @@ Json await_line(const std::string& file, const std::string& event) {
   return {};
 }
 
-// The error with which a join fails, in a process of its own.
+// Joins in a new process. Returns the error; empty if the join succeeds.
 std::string refusal(const WorkerOptions& options) {
   WorkerProcess process([&](Line& line) {
     const AbiWorker worker(options);
@@ -117,7 +117,7 @@ TEST_CASE("a join is in the audit log with its identity, and so is the cut of a 
 TEST_CASE("a refusal is in the audit log with its reason") {
   const AuditedBox box;
   CHECK_FALSE(refusal(box.worker("acme/other")).empty());
-  const Json denied = await_line(box.file, "message_denied");  // it asks for a part map
+  const Json denied = await_line(box.file, "message_denied");  // a join asks for the part map first
   CHECK(denied["who"] == kTenant);
   CHECK_THAT(denied["reason"].get<std::string>(), Contains("do not allow job 'acme/other'"));
 
@@ -139,7 +139,7 @@ TEST_CASE("a refusal is in the audit log with its reason") {
 TEST_CASE(
     "a request to the HTTP server is in the audit log with its sender, if it is a POST or denied") {
   const AuditedBox box;
-  // The box is alone, and refuses.
+  // The box is alone, so it refuses to drain.
   CHECK(run(PBOX_CTL_PATH, {"drain", "a", "--admin", "unix:" + box.socket}).status == 1);
   const Json local = await_line(box.file, "admin_refused");
   CHECK(local["who"] == "uid " + std::to_string(geteuid()));
@@ -155,7 +155,7 @@ TEST_CASE(
     run(PBOX_CTL_PATH, words);
   }
   const auto lines = lines_of(box.file);
-  REQUIRE(lines.size() == 2);  // a viewer may see the metrics
+  REQUIRE(lines.size() == 2);  // none for the metrics, which a viewer may see
   CHECK(lines[1]["event"] == "admin_refused");
   CHECK(lines[1]["who"] == "pbox://rack/viewer");
   CHECK(lines[1]["request"] == "GET /api/v1/jobs");

@@ -49,7 +49,8 @@ class KeyedCluster {
     for (const Daemon* box : all()) sum += box->metric(metric);
     return sum;
   }
-  // Each box has keys that `signer` has signed, trusts `trusted`, and knows it.
+  // Gives each box new keys, signed by `signer`, and `trusted` as the authorities that it trusts.
+  // Returns once all boxes have loaded them.
   void renew(const tls::KeyPair& signer, const std::string& trusted) {
     for (const auto& [name, box] : boxes_) {
       const auto issued = tls::issue(signer, KeyFolder::order("pbox://rack/box/" + name));

@@ -42,8 +42,8 @@ float gradient_of(uint32_t rank) {
   return rank == 0 ? 1 : 32;
 }
 
-// A round of zeros, but for one value of rank 1 that is beyond the bound. It must not reach the
-// result. Returns false if the guard has ended the job.
+// Runs a round of zeros, except for one value of rank 1 that is beyond the bound and must not reach
+// the result. Returns false if the guard has ended the job.
 bool survives_guard(const AbiWorker& worker, const Trial& trial, uint32_t tensor, uint32_t rank,
                     std::vector<unsigned char>& result) {
   const bool optimizes = trial.options.mode == PBOX_MODE_OPTIMIZE;
@@ -67,7 +67,7 @@ bool survives_guard(const AbiWorker& worker, const Trial& trial, uint32_t tensor
   return true;
 }
 
-// Makes the tensor what the trial says; returns false if the library refuses.
+// Sets the tensor's rows and compression as the trial says. Returns false if the library refuses.
 bool may_set(const AbiWorker& worker, const Trial& trial, uint32_t tensor) {
   pbox_context* const context = worker.context();
   if (trial.has_table && pbox_set_tensor_rows(context, tensor, kRowElements) != PBOX_OK) {
@@ -126,7 +126,8 @@ void run_rank(Trial trial, const RankPlan& plan, Line& line) {
   const float own = gradient_of(plan.rank), both = gradient_of(0) + gradient_of(1);
   const auto expect = [&](float value) {
     const std::vector<float> values(kElements, value);
-    // The last round's steps are at most 0.5 (q8) and 8 (q4), and the residues' as much again.
+    // A value is rounded by at most a step of its block: 0.5 (q8) and 8 (q4) in the last round. The
+    // residues may add as much again.
     const bool is_right =
         trial.compression == PBOX_COMPRESSION_NONE
             ? result == result_of(trial, value)

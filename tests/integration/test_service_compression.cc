@@ -113,7 +113,7 @@ Outcome collect(std::vector<WorkerProcess>& ranks) {
   return outcome;
 }
 
-// The residues may hold of each rank a step, and of the box a step of the sum.
+// Each rank's residue may hold one step of its gradient, and the box's residue one step of the sum.
 double bound_of(const Plan& plan) {
   return plan.workers * (plan.compression == PBOX_COMPRESSION_Q4 ? 4.0 / 3.5 : 4.0 / 127);
 }
@@ -153,12 +153,13 @@ TEST_CASE("compressed sums stay the same on all ranks while their box is killed 
     }
     const Outcome outcome = collect(ranks);
     CHECK(box.daemon().metric("pbox_jobs_recovered_total") == 1);
-    // With each box its residue is lost.
+    // Each box that is lost loses its residue.
     CHECK(outcome.worst < (1 + kCrashes) * bound_of(plan));
   }
 }
 
-// Each rank checks what is said about the choice. One that reaches round `stops_at` stands still.
+// The process of a rank: checks the sums, and what the library says about its choice. Stands still
+// before round `stops_at`.
 void run_choosing(const std::string& box, uint32_t rank, uint32_t rounds, uint32_t stops_at,
                   bool rejoins, Line& line) {
   const AbiWorker worker({.box = box, .rank = rank, .world_size = 2, .adjust = [&](auto& options) {

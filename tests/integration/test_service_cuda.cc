@@ -316,7 +316,7 @@ TEST_CASE("after an error of CUDA in an operation the ranks end, and no stream w
       } else {
         device.worker().must(started);
         device.await_device();
-        // Without a gate, the other rank has sent all that this one needs.
+        // If only the gate of rank 0 fails, rank 0 has sent all that this rank needs.
         if (function != "cuStreamWaitValue32") {
           require(std::isnan(tensor.back()), "a result that has not come is not NaN");
         }

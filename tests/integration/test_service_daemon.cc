@@ -1,5 +1,4 @@
-// pboxd from the outside: signals, bad configurations, ports in use, and invalid input at its
-// ports.
+// pboxd from the outside: signals, bad configurations, ports in use, and invalid input.
 #include <arpa/inet.h>
 #include <sched.h>
 #include <signal.h>
@@ -157,7 +156,7 @@ TEST_CASE("a second SIGTERM while draining does not spoil the exit status") {
 TEST_CASE("a disk that hangs does not keep the daemon from ending, and the log names it") {
   std::string folder = std::filesystem::temp_directory_path() / "pbox-hang-XXXXXX";
   REQUIRE(mkdtemp(folder.data()) != nullptr);
-  // To open this file takes for ever, as on a file server that is away.
+  // Opening this file blocks for ever, as on a file server that does not answer.
   std::filesystem::create_directories(folder + "/hung/1");
   REQUIRE(mkfifo((folder + "/hung/1/manifest.json").c_str(), 0600) == 0);
   {

@@ -62,8 +62,8 @@ double distance(const std::vector<float>& weights, const Plan& plan) {
   return worst;
 }
 
-// A rank's process: says the weights' digest after each tenth round, then how far they are from the
-// exact ones, and the bytes that it has pushed.
+// A rank's process: says "joined", and after the last round the weights' digest, their distance
+// from the exact ones, and how many bytes it has pushed.
 void run_rank(const Plan& plan, uint32_t rank, Line& line) {
   const AbiWorker worker({.box = plan.box,
                           .rank = rank,
@@ -183,7 +183,7 @@ TEST_CASE("compressed weights stay the same on all ranks while their box is kill
     }
     const Outcome outcome = collect(ranks);
     CHECK(box.daemon().metric("pbox_jobs_recovered_total") == 1);
-    // With each box is lost what its last deltas have left.
+    // Each box that is lost loses the residue of its last deltas.
     CHECK(outcome.distance < (1 + kCrashes) * bound_of(plan));
   }
 }
@@ -214,7 +214,7 @@ TEST_CASE("a process in a lost rank's place takes the weights that the others ha
   ranks.emplace_back([&again](Line& line) { run_rank(again, 1, line); });
   REQUIRE(ranks.back().heard() == "joined");
   ranks.back().go();
-  // The lost process has taken its residue along.
+  // The residue of the lost process is lost.
   CHECK(collect(ranks).distance < 2 * bound_of(plan));
 }
 

@@ -77,7 +77,7 @@ void run_until(const AbiWorker& worker, uint32_t rank, uint32_t ranks) {
   for (uint32_t seen = 0; seen < 20;) seen += ranks_in_round(worker, rank) == ranks ? 1 : 0;
 }
 
-// Says when it has joined, and how many ranks have been in 20 rounds.
+// A rank's process: for each number in [from, to], says when so many ranks have been in 20 rounds.
 void run_part(Line& line, const std::string& box, const Part& part, uint32_t from, uint32_t to) {
   const AbiWorker worker = part_of(box, part);
   worker.tensor("t", kElements);

@@ -104,7 +104,7 @@ TEST_CASE("when a worker is killed in the middle of a round, the others learn it
   workers[1].signal(SIGKILL);
   CHECK(workers[0].finish() == "");
   CHECK(workers[2].finish() == "");
-  // With policy wait the others do not learn it before its time-out.
+  // With policy wait the other ranks learn of the loss only after lost_timeout_ms.
   CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(350));
   require_serves(daemon);
 }
@@ -136,7 +136,7 @@ TEST_CASE("when the box stops answering, workers give up after worker_dead_after
 TEST_CASE("a wait that times out during reconnection says since when and why the box was lost") {
   Daemon daemon;
   WorkerProcess worker([&](Line& line) {
-    // It looks for the box for longer than the test may take.
+    // The worker looks for the box for longer than the test may take.
     AbiWorker worker({.box = daemon.control(), .adjust = [](pbox_options& options) {
                         options.recover_timeout_ms = 600'000;
                       }});

@@ -194,7 +194,7 @@ TEST_CASE("guard reject, mode optimize: all ranks skip the round and go on") {
       const Trial trial{.guard = PBOX_GUARD_REJECT, .max_abs = 100};
       const AbiWorker worker = make_worker(daemon, rank, trial, PBOX_MODE_OPTIMIZE);
       const uint32_t head = worker.tensor("head", kElements);
-      std::vector<float> weights(kElements, 200);  // the bound is one of gradients
+      std::vector<float> weights(kElements, 200);  // the bound applies to gradients only
       worker.join_with_sgd(1, head, weights);
       float expected = 200;
       for (uint32_t round = 1; round <= kRounds; ++round) {

@@ -69,7 +69,7 @@ SumsOutcome run_sums_over(const Cables& cables, SumsOptions options) {
   return collect(workers);
 }
 
-// Rounds without end; says when the first is through, and at last why there is no next.
+// Runs rounds until one fails. Says "under way" after the first round, and at the end the error.
 void run_for_ever(const Daemon& daemon, const Cables& cables, uint32_t rank, Line& line,
                   bool rests = false) {
   const std::string port = cables.worker(rank);
@@ -79,7 +79,7 @@ void run_for_ever(const Daemon& daemon, const Cables& cables, uint32_t rank, Lin
                     .adjust = [&](pbox_options& options) {
                       options.port = port.c_str();
                       options.lost_timeout_ms = 200;
-                      options.recovery = PBOX_RECOVERY_NONE;  // nobody looks for a lost box
+                      options.recovery = PBOX_RECOVERY_NONE;  // no search for a lost box
                     }});
   worker.tensor("t", 500'000);
   worker.join();
@@ -96,8 +96,7 @@ void run_for_ever(const Daemon& daemon, const Cables& cables, uint32_t rank, Lin
   line.say(pbox_last_error(worker.context()));
 }
 
-// Returns the message of a pboxd that cannot start. It ends by itself, with one of its own exit
-// codes.
+// Returns the message of a pboxd that cannot start and ends with one of its own exit codes.
 std::string refusal_of(const Arguments& arguments) {
   Program program(daemon_path(), daemon_arguments(arguments));
   const int status = program.wait_exit(kDeadlineMs).value_or(-1);
@@ -241,8 +240,8 @@ TEST_CASE("a worker whose device leads nowhere is told at the join") {
   CHECK(told(cables.worker(0)) == "joined");
 }
 
-// Workers rest when the box goes: DPDK 22.11 unmaps what it shared with the box even while a worker
-// polls there, and nothing in a library can keep it from that (nic/dpdk/grace_period.h).
+// Workers rest when the box ends: DPDK 22.11 unmaps the memory that it shared with the box even
+// while a worker polls there, and no library can prevent that (nic/dpdk/grace_period.h).
 TEST_CASE("a box that is stopped or killed comes back over the same sockets") {
   const int signal = GENERATE(SIGTERM, SIGKILL);
   Cables cables(2);

@@ -32,12 +32,10 @@ class Bridge {
              plug(kKernelDevice, "1001") && plug(kPolledDevice, kFarIndex) &&
              ip({"addr", "add", "10.92.0.2/24", "dev", kKernelDevice}) &&
              ip({"link", "set", "br0", "up"}) && ip({"link", "set", "lo", "up"}) &&
-             // A veth computes no checksums and does not segment, so the kernel must not leave that
-             // to it.
+             // A veth neither computes checksums nor segments, so the kernel must do both.
              run_tool({"ip", "netns", "exec", name_, "ethtool", "-K", kKernelDevice, "tx", "off",
                        "tx-udp-segmentation", "off"});
-    // The kernel also sees the frames for the other devices; it must answer for its own device
-    // only.
+    // The kernel also sees the frames for the other devices, but must answer for its own only.
     WorkerProcess quiet([&](Line&) {
       enter_name_space(name_);
       std::ofstream("/proc/sys/net/ipv4/conf/all/arp_ignore") << 1;
@@ -48,7 +46,7 @@ class Bridge {
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
 
-  // False if this needs rights or tools that are missing here.
+  // Returns false if the rights or tools that the bridge needs are missing here.
   bool works() const { return works_; }
   const std::string& name() const { return name_; }
 

@@ -13,7 +13,7 @@
 namespace pbox::test {
 namespace {
 
-// Rounds that every rank has done when a box is disturbed. Those that are left must see it.
+// Rounds that every rank runs before a box is disturbed. The remaining rounds must be affected.
 constexpr uint64_t kRoundsBefore = 3;
 
 // The thread sanitizer makes rounds ten times as long.
@@ -23,7 +23,7 @@ constexpr uint32_t kRoundsEachTime = 8;
 constexpr uint32_t kRoundsEachTime = 40;
 #endif
 
-// Four ranks with about 3 MB of gradients; each call trains for at least a second.
+// Four ranks with about 3 MB of gradients. They pause between rounds, as if they computed.
 SteadyTraining::Options training_on(const std::string& boxes) {
   return {.box = boxes,
           .ranks = 4,
@@ -75,7 +75,7 @@ TEST_CASE("a job is spread over the boxes and survives the death of any box, the
     training.rounds();
     boxes.start(victim);
     CHECK(boxes.parts(victim) == 0);
-    // Once back among the others, it takes its share when another box leaves.
+    // The restarted box is a member again, and takes its share when another box is lost.
     training.rounds();
   }
   training.kill();
@@ -116,7 +116,7 @@ TEST_CASE("a box is drained while a job trains, stopped, and comes back") {
 }
 
 // When the rank dies, it has done the current round of the first tensor and pushed nothing of the
-// second. Its replacement goes on with each where the box says.
+// second. Its replacement continues each tensor at the round that the box states.
 TEST_CASE("a rank that is killed in the middle of a round is replaced in all parts alike") {
   const EtcdCluster etcd(1);
   BoxCluster boxes(etcd, {"a", "b"});

@@ -16,7 +16,7 @@
 namespace pbox::test {
 namespace {
 
-// The first line of a file in /proc that begins with `start`, without it.
+// Returns the first line that begins with `start` of a file in /proc, without `start`.
 std::string line_of(const std::string& path, const std::string& start) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -138,7 +138,7 @@ TEST_CASE("no call waits for ever behind a callback that does not return") {
         worker.must(status);
         status = PBOX_TIMEOUT;
         while (status == PBOX_TIMEOUT) status = add();
-        worker.must(status);  // not: registered already
+        worker.must(status);  // the attempts that timed out have not registered it
       }).finish();
   CHECK(failure == "");
 }

@@ -12,7 +12,7 @@
 namespace pbox::test {
 namespace {
 
-// Observations as often as the daemon allows.
+// Flags by which boxes observe as often as the daemon allows.
 const std::vector<std::string> kFlags = {"--cluster.rebalance_interval_ms=100",
                                          "--control.heartbeat_interval_ms=100"};
 
@@ -49,8 +49,7 @@ nlohmann::json rebalancing_of(const Daemon& box) {
   return nlohmann::json::parse(box.get("/api/v1/rebalancing"));
 }
 
-// Trains with checked sums until `done` returns true, within a generous limit. Returns whether it
-// did.
+// Trains with checked sums until `done` returns true; returns false if that takes too many turns.
 bool train_until(SteadyTraining& training, const std::function<bool()>& done) {
   for (int turn = 0; turn < 400; ++turn) {
     if (done()) return true;

@@ -12,7 +12,7 @@
 namespace pbox::test {
 namespace {
 
-// Steps that both ranks have done when a box is lost. Those that are left must see it.
+// Steps that both ranks take before a box is lost. The remaining steps must be affected.
 constexpr uint64_t kStepsBefore = 3;
 
 uint64_t sum_of(const BoxCluster& boxes, const std::string& metric) {

@@ -74,7 +74,7 @@ void await_log(const Daemon& daemon, const std::string& text, size_t count) {
   }
 }
 
-// The box reads its keys again, for the `count`th time since its start.
+// Makes the box read its keys again, for the `count`th time since its start.
 void reload(const Daemon& daemon, size_t count) {
   daemon.program().signal(SIGHUP);
   await_log(daemon, std::string(kBox) + ", until ", count + 1);
@@ -109,7 +109,7 @@ TEST_CASE("authority, box and workers get new keys while a job runs, and no roun
   write_keys(keys, next, kWorker);
   reload(daemon, 2);
   more_rounds();
-  CHECK(daemon.metric("pbox_workers_lost_total") == 0);  // nobody has noticed so far
+  CHECK(daemon.metric("pbox_workers_lost_total") == 0);  // no connection has ended so far
 
   for (const KeyFolder* folder : {&box, &keys}) folder->write("ca.pem", next.certificate, 0644);
   reload(daemon, 3);
@@ -118,7 +118,7 @@ TEST_CASE("authority, box and workers get new keys while a job runs, and no roun
   stop.advance(0);
   for (WorkerProcess& rank : ranks) CHECK(rank.finish() == "");
   CHECK(daemon.metric("pbox_workers_lost_total") == kRanks);
-  // All were lost at the same time, so the job began again from what they had.
+  // If all were lost at the same time, the job began again from what they had; else they came back.
   CHECK(daemon.metric("pbox_jobs_recovered_total") + daemon.metric("pbox_workers_back_total") > 0);
   CHECK(daemon.metric("pbox_keys_expiry_timestamp_seconds") >
         static_cast<uint64_t>(std::time(nullptr)));

@@ -63,7 +63,7 @@ class Oracle {
     state_.resize(optimizer::state_floats_per_element(spec_.kind), std::vector<float>(kElements));
   }
 
-  // The step of a round that all of the ranks have pushed. Returns the norm of the mean.
+  // Takes the step of a round that all of `ranks` have pushed. Returns the norm of the mean.
   double step(uint32_t step, const std::vector<uint32_t>& ranks) {
     const auto parameters = optimizer::step_parameters(spec_, 1, spec_.weight_decay,
                                                        1.0f / static_cast<float>(kWorkers), step);

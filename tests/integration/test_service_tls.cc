@@ -36,7 +36,7 @@ void exchange(const AbiWorker& worker, float expected) {
   require(values.front() == expected && values.back() == expected, "a wrong sum");
 }
 
-// The error with which a join of these options fails, in a process of its own.
+// Joins with these options in a new process. Returns the error; empty if the join succeeds.
 std::string refusal(const WorkerOptions& options) {
   WorkerProcess process([&](Line& line) {
     const AbiWorker worker(options);
@@ -230,7 +230,7 @@ TEST_CASE(
     const Output output = diagnose(keys->path());
     INFO(output.text);
     CHECK(output.status == 0);
-    // They are valid for an hour.
+    // The check of the keys warns, because they are valid for only an hour.
     CHECK_THAT(output.text, Catch::Contains("WARN  keys") && Catch::Contains("ok    sums"));
   }
   const KeyFolder lasting(signer, KeyFolder::order(kWorker, 8 * 24 * 3600), signer.certificate);

@@ -111,7 +111,8 @@ void check_trace(const Json& page) {
   }
 }
 
-// On a busy machine no round may end in so short a time, so the next attempt is longer.
+// Traces for longer and longer times, because on a busy machine a short trace may have too few
+// rounds. Returns the output of the first trace that has enough.
 Output trace_until_whole(const Daemon& daemon, const Arguments& more, const std::string& file) {
   for (double seconds = 0.2;; seconds *= 2) {
     Arguments words = {"trace", "job", "--seconds", std::to_string(seconds)};

@@ -13,7 +13,7 @@
 namespace pbox::test {
 namespace {
 
-// Steps that both ranks have done when something happens. Those that are left must see it.
+// Steps that both ranks take before parts move or a box ends. The remaining steps must be affected.
 constexpr uint64_t kStepsBefore = 3;
 
 uint64_t sum_of(const BoxCluster& boxes, const std::string& metric) {

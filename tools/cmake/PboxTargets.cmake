@@ -53,9 +53,9 @@ if(PBOX_FUZZ)
 endif()
 
 # pbox_combine(TARGET) chooses the sources of a target that a unity build compiles together, eight
-# at a time. Those of PBOX_MUTATED are together with their like, so that pbox-sim-mutants can
-# replace them. A source that is compiled once for each width of vectors stays alone, because
-# foreach_target.h includes it again.
+# at a time. Sources of PBOX_MUTATED are grouped only with one another, because pbox-sim-mutants
+# compiles them itself and must not link an object that holds them. A source that is compiled once
+# for each width of vectors stays alone, because foreach_target.h includes it again.
 function(pbox_combine target)
   get_target_property(sources ${target} SOURCES)
   set(mutated_count 0)

@@ -27,7 +27,7 @@ def slow_down(optimizer):
 
 
 def averaged_by_the_box(rank):
-    """A DistributedDataParallel script. The two lines with `hook` make it use PBox."""
+    """A DistributedDataParallel script. Making and registering `hook` makes it use PBox."""
     dist.init_process_group("gloo", init_method=rank.rendezvous, rank=rank.index,
                             world_size=rank.world_size)
     model = digits.make_model()

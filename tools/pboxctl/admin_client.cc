@@ -18,7 +18,7 @@ namespace {
 namespace options = boost::program_options;
 using Json = nlohmann::json;
 
-// Where the unit of the package has the box's UNIX socket.
+// Path of the box's UNIX socket under the packaged systemd unit.
 constexpr char kPackagedSocket[] = "/run/pbox/admin.sock";
 
 HttpServer server_of(const options::variables_map& given) {

@@ -16,7 +16,8 @@ namespace pboxctl {
 std::string in_path(const std::string& name);
 
 // Returns the body of GET `path` of the box that --admin names, with the keys of --keys or
-// PBOX_KEYS. Blocks for at most five seconds. The error's message contains the remedy.
+// PBOX_KEYS. Blocks for at most five seconds once the box's name is resolved. The error's message
+// contains the remedy.
 pbox::Result<std::string> ask(const boost::program_options::variables_map& given,
                               const std::string& path);
 

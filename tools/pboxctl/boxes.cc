@@ -73,7 +73,7 @@ void print_job(const Json& job) {
   }
 }
 
-// Only the leader has a pressure.
+// Only the leader's page has a pressure.
 void print_scaling(const Json& scaling) {
   if (!scaling.is_object() || !scaling.contains("pressure")) return;
   if (!scaling["pressure"].is_number()) return;

@@ -52,7 +52,7 @@ struct BoxPath {
 // Stores in `path` the interface that has the address `local`, and its MTU.
 void find_interface(const pbox::nic::Endpoint& local, BoxPath& path);
 
-// Adds the check "routes" of this host if it finds a fault. For paths on which packets get lost.
+// Adds the check "routes" of this host if it finds a fault. Call it when packets get lost.
 void check_own_routes(const BoxPath& path, Report& report);
 
 // Returns the UDP ports of the pipelines that `chosen` marks, as "9542-9544, 9550".

@@ -19,7 +19,7 @@ using pbox::Status;
 
 namespace {
 
-// Tensors of any type have ordinary values of these bytes. Zeros would not be sent.
+// Filled with this byte, a tensor of any dtype holds ordinary numbers. Zeros would not be sent.
 constexpr auto kFill = std::byte{0x3c};
 
 // Returns a new name each time, because the box may not know yet that the previous job is over.
@@ -47,7 +47,7 @@ Result<std::unique_ptr<ProbeJob>> ProbeJob::join(const ProbeOptions& options,
   chosen.chunk_bytes = options.chunk_bytes;
   chosen.window_bytes = kProbeWindowBytes;
   chosen.path_mtu = options.path_mtu;
-  chosen.probes_path = false;  // a narrow path is a finding, and must not keep the job from it
+  chosen.probes_path = false;  // so that the job joins on a narrow path, which check_mtu reports
   chosen.join_timeout_ms = kJoinTimeoutMs;
   chosen.recovery = pbox::worker::Recovery::kNone;  // the loss of the box must show as a fault
   std::unique_ptr<ProbeJob> job(new ProbeJob(chosen));

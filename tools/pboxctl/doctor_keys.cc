@@ -7,9 +7,10 @@
 namespace pboxctl {
 namespace {
 
-constexpr int64_t kWarningSeconds = 7 * 24 * 3600;  // as a box warns
+constexpr int64_t kWarningSeconds = 7 * 24 * 3600;  // as early as a box warns of its own keys
 
-// Keeps one '*', for the doctor's own name.
+// Returns a pattern of job names that these keys allow, with one '*' for the doctor's own name;
+// empty if the keys' pattern has no '*'.
 std::string pattern_of(const pbox::tls::Identity& tenant) {
   std::string pattern = tenant.tenant + "/";
   bool has_star = false;

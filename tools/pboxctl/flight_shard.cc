@@ -170,7 +170,8 @@ ReplayedShard::Match ReplayedShard::take(const ChunkState& state, uint64_t at_ns
   chunk.first_round = state.facts.first_round;
   chunk.fanned_out_rounds = state.facts.fanned_out_rounds;
   chunk.claimed_any = state.facts.claimed_any;
-  // The weights are not recorded, and the values that they divide are not either.
+  // The recorder holds no weights of pushes. Any positive sum will do, because the values that it
+  // divides are not recorded either.
   if (shard_->weighted) std::fill_n(chunk.weight_sums, chunk.fragment_count, 1);
   chunk.copy_rank = state.facts.copy_rank;
   chunk.complete_workers = 0;

@@ -43,7 +43,7 @@ class Connection {
  public:
   Status open(const HttpServer& server);
   Status send(const std::string& text);
-  // Appends what has arrived next. False: the server has closed the connection.
+  // Appends the bytes that arrive next. Returns false if the server has closed the connection.
   pbox::Result<bool> receive(std::string& text);
 
  private:

@@ -17,8 +17,8 @@ struct HttpAnswer {
   std::string body;
 };
 
-// `request`: the whole text, which asks the server to close the connection. Blocks for at most five
-// seconds. Errors name what failed, and the remedy.
+// `request` is the whole text, which asks the server to close the connection. Blocks for at most
+// five seconds once the server's name is resolved. Errors name what failed, and the remedy.
 pbox::Result<HttpAnswer> send_request(const HttpServer& server, const std::string& request);
 
 }  // namespace pboxctl

@@ -9,14 +9,14 @@
 
 namespace pboxctl {
 
-inline constexpr int64_t kClockSkewSeconds = 300;  // a host whose clock is late accepts new keys
+inline constexpr int64_t kClockSkewSeconds = 300;  // a host whose clock is behind accepts new keys
 inline constexpr unsigned kAuthorityDays = 3650;   // also the most that keys may last
 
 // Prints the error and returns kFailed.
 int fail_keys(const std::string& what);
-// Returns --days; 0 after it has complained.
+// Returns --days, or `fallback` if it is not given. If it is out of range, complains and returns 0.
 unsigned days_of(const boost::program_options::variables_map& given, unsigned fallback);
-// From now on, for that many days.
+// Returns the validity from kClockSkewSeconds ago until `days` days from now.
 pbox::tls::Validity validity_of(unsigned days);
 
 // keys_rotate.cc

@@ -47,7 +47,8 @@ Status write_file(const std::string& path, const File& file) {
   return pbox::ok_status();
 }
 
-// No file is written if one of them exists, so that no folder mixes old keys with new ones.
+// Unless `force` is set, writes no file if one of them exists, so that no folder mixes old keys
+// with new ones.
 Status write_files(const std::string& folder, const std::vector<File>& files, bool force) {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);

@@ -8,7 +8,7 @@
 
 namespace pboxctl {
 
-// The files that an authority's folder and all folders of keys have alike.
+// The files that an authority's folder and all folders of keys have in common.
 struct Trust {
   std::string authorities;  // ca.pem
   std::string revocations;  // crl.pem; empty if nothing is revoked

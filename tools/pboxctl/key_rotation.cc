@@ -92,7 +92,7 @@ Status AuthorityFolder::read_further_keys() {
   return pbox::ok_status();
 }
 
-// Lists of authorities that are not trusted any more go with them.
+// Makes the folder trust these certificates. Drops the revocation lists of all other authorities.
 Status AuthorityFolder::trust(const std::vector<std::string>& certificates) {
   auto former = read_trust(folder_);
   if (!former) return former.error();

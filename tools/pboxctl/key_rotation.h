@@ -1,5 +1,5 @@
-// The replacement of a cluster's authority by another one, in three steps, none of which breaks a
-// connection that the step before has prepared:
+// The replacement of a cluster's authority by another one, in three steps. A step breaks no
+// connection if the files of the step before have reached all boxes and workers:
 //
 //   1 begin   ca.pem holds both certificates; the former key still signs   + next-key.pem
 //   2 issue   the new key signs all keys from now on                       + former-key.pem

@@ -60,7 +60,7 @@ int make_authority(const options::variables_map& given, const Words& more) {
   return kDone;
 }
 
-// Returns the identity to make keys for, as a URI: what the words say, in this cluster.
+// Returns the identity that the words name in this cluster, as a URI.
 std::string uri_of(const options::variables_map& given, const Words& more,
                    const std::string& cluster) {
   const std::string root = "pbox://" + cluster + "/" + more[0];

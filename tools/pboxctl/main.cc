@@ -44,7 +44,7 @@ int run(const Command& command, const pboxctl::Words& words) {
     auto more = options::collect_unrecognized(parsed.options, options::include_positional);
     size_t most = command.more == Command::More::kNone ? 0 : 1;
     if (command.more == Command::More::kJobAndModel) most = 2;
-    if (command.more == Command::More::kKeys) most = more.size();  // it counts them itself
+    if (command.more == Command::More::kKeys) most = more.size();  // `keys` counts its words itself
     if (command.more != Command::More::kSettings) {
       const auto option = std::find_if(more.begin(), more.end(),
                                        [](const auto& word) { return word.starts_with('-'); });

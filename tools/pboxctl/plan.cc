@@ -28,7 +28,7 @@ options::options_description plan_options() {
 }
 
 // Opens the devices as the box would, adds their capabilities to the plan's reasons, and closes
-// them again. A running box keeps its devices; it logged the same capabilities when it started.
+// them again. While a box runs, its devices cannot be opened; its log has the same capabilities.
 void ask_devices(const pbox::config::Config& config, pbox::topology::Topology& topology) {
   const auto ports = pbox::pipelines::Ports::start(topology, config);
   if (!ports) {

@@ -31,7 +31,7 @@ ARROWS = {
     "worker": {"base", "nic", "worker"},
 }
 PUBLIC_INCLUDE = "worker/include/"  # the C ABI: included as "pbox/pbox.h", guarded the C way
-# A box may be another box's worker, through that ABI as any program is.
+# A box may be another box's worker, so it uses that ABI as any program does.
 MAY_USE_ABI = ("appliance/relay/",)
 
 CODE = (".h", ".cc")
@@ -41,7 +41,7 @@ TEXT = CODE + (".c", ".py", ".sh", ".cmake", ".txt", ".md", ".proto", ".json", "
 LINE_LENGTH_FREE = (".conf", ".md", ".json", ".yaml", ".yml", ".html", ".txt", ".css", ".svg")
 SKIPPED = re.compile(r"^(build|\.git|\.cache)(/|$)|__pycache__|^tests/fuzz/corpus/|\.egg-info/")
 
-# (pattern, remedy): nowhere in C++ code.
+# Pairs (pattern, remedy). No C++ code may match a pattern.
 BANNED = [
     (r"\bs?rand\s*\(", "use base/rng.h: seeded, the same on every machine"),
     (r"\bv?sprintf\s*\(", "use snprintf or fmt::format: it knows the size"),
@@ -51,7 +51,7 @@ BANNED = [
     (r"\bstd::regex\b", "parse by hand: std::regex is slow and recurses on input"),
     (r"#\s*define\s+(private|protected)\b", "test through the public contract"),
 ]
-# Reading the environment belongs to the rim.
+# Only the folders of GETENV_FOLDERS may read the environment.
 GETENV = (r"\bgetenv\s*\(", "pass it in as an option: only worker/, config/ and tools read it")
 GETENV_FOLDERS = {"worker", "config", "tools", "tests", "perf"}
 # Files that run per packet: no allocation, no exception, no formatting. Patterns of fnmatch.

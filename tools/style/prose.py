@@ -18,7 +18,7 @@ HASHES = (".cmake", ".txt", ".conf", ".service", ".yml", ".yaml", ".toml", ".in"
 
 OPENING = re.compile(r"\(?((?:of|who|whoever|whose|whom|what|that"
                      r"|such (?:as|is|are|was|were|has|have|that))\b(?!['-]))", re.I)
-# English all the same.
+# Openings of the same form that are idiomatic English.
 IDIOM = re.compile(r"\(?(?:[Oo]f course|That (?:is|was|means|would|way|said)|that is,)\b")
 SENTENCE_END = re.compile(r"[.!?][\"')\]`]*(?=\s|$)")
 MESSAGE_WORDS_MIN = 4  # a shorter string is a word or a key

@@ -14,7 +14,7 @@ from house import (ARROWS, ASSERTED_FOLDERS, BANNED, CLASS_LINES_MAX, CLASS_METH
 from source import (cpp_classes, cpp_functions, language, line_of, python_functions,
                     shell_functions, strip_literals)
 
-ASSERTION_SAMPLE_LINES_MIN = 200  # too few lines for a density
+ASSERTION_SAMPLE_LINES_MIN = 200  # with fewer lines a density says nothing
 
 
 def check_sizes(tree):
@@ -113,7 +113,8 @@ def check_arrows(tree):
 
 
 def find_cycle(graph):
-    """One cycle of the graph (node -> set of nodes) as a list of nodes, or an empty list."""
+    """Returns one cycle of the graph (node -> set of nodes) as a list; an empty one if there is
+    none."""
     done, path = set(), []
 
     def visit(node):
@@ -138,8 +139,8 @@ def find_cycle(graph):
 
 
 def check_cycles(tree):
-    """Among files, and among folders of which neither contains the other: a composition root may
-    include its subfolders, and they the contract that lies beside it."""
+    """Finds cycles among files, and among folders. A folder and a folder inside it may include each
+    other: a composition root includes its subfolders, and they the contract that lies beside it."""
     files, folders = {}, {}
     for path, text in tree.items():
         if not path.endswith(CODE):
@@ -190,7 +191,7 @@ def check_classes(tree):
 
 
 def density(tree, in_question):
-    """(assertions, lines) of the files that `in_question` selects."""
+    """Returns (assertions, lines) of the files that `in_question` selects."""
     texts = [text for path, text in tree.items() if path.endswith(CODE) and in_question(path)]
     code = [strip_literals(text) for text in texts]
     return (sum(len(re.findall(r"\bPBOX_D?CHECK\w*\s*\(", text)) for text in code),
@@ -212,7 +213,7 @@ def check_assertions(tree):
                 f"at least one per {most} lines: {needed - assertions} more"
 
 
-# Where a release is stated besides CMakeLists.txt.
+# The files that state the release besides CMakeLists.txt, each with the pattern of the statement.
 VERSIONS = {
     "tools/packaging/changelog": r"\Apbox \(([^)]+)\)",
     "CHANGELOG.md": r"^## (\d\S*)",

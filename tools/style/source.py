@@ -8,7 +8,8 @@ from house import CODE, SKIPPED, TEXT
 
 
 def list_files(root):
-    """Paths below root: by git where there is one (tracked, or not ignored), else a walk."""
+    """Returns the paths of the files below root. With git, these are the files that are tracked or
+    not ignored."""
     command = ["git", "-C", root, "ls-files", "-z", "-co", "--exclude-standard"]
     try:
         listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -22,7 +23,7 @@ def list_files(root):
 
 
 def read_tree(root):
-    """path -> text, for the files that are text by their ending or their first line."""
+    """Returns {path: text} of the files that are text by their ending or their first line."""
     tree = {}
     for path in list_files(root):
         with open(os.path.join(root, path), "rb") as file:
@@ -53,7 +54,7 @@ LITERALS = re.compile(
 
 
 def strip_literals(text):
-    """C++ with comments and literals blanked, so that every other character keeps its place."""
+    """Returns C++ with comments and literals blanked; all other characters keep their places."""
     return LITERALS.sub(blank_out, text)
 
 
@@ -97,7 +98,7 @@ def cpp_functions(text):
 
 
 def without_inner_braces(body):
-    """The text of a class without the bodies and initialisers inside it; lines stay."""
+    """Returns the text of a class without the bodies and initialisers inside it; lines stay."""
     kept, depth = [], 0
     for char in body:
         depth -= char == "}"

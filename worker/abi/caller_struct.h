@@ -18,19 +18,19 @@ namespace pbox::worker {
 // A struct_size beyond this is not a size: the program has not set it.
 inline constexpr uint32_t kCallerStructBytesMax = 4096;
 
-// The size of a struct whose last field ends after `end` bytes.
+// Returns the size of a struct whose last field ends after `end` bytes.
 template <typename T>
 constexpr uint32_t struct_bytes(size_t end) {
   return static_cast<uint32_t>((end + alignof(T) - 1) / alignof(T) * alignof(T));
 }
 
-// The structs of release 0.1.0, whose functions took no size. No program has smaller ones.
+// Sizes of the structs of release 0.1.0, whose functions took no size. No program has smaller ones.
 inline constexpr uint32_t kOptionsBytesFirst =
     struct_bytes<pbox_options>(offsetof(pbox_options, backup) + sizeof(uint32_t));
 inline constexpr uint32_t kOptimizerBytesFirst = struct_bytes<pbox_optimizer_options>(
     offsetof(pbox_optimizer_options, weight_decay) + sizeof(float));
 
-// The first version of pbox_operation, which programs have arrays of.
+// Size of the first version of pbox_operation. Programs have arrays of that struct.
 inline constexpr uint32_t kOperationBytesFirst =
     struct_bytes<pbox_operation>(offsetof(pbox_operation, weight) + sizeof(float));
 
@@ -52,8 +52,8 @@ bool has_size(const T* caller, size_t bytes_min) {
 }
 
 // Returns a caller's struct of `caller_bytes` bytes; fields that the caller does not have are 0.
-// Returns nothing if the caller's is larger than this library's and a field that
-// this library does not have is not 0.
+// Returns nothing if the caller's is larger than this library's and a field that this library does
+// not have is not 0.
 template <typename T>
 std::optional<T> load_element(const std::byte* bytes, size_t caller_bytes) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -67,7 +67,7 @@ std::optional<T> load_element(const std::byte* bytes, size_t caller_bytes) {
   return value;
 }
 
-// The same for a struct that states its own size. Only if has_size().
+// The same for a struct that states its own size. Call it only if has_size() returns true.
 template <typename T>
 std::optional<T> load_from_caller(const T* caller) {
   return load_element<T>(reinterpret_cast<const std::byte*>(caller), caller->struct_size);

@@ -12,7 +12,8 @@ namespace pbox::worker {
 Status check_options(const pbox_options& options);
 Status check_policy(pbox_priority_policy policy);
 Status check_compression(pbox_compression compression);
-// How a tensor travels when it is compressed. PBOX_COMPRESSION_AUTO stands for q8, at times.
+// Returns the form in which a compressed tensor travels. With PBOX_COMPRESSION_AUTO it is q8, while
+// the library chooses compression.
 constexpr wire::Compression compression_of(pbox_compression compression) {
   return compression == PBOX_COMPRESSION_AUTO ? wire::Compression::kQ8
                                               : static_cast<wire::Compression>(compression);

@@ -1,4 +1,4 @@
-// The arguments of a collective as the classes take them. For the files of abi/ only.
+// Checks and converts the arguments of a collective for the classes. For the files of abi/ only.
 #pragma once
 
 #include <string>

@@ -140,7 +140,7 @@ pbox_optimizer_options default_optimizer(pbox_optimizer kind) {
   pbox_optimizer_options options{};
   options.kind = kind;
   const bool adam = kind == PBOX_ADAM || kind == PBOX_ADAMW;
-  options.learning_rate = adam ? 0.001f : 0.01f;  // torch.optim's defaults, where torch has one
+  options.learning_rate = adam ? 0.001f : 0.01f;  // torch.optim's, for Adam, AdamW and Adagrad
   options.momentum = kind == PBOX_MOMENTUM || kind == PBOX_NESTEROV ? 0.9f : 0.0f;
   options.beta1 = 0.9f;
   options.beta2 = 0.999f;

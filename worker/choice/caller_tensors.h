@@ -1,6 +1,6 @@
-// The tensors of a job's parts as the caller knows them. Where the compression of a tensor is
-// chosen while the job runs, it stands for several of the job's (chosen_tensors.h). Pure; the I/O
-// thread.
+// The tensors of a job's parts as the caller knows them. A caller's tensor whose compression is
+// chosen while the job runs stands for several of the job's tensors (chosen_tensors.h). Pure; used
+// on the I/O thread.
 #pragma once
 
 #include <memory>
@@ -14,11 +14,11 @@ namespace pbox::worker {
 
 class CallerTensors {
  public:
-  // After the join. `parts` outlives it. `chosen` has made the parts' tensors; null: they are the
-  // caller's.
+  // Call it after the join. `parts` outlives this object. `chosen` has made the parts' tensors;
+  // null if they are the caller's own.
   CallerTensors(PartSet& parts, std::unique_ptr<ChosenTensors> chosen);
 
-  // These work like the parts', for the caller's tensors.
+  // These work like the functions of PartSet with the same names, for the caller's tensors.
   void start(const Operation& operation, uint64_t now_ns);
   std::vector<uint32_t> take_completed(uint64_t now_ns);
   uint32_t round(uint32_t tensor) const;

@@ -12,7 +12,7 @@
 namespace pbox::worker {
 namespace {
 
-// Added to the names of the job's other tensors.
+// Suffixes of the names of a tensor's compressed form and of its votes.
 constexpr std::string_view kCompressedSuffix = "#packed", kVotesSuffix = "#votes";
 
 }  // namespace
@@ -84,7 +84,8 @@ void ChosenTensors::start(const Operation& operation, uint64_t now_ns) {
   advance(chosen);
 }
 
-// Starts what the held operation lacks, or the operation.
+// Starts what the held operation still lacks: a vote, or a fetch of the newest sum. If it lacks
+// nothing, starts the operation itself.
 void ChosenTensors::advance(Chosen& chosen) {
   CompressionChoice& choice = *chosen.choice;
   const auto lack = choice.lacks();

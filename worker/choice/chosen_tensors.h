@@ -1,6 +1,6 @@
-// The tensors of a job as its ranks exchange them, where the compression of some is chosen while it
-// runs (compression_choice.h). Turns operations on the caller's tensors into operations on the
-// job's, and completions back. Pure; the I/O thread.
+// The tensors of a job as its ranks exchange them, where the compression of some is chosen while
+// the job runs (compression_choice.h). Turns operations on the caller's tensors into operations on
+// the job's, and completions back. Pure; used on the I/O thread.
 #pragma once
 
 #include <cstdint>
@@ -31,23 +31,24 @@ class ChosenTensors {
 
   // The job's tensors: first the caller's, then the others.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
-  // Call once after the join. `round`: of one of the job's tensors.
+  // Call it once after the join. `round` returns the round of a tensor of the job.
   void begin(const std::function<uint32_t(uint32_t)>& round);
 
-  // An operation on the caller's tensor.
+  // Starts an operation on a tensor of the caller's.
   void start(const Operation& operation, uint64_t now_ns);
-  // These of the job's tensors are complete. Returns the caller's that are.
+  // Takes the job's tensors that are complete. Returns the caller's tensors that this completes.
   std::vector<uint32_t> complete(std::span<const uint32_t> tensors, uint64_t now_ns);
   // Takes the operations on the job's tensors that are to be started now.
   std::vector<Operation> take_operations();
 
-  // The job's tensor that its newest operation waits for, or was on.
+  // Returns the job's tensor that the newest operation on a caller's tensor waits for, or was on.
   uint32_t awaited(uint32_t tensor) const;
-  // Null if its compression is not chosen.
+  // Returns null if the tensor's compression is not chosen.
   const CompressionChoice* choice(uint32_t tensor) const;
-  // The caller's tensor that one of the job's stands for.
+  // Returns the caller's tensor that a tensor of the job stands for.
   uint32_t caller_of(uint32_t tensor) const { return callers_[tensor]; }
-  // Priorities of all tensors of the job, from the caller's; empty if these are.
+  // Returns the priorities of all tensors of the job, from those of the caller's tensors; none if
+  // `by_tensor` is empty.
   std::vector<int32_t> priorities(const std::vector<int32_t>& by_tensor) const;
 
  private:
@@ -70,7 +71,7 @@ class ChosenTensors {
   std::vector<TensorSpec> tensors_;
   std::vector<uint32_t> callers_;   // by tensor of the job
   std::vector<int32_t> chosen_of_;  // by tensor of the job: index in chosen_; -1: none
-  std::vector<Chosen> chosen_;      // never resized: operations refer to votes
+  std::vector<Chosen> chosen_;      // fixed after construction: operations refer to votes
   std::vector<Operation> operations_;
 };
 

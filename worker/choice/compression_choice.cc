@@ -12,7 +12,7 @@ float median(std::vector<float> values) {
   return *middle;
 }
 
-// Returns 0 if no rank knows it.
+// Returns the mean time of a round in this form, in seconds; 0 if no rank knows it.
 double mean_of(const CompressionChoice::Vote& sum, Form form) {
   const auto index = static_cast<size_t>(form);
   return sum.ranks[index] > 0 ? double{sum.seconds[index]} / double{sum.ranks[index]} : 0;
@@ -29,7 +29,7 @@ CompressionChoice::Lack CompressionChoice::lacks() const {
 Form CompressionChoice::form() const {
   PBOX_DCHECK(lacks() == Lack::kNothing);
   if (window() == 0) return Form::kPlain;
-  if (round() % kWindowRounds != 0) {  // only the window that is under way is not complete
+  if (round() % kWindowRounds != 0) {  // inside a window; only its form has a partial count
     PBOX_CHECK((rounds_[0] % kWindowRounds == 0) != (rounds_[1] % kWindowRounds == 0));
     return rounds_[0] % kWindowRounds != 0 ? Form::kPlain : Form::kCompressed;
   }
@@ -68,7 +68,7 @@ double CompressionChoice::mean_seconds(Form form) const {
 }
 
 Form CompressionChoice::decide(const Vote& sum, uint32_t window) {
-  if (!(sum.ranks[1] > 0)) return Form::kCompressed;  // nobody knows it yet
+  if (!(sum.ranks[1] > 0)) return Form::kCompressed;  // no rank has measured it yet
   if (!(sum.ranks[0] > 0)) return Form::kPlain;
   const bool is_better = mean_of(sum, Form::kCompressed) * kGain < mean_of(sum, Form::kPlain);
   const bool is_trial = window == kFirstTrial || window % kTrialInterval == 0;

@@ -30,20 +30,20 @@ class CompressionChoice {
   // form that seems slower, in case the network or the machines have changed.
   static constexpr uint32_t kFirstTrial = 8;
   static constexpr uint32_t kTrialInterval = 64;
-  // Compression has to be faster by this much.
+  // Compression has to be faster by this factor.
   static constexpr double kGain = 1.05;
 
-  // Seconds of a round and the number of ranks that know them, for both forms. Summed, or averaged
-  // over the ranks. In units of kVoteUnit: so small that they do not show in a gradient's norm, and
-  // pass every guard against large values.
+  // Seconds of a round and the number of ranks that know them, for both forms. The numbers are
+  // summed, or averaged, over the ranks. Their unit is kVoteUnit, so small that votes do not show
+  // in a gradient's norm and pass every guard against large values.
   struct Vote {
     float seconds[2] = {};
     float ranks[2] = {};
   };
   static_assert(sizeof(Vote) == 16);
-  static constexpr float kVoteUnit = 0x1p-40f;  // exact
+  static constexpr float kVoteUnit = 0x1p-40f;  // a power of two, so no vote is rounded
 
-  // Rounds that the three tensors have had when this worker joined.
+  // The arguments are the rounds that the three tensors had when this worker joined.
   CompressionChoice(uint32_t plain_rounds, uint32_t compressed_rounds, uint32_t votes)
       : rounds_{plain_rounds, compressed_rounds}, votes_(votes) {}
 
@@ -52,18 +52,18 @@ class CompressionChoice {
   // or the sum of the newest vote, which it has to fetch.
   enum class Lack : uint8_t { kNothing, kVote, kSum };
   Lack lacks() const;
-  // The form of the next round. Only if it lacks nothing.
+  // Returns the form of the next round, which must lack nothing.
   Form form() const;
-  // Whether this rank sends its vote together with the next round.
+  // Returns whether this rank sends its vote together with the next round.
   bool votes_next() const {
     return round() % kWindowRounds == kWindowRounds - 1 && votes_ == window();
   }
   // Returns this rank's vote.
   Vote vote();
-  // The sum of the votes of one window is here: `fetched`, or as the result of a vote that was
-  // sent.
+  // Takes the sum of the votes of one window. If it was not `fetched`, it is the result of a vote
+  // that this rank sent.
   void on_sum(const Vote& sum, bool fetched);
-  // The next round is complete, in the form that form() had returned.
+  // Counts the next round, which is complete, in the form that form() had returned.
   void on_round(Form form, double seconds);
 
   // The form of the newest round.
@@ -73,7 +73,7 @@ class CompressionChoice {
   // How many windows had another form than the one before.
   uint32_t changes() const { return changes_; }
 
-  // The form of a window, from the sum of the votes on it.
+  // Returns the form of a window, from the sum of the votes on it.
   static Form decide(const Vote& sum, uint32_t window);
 
  private:

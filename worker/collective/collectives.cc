@@ -16,7 +16,7 @@ using wire::Combine;
 using wire::reduces;
 using wire::Verb;
 
-// A job needs slots for what is on its way and for what waits for the slowest rank.
+// A job needs slots for pieces in flight and for pieces that wait for the slowest rank.
 constexpr uint64_t kSlotsMin = 16;
 // Host memory of a slice: large enough that a copy reaches the bus's rate, small enough that copies
 // and the network overlap within one bucket of gradients.
@@ -121,8 +121,8 @@ SliceShape Collectives::slices(const CollectiveCall& call) const {
           .count = (pieces_of(call) + pieces - 1) / pieces};
 }
 
-// Where each rank has a segment of the buffer, the ranks take turns, so that all of them send and
-// receive at the same time.
+// Returns the place of a piece in the buffers. If each rank has a segment, consecutive pieces
+// belong to the ranks in turn, so that all ranks send and receive at the same time.
 Collectives::Place Collectives::place_of(const CollectiveCall& call, uint64_t piece) const {
   const uint64_t bytes = bytes_of(call);
   if (bytes == 0) return {};

@@ -77,7 +77,7 @@ class Collectives {
   // Returns the tensors to join with: slots of `bytes` together.
   static std::vector<TensorSpec> slots(uint64_t bytes, uint32_t chunk_bytes);
 
-  // Returns an error that names the argument, or the operation's number.
+  // Returns the operation's number, or an error that names the argument.
   Result<uint64_t> start(const CollectiveRequest& request);
   bool has_ready() const {
     return !waiting_.empty() && !is_busy(next_slot_) &&

@@ -22,7 +22,7 @@ void Gate::open(uint64_t ticket) {
     is_open_.pop_front();
     ++passed_;
   }
-  // The device reads results that the host has written before.
+  // Release, because the device then reads results that the host has written before.
   std::atomic_ref(*word_).store(static_cast<uint32_t>(passed_), std::memory_order_release);
 }
 

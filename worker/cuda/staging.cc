@@ -13,7 +13,7 @@ constexpr const char* kUnusableDevice =
     "An earlier error of CUDA may have left the device unusable: CUDA_LAUNCH_BLOCKING=1 shows "
     "where; restart the process";
 
-// Makes a device the calling thread's current one for as long as it lives.
+// Makes a device the calling thread's current one for as long as this object exists.
 class DeviceScope {
  public:
   DeviceScope(const Runtime& runtime, int device) : runtime_(runtime) {
@@ -63,7 +63,7 @@ Result<std::unique_ptr<Staging>> Staging::make(const Runtime& runtime, Client& c
 
 Staging::~Staging() {
   const DeviceScope scope(runtime_, options_.device);
-  // If a stream reports an error, it runs nothing any more.
+  // A stream that reports an error runs nothing any more, so errors do not matter here.
   static_cast<void>(runtime_.stream_synchronize(options_.to_host));
   static_cast<void>(runtime_.stream_synchronize(options_.to_device));
 }
@@ -190,7 +190,7 @@ Status Staging::queue_output(Transfer& transfer, void* output) {
     if (const Status copied = check(error, "a copy to the device"); !copied) return copied;
   }
   if (layout.bytes == 0) return ok_status();
-  // Behind the host functions too, so that the block's event says that all is over.
+  // Waits for the host functions too, so that the block's event says that all is over.
   if (const Status behind = follow(options_.to_device, options_.to_host); !behind) return behind;
   return check(runtime_.event_record(transfer.event(), options_.to_device), "cudaEventRecord");
 }

@@ -28,8 +28,8 @@ class TensorTransfer {
   Status start(bool initial_weights);
   // The host function behind the copy of the gradient, and its argument.
   static void on_copied(void* user);
-  // Draws the ticket of the copy of the weights, which opens when the operation in flight ends. One
-  // ticket for each operation: kInvalidArgument.
+  // Draws the ticket of the copy of the weights, which opens when the operation in flight ends.
+  // Returns kInvalidArgument if that operation has a ticket already.
   Result<uint64_t> draw();
 
   uint64_t bytes() const { return bytes_; }

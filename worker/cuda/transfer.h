@@ -44,7 +44,7 @@ class Transfer {
   Range range(uint64_t slice) const;
   uint64_t ticket(uint64_t slice) const { return first_ticket_ + slice; }
   std::byte* memory() const { return block_ == nullptr ? nullptr : block_->memory(); }
-  // Recorded behind everything that the device does with the memory. There must be some.
+  // Recorded behind everything that the device does with the memory, which must exist.
   Event event() const { return block_->event(); }
 
   // The host function behind the copy of a slice to the host, and its argument.

@@ -45,8 +45,8 @@ class ControlRequests {
     syncs_.back().set_sequence(syncs_answered_ + syncs_.size());
     return sync_message(syncs_.back());
   }
-  // Returns the requests that the box of a new session may never have received, or has confirmed in
-  // vain. The box takes the highest barrier for all earlier ones.
+  // Returns the requests that the box of a new session may never have received, or whose
+  // confirmation was lost. The box takes the highest barrier for all earlier ones.
   std::vector<proto::WorkerMessage> unconfirmed() const {
     std::vector<proto::WorkerMessage> messages;
     if (barriers_requested_ > barriers_released_) messages.push_back(barrier_message());
@@ -94,7 +94,7 @@ class ControlRequests {
   uint64_t barriers_released() const { return barriers_released_; }
   uint64_t learning_rates_set() const { return learning_rates_set_; }
   uint64_t syncs_answered() const { return syncs_answered_; }
-  // Why the box has refused the model that was requested as the n-th; empty if it has not.
+  // Returns why the box has refused the model that was requested as the n-th; empty if it has not.
   std::string sync_refusal(uint64_t sequence) const {
     const auto found = sync_refusals_.find(sequence);
     return found == sync_refusals_.end() ? "" : found->second;

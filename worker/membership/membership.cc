@@ -133,7 +133,7 @@ void Membership::on_message(const proto::BoxMessage& message, uint64_t now_ns) {
     }
     case proto::BoxMessage::kStepVerdict:
       verdict_->take(message.step_verdict());
-      confirmed_version_ = 0;  // also tells the box of a newer one that it lacks
+      confirmed_version_ = 0;  // so that the box is sent the newest verdict, which it may lack
       return;
     default: return;  // heartbeats, and kinds that only a newer box knows
   }

@@ -80,7 +80,7 @@ struct MembershipOptions {
   // number of other boxes that keep a replica of weights and optimizer state
   uint32_t replicas = 0;
   bool is_backup = false;  // the job is such a replica, kept by the very box that is joined
-  uint32_t workers = 0;    // this rank is a box that sums so many; 0: it is one worker
+  uint32_t workers = 0;    // number of workers that this rank, a box, sums; 0: it is a worker
   bool caller_keeps_results = false;  // as in SessionSpec; ignored with recovery none
   // Shared by the memberships of all parts; null: this one has its own.
   std::shared_ptr<HeldVerdict> verdict = nullptr;
@@ -141,17 +141,17 @@ struct Action {
   SessionSpec session = {};
 };
 
-// The fields that every request for a job's part map has in common.
+// Returns a request for a job's part map, with the fields that every such request has.
 proto::AskPartMap part_map_request(const std::string& job);
 
 // Returns the oldest control protocol that has every field which the job uses.
 uint32_t version_of_job(const MembershipOptions& options, const std::vector<TensorSpec>& tensors,
                         const proto::Optimizer& optimizer);
 
-// When an answer of the box to a request of a join is overdue.
+// Returns when an answer of the box to a request of a join is overdue.
 uint64_t answer_deadline_ns(const MembershipOptions& options, uint64_t now_ns);
 
-// The error of a box that has been silent for this long.
+// Returns the error of a box that has been silent for this long.
 Error silence_error(const std::string& box, uint64_t silent_ns);
 
 // Replaces `boxes` (HOST:PORT of each) with the boxes of the part map, followed by some that were
@@ -167,8 +167,8 @@ class Membership {
 
   // Events. Those that do not fit the phase change nothing: they may have been in flight.
   void begin(uint64_t now_ns);
-  // `keys`: of the sessions that the connection brings; null if it has no TLS. Until the next
-  // connection they must stay.
+  // `keys` makes the keys of the sessions on this connection; null if it has no TLS. It must exist
+  // until the next connection.
   void on_connected(const nic::Endpoint& peer, uint64_t now_ns, seal::SessionKeys* keys = nullptr);
   void on_disconnected(const Error& why, uint64_t now_ns);  // also after a failed connect
   void on_message(const proto::BoxMessage& message, uint64_t now_ns);

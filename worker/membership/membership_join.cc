@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kJoinHeartbeatNs = 1'000'000'000;
 
-// The JOIN of a worker's first session. A worker that resumes adds its progress.
+// Returns the JOIN of a worker's first session. A worker that resumes adds its progress.
 proto::WorkerMessage join_message(const MembershipOptions& options,
                                   const std::vector<TensorSpec>& tensors,
                                   const proto::Optimizer& optimizer, uint32_t path_mtu) {
@@ -97,7 +97,7 @@ Status check_versions(const std::string& box, const proto::DataAddresses& answer
                    " has added: " + peers + "; upgrade the box, or do without that option"};
 }
 
-// The next round that each chunk needs, in as many messages as that takes.
+// Returns the next round that each chunk needs, in as many messages as that takes.
 std::vector<proto::WorkerMessage> round_messages(const Exchange& exchange) {
   std::vector<proto::WorkerMessage> messages;
   const std::vector<uint32_t> rounds = exchange.consumed_rounds();
@@ -232,8 +232,8 @@ void Membership::on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns) 
     for (proto::WorkerMessage& message : round_messages(*exchange_)) send() = std::move(message);
   }
   await(Step::kSession, answer_deadline_ns(options_, now_ns));
-  // The box waits this long for ranks that do not come back. If all other ranks connected again
-  // meanwhile, it would start to wait again.
+  // The box waits this long for ranks that do not come back. A rank that gave up earlier would
+  // connect again, and if all ranks did so, the box would begin to wait anew.
   if (phase_ == Phase::kRecovering) {
     step_deadline_ns_ += options_.lost_timeout_ms * kNanosPerMilli + dead_after_ns_;
   }

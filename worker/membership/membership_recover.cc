@@ -164,7 +164,7 @@ void Membership::check_recovery(uint64_t now_ns) {
   try_again({ErrorCode::kTimeout, "box " + options_.box + " did not answer"}, now_ns);
 }
 
-// Repeats requests that the lost box may never have received, or has confirmed in vain.
+// Repeats requests that the lost box may never have received, or whose confirmation was lost.
 void Membership::repeat_requests() {
   PBOX_CHECK(phase_ == Phase::kRunning);
   confirmed_version_ = 0;
@@ -172,7 +172,7 @@ void Membership::repeat_requests() {
   if (priorities_requested_) {
     *send().mutable_set_priorities() = *priorities_requested_;
   } else if (options_.rank == 0 && priorities_changed_ && !priorities_known_) {
-    // a box that starts without the job's state
+    // The box has started without the job's state.
     ask_priorities(priorities_.policy(), priorities_.by_tensor());
   }
 }

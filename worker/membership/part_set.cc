@@ -10,7 +10,7 @@
 namespace pbox::worker {
 namespace {
 
-// All tensors are in one of the parts, which the caller has made.
+// Puts all tensors into one part, because the caller has divided the job itself.
 std::vector<std::vector<Piece>> one_part(const std::vector<TensorSpec>& tensors, uint32_t part,
                                          uint32_t parts) {
   PBOX_CHECK(part < parts);

@@ -1,8 +1,8 @@
-// The weights of a compressed tensor in mode optimize, as all ranks have them. A result is what to
-// add to them, in blocks (nic/wire/blocks.h), or the weights themselves, in full: the initial ones,
-// those of a box that has lost what came before, and those that a new process fetches. Deltas
-// arrive fragment by fragment and are added once a chunk is complete, so that the weights of its
-// last round stay whole until then. The thread that drives the exchange.
+// The weights of a compressed tensor in mode optimize, as all ranks have them. A result is a delta
+// to add to them, in blocks (nic/wire/blocks.h), or the weights themselves, in full. Weights come
+// in full at the start of the job, from a box that has lost what came before, and for a new process
+// that fetches them. Deltas arrive fragment by fragment and are added once a chunk is complete, so
+// that the weights of its last round stay whole until then. Used on the exchange's thread.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ class DeltaWeights {
   // `elements`: of the tensor's piece that this exchange has, in chunks of `chunk_elements`.
   DeltaWeights(wire::Dtype dtype, uint64_t elements, uint32_t chunk_elements);
 
-  // The round of whose result a chunk has the weights; nothing: of none. Elements are counted in
-  // the piece, here and below; `first` is a chunk's first.
+  // Returns the round whose result a chunk's weights are; nothing if they are of no round. Elements
+  // are counted in the piece, here and below; `first` is a chunk's first.
   std::optional<uint32_t> round(uint64_t first) const { return rounds_[chunk_of(first)]; }
-  // A chunk's weights, in full.
+  // Returns a chunk's weights, in full.
   const float* weights(uint64_t first) const { return weights_.data() + first; }
 
   // Stores a part of a chunk's weights, from byte `begin` of the chunk on. They are of no round
@@ -32,10 +32,10 @@ class DeltaWeights {
   // Stores a part of a delta, from byte `begin` of the chunk's blocks on.
   void store_delta(uint64_t first, uint32_t begin, const std::byte* bytes, size_t count);
 
-  // All of the weights have been stored, and are the result of this round.
+  // Takes the weights, all of which have been stored, as the result of this round.
   void take(uint64_t first, uint32_t round) { rounds_[chunk_of(first)] = round; }
-  // All of the delta to the result of this round has been stored. The chunk has `count` elements,
-  // and the weights of the round before.
+  // Adds the delta to the result of this round, all of which has been stored. The chunk has `count`
+  // elements, and must have the weights of the round before.
   void add(uint64_t first, uint32_t count, uint32_t round);
 
  private:

@@ -1,6 +1,6 @@
-// A tensor that travels as block-scaled integers (nic/wire/blocks.h): its pushes in blocks, and
-// what they have left of the gradients. It outlives sessions: a push is encoded once, and is sent
-// again with the same bits, also to another box. The thread that drives the exchange.
+// A tensor that travels as block-scaled integers (nic/wire/blocks.h): its pushes in blocks, and the
+// residue of its gradients. It outlives sessions: a push is encoded once, and is sent again with
+// the same bits, also to another box. Used by the thread that drives the exchange.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ class EncodedTensor {
   EncodedTensor(wire::Dtype dtype, uint64_t elements, uint32_t chunk_elements,
                 const quantize::RoundingSource& source);
 
-  // Bytes of the tensor's pushes, or of one copy of its results, in blocks.
+  // Returns the bytes of the tensor's pushes, or of one copy of its results, in blocks.
   static uint64_t bytes(wire::Dtype dtype, uint64_t elements, uint32_t chunk_elements);
 
-  // Where the chunk whose first element is `first_element` begins in such a copy.
+  // Returns where the chunk whose first element is `first_element` begins in such a copy.
   uint64_t offset(uint64_t first_element) const {
     PBOX_DCHECK(first_element % chunk_elements_ == 0);
     return first_element / chunk_elements_ * chunk_bytes_;
@@ -33,7 +33,7 @@ class EncodedTensor {
     return blocks_.data() + offset(first_element);
   }
 
-  // Makes the push of one chunk's round: of `count` values, and the residue.
+  // Encodes the push of one chunk's round from `count` values and the residue. Updates the residue.
   void encode(uint64_t first_element, const float* values, uint32_t count, uint32_t round);
   // Writes the first `count` elements of a result into `values`.
   void decode(const std::byte* blocks, uint32_t count, float* values) const;

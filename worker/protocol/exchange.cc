@@ -51,7 +51,7 @@ uint64_t shadow_bytes(const SessionSpec& session, const std::vector<TensorSpec>&
                       uint32_t shadow_count) {
   uint64_t bytes = 0;
   for (const TensorSpec& tensor : tensors) {
-    if (has_deltas(session, tensor)) continue;  // they keep the weights anyway
+    if (has_deltas(session, tensor)) continue;  // its DeltaWeights keep the weights anyway
     const uint32_t count = tensor.row_elements > 0 ? 1 : shadow_count;
     bytes += count * align_up(result_bytes(tensor, session.chunk_bytes), kCacheLineBytes);
   }

@@ -26,11 +26,11 @@
 // state. Between suspend() and resume() nothing is accepted or sent. If the box may need a result
 // back, the worker keeps a shadow, one more copy of the model. A result's fragments are staged
 // there, and the caller's input stays unchanged until the chunk is complete. A chunk's shadow holds
-// the result of the last consumed round until the first fragment of the next result arrives. It
-// proves that every worker has pushed the next round, so every worker has consumed the
-// last one. A caller that keeps its results unchanged needs no shadow: its outputs are those. An
-// unfinished round can be summed again from the inputs. Weights cannot be computed again, so there
-// are two shadows of them, used in turn: one of them is complete at any time.
+// the result of the last consumed round until the first fragment of the next result arrives. This
+// fragment proves that every worker has pushed the next round, so every worker has consumed the
+// last one. A caller that keeps its results unchanged needs no shadow, because its outputs serve as
+// one. An unfinished round can be summed again from the inputs. Weights cannot be computed again,
+// so there are two shadows of them, used in turn: one of them is complete at any time.
 //
 // A compressed tensor travels in blocks (encoded_tensor.h). Its push is encoded when the first
 // fragment leaves, and the caller's input is not read again. Its shadow holds the result in blocks,

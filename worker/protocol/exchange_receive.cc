@@ -88,7 +88,7 @@ void consume_slot(const ExchangeState& state, ExchangeTensor& tensor, const Exch
   tensor.consumed_slot = tensor.slot;
 }
 
-// A fragment of a compressed tensor's result. The input stays unchanged until the chunk is
+// Stores a fragment of a compressed tensor's result. The input stays unchanged until the chunk is
 // complete, if it may have to be pushed to another box. A fetch has no input.
 void store_blocks(const ExchangeTensor& tensor, const ExchangeChunk& chunk,
                   const wire::Parsed& parsed) {
@@ -278,7 +278,7 @@ void Exchange::store_fragment(Tensor& tensor, const Chunk& chunk, const wire::Pa
   PBOX_DCHECK(offset + bytes <= chunk.offset + chunk.wire_bytes);
   PBOX_DCHECK(tensor.output != nullptr || tensor.slot != nullptr);
   std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
-  if (tensor.output == nullptr) {  // a slot's result that another rank wants
+  if (tensor.output == nullptr) {  // another rank wants this slot's result
     if (shadow != nullptr) copy_bytes(state_, shadow + offset, parsed.payload, bytes);
   } else if (shadow == nullptr || shadow == tensor.output) {
     copy_bytes(state_, tensor.output + offset, parsed.payload, bytes);
@@ -421,7 +421,7 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
     on_announced(lane, chunk, now_ns);
     return;
   }
-  if (chunk.announced) {  // sent before the announcement and late: the result can be pulled
+  if (chunk.announced) {  // a late STATUS from before the announcement: the result can be pulled
     lane.arm(chunk, now_ns);
     return;
   }
@@ -431,15 +431,15 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   }
   const bool is_pushed = fetching || state_.awaits_full(chunk);
   const uint64_t missing = is_pushed ? 0 : chunk.push_mask & ~status.received_mask;
-  // Where the box holds a round until it has all of it, a chunk must leave the window before its
-  // result comes, so that the others can be pushed.
+  // Where the box holds a round until it has all of the round, a chunk must leave the window before
+  // its result comes, so that the other chunks can be pushed.
   const bool is_held =
       state_.session.holds_rounds && !fetching && status.received_mask == chunk.full_mask;
   if (missing == 0 && (status.missing_workers > 0 || is_held)) {
     return lane.wait_for_others(chunk, now_ns);
   }
   lane.end_wait(chunk, false, now_ns);
-  // An answer to a question from before the last push knows nothing of what that push brought.
+  // The answer to a PULL from before the last push says nothing about that push.
   const bool is_old = static_cast<int32_t>(parsed.header.timestamp_us - chunk.sent_us) < 0;
   if (missing == 0 || chunk.result_mask != 0 || is_old) {
     if (chunk.to_send == 0) lane.arm(chunk, now_ns);

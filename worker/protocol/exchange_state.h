@@ -63,11 +63,11 @@ struct ExchangeChunk {
   uint32_t flight_index = 0;    // position among the lane's chunks in flight, or those that wait
   uint16_t missing_workers = 0;
   uint16_t first_missing_rank = 0;
-  uint16_t last_percent = 0;           // progress of first_missing_rank, as in StatusPayload
+  uint16_t last_percent = 0;           // rounds that first_missing_rank finished last, in %
   uint32_t waited_ms = 0;              // for first_missing_rank, as in StatusPayload
   uint16_t contributors = UINT16_MAX;  // minimum over the fragments that have arrived
   uint8_t pipeline = 0;
-  uint8_t flight_packets = 0;  // as flight_bytes
+  uint8_t flight_packets = 0;  // packets, counted as flight_bytes are
   bool in_flight = false;
   bool in_window = false;      // counts against the box's credit
   bool on_path = false;        // in the window, and may still be on its way
@@ -149,7 +149,7 @@ struct ExchangeState {
   ChunkTrace trace;
   Statistics statistics;
   Rng rng = Rng(1);
-  bool out_of_cache = false;  // the job's tensors together are larger than the CPU's caches
+  bool out_of_cache = false;  // tensors do not stay in the CPU's caches between uses
 
   uint32_t chunk_id(const ExchangeChunk& chunk) const {
     PBOX_DCHECK(&chunk >= chunks.data() && &chunk < chunks.data() + chunks.size());
@@ -175,14 +175,14 @@ struct ExchangeState {
     chunk.push_mask = chunk.full_mask = wire::full_mask(fragments);
     chunk.zero_mask = chunk.zero_result_mask = 0;
   }
-  // Chunks of a tensor with deltas: what is in flight, or will be next, is in full or is not.
+  // For a chunk of a tensor with deltas: sets whether it exchanges weights in full, now or next.
   void set_full(ExchangeChunk& chunk, bool is_full) const {
     PBOX_DCHECK(tensors[chunk.tensor].deltas && chunk.to_send == 0);
     chunk.is_full = is_full;
     chunk.result_mask = 0;
     set_size(chunk, wire::payload_bytes(payload_dtype(chunk), chunk.elements));
   }
-  // Whether what the chunk pushes or fetches next is weights. So are the initial ones.
+  // Returns whether the chunk pushes or fetches weights next. Initial weights count too.
   bool carries_weights(const ExchangeChunk& chunk) const {
     return chunk.restoring || tensors[chunk.tensor].fetching || chunk.round == 0;
   }
@@ -200,7 +200,7 @@ struct ExchangeState {
     set_size(chunk, next->bytes);
     if (pushes_nothing(chunk)) chunk.push_mask = chunk.full_mask & ~(chunk.full_mask >> 1);
   }
-  // The push says that this rank has no data. STATE has the data of a result, if there is any.
+  // Returns whether the push says that this rank has no data. STATE carries a result's data.
   bool pushes_nothing(const ExchangeChunk& chunk) const {
     const SlotRound* round = slot(chunk);
     return round != nullptr && (chunk.restoring ? round->bytes == 0 : round->is_empty);
@@ -223,8 +223,8 @@ struct ExchangeState {
   bool pushes_rows(const ExchangeChunk& chunk) const {
     return !chunk.restoring && tensors[chunk.tensor].rows != nullptr;
   }
-  // Whether ZEROS may name fragments of the chunk. Relaxed jobs, tables and slots have none: their
-  // pushes and results have rules of their own.
+  // Returns whether ZEROS may name fragments of the chunk. Relaxed jobs, tables and slots have no
+  // ZEROS, because their pushes and results have rules of their own.
   bool may_name_zeros(const ExchangeChunk& chunk) const {
     const ExchangeTensor& tensor = tensors[chunk.tensor];
     return session.takes_zeros && !session.is_relaxed() && !tensor.is_table() &&
@@ -241,8 +241,8 @@ struct ExchangeState {
     chunk.zero_mask |=
         wire::zero_fragments(push(chunk), chunk.wire_bytes, chunk.fragment_bytes, unknown);
   }
-  // Whether the chunk's result is kept in `stages` until it is complete. A fetch writes where it
-  // goes: there is no earlier result to keep.
+  // Returns whether the chunk's result is kept in `stages` until it is complete. A fetch writes
+  // directly to the output, because there is no earlier result to keep.
   bool stages_result(const ExchangeChunk& chunk) const {
     const ExchangeTensor& tensor = tensors[chunk.tensor];
     return tensor.is_table() && !tensor.fetching;

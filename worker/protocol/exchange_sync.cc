@@ -1,5 +1,5 @@
-// The consistency models on the worker's side: which results answer a push. If reads are
-// cached, also when a push is done and what a read returns.
+// The consistency models on the worker's side: which results answer a push. If reads are cached,
+// also when a push is done and what a read returns.
 #include <algorithm>
 
 #include "base/check.h"

@@ -81,7 +81,7 @@ class Lane {
 
   // An authentic packet has arrived from the box, with its current credit.
   void note_packet(const wire::Header& header, uint64_t now_ns);
-  // Starts the chunk's timer: when the lane asks for its result.
+  // Starts the chunk's timer. When it ends, the lane asks for the chunk's result.
   void arm(ExchangeChunk& chunk, uint64_t now_ns);
   // Asks for every chunk that is overdue; returns whether there was one. `receiving`: packets keep
   // arriving, so an answer may be among those that wait in the receive ring. Then only chunks that

@@ -91,7 +91,7 @@ uint64_t Lane::window_cost(uint64_t bytes, uint64_t packets) const {
 }
 
 // A fragment that is zero in the push and in the result takes no packet of its own. Whether it will
-// be zero in the result is not known yet, but for what it was in the last one.
+// be zero in the result is not known yet, so the last result is taken as a guess.
 void Lane::measure_flight(ExchangeChunk& chunk) const {
   const uint64_t absent = chunk.zero_mask & chunk.zero_result_mask;
   chunk.flight_bytes = chunk.wire_bytes;
@@ -189,8 +189,8 @@ bool Lane::open_window(uint64_t now_ns) {
   return true;
 }
 
-// Reads the first bytes of each fragment, and the others only of those that may be zero. The chunk
-// is about to be sent, so that it is read anyway. The next one's first bytes are fetched.
+// Reads the first bytes of each fragment, and the others only of fragments that may be zero. The
+// chunk is about to be sent, so it is read anyway. Prefetches the same bytes of the next chunk.
 void Lane::find_zeros(ExchangeChunk& chunk) {
   state_.find_zeros(chunk, chunk.full_mask);
   if (!state_.out_of_cache || queue_.empty()) return;
@@ -266,8 +266,8 @@ void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
   packet.header.payload_bytes = static_cast<uint16_t>(
       is_empty ? 0 : wire::fragment_length(chunk.wire_bytes, chunk.fragment_bytes, fragment));
   packet.header.dtype_scale = static_cast<uint16_t>(state_.payload_dtype(chunk));
-  if (!chunk.restoring)
-    wire::set_weight_code(state_.tensors[chunk.tensor].weight_code, packet.header);
+  const uint16_t weight_code = state_.tensors[chunk.tensor].weight_code;
+  if (!chunk.restoring) wire::set_weight_code(weight_code, packet.header);
   if (slot != nullptr) {
     wire::RoundShape shape = slot->shape;
     shape.fragment_count = static_cast<uint16_t>(__builtin_popcountll(chunk.full_mask));
@@ -318,7 +318,7 @@ void Lane::make_zeros(ExchangeChunk& chunk, uint64_t now_ns) {
   seal(index, reinterpret_cast<const std::byte*>(&outgoing_zeros_[index]));
 }
 
-// Gives the packet the rows that are pushed, of as many fragments as it covers.
+// Fills the packet with the pushed rows of all fragments that it covers.
 void Lane::make_rows_push(const ExchangeChunk& chunk, uint32_t fragment, bool is_first_copy,
                           nic::TxPacket& packet) {
   std::byte* const payload = rows_room_.at(outgoing_end_ - 1);

@@ -14,8 +14,8 @@ namespace pbox::worker {
 
 struct Operation {
   uint32_t tensor = 0;  // index among the tensors of the layer that takes it
-  // Each buffer holds all elements of the tensor; both may be the same. The caller
-  // must not touch them until the tensor is completed. A fetch does not use the input.
+  // Each buffer holds all elements of the tensor; both may be the same. The caller must not touch
+  // them until the tensor is completed. A fetch does not use the input.
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::optional<int32_t> priority = {};  // empty: the tensor's own; larger goes earlier

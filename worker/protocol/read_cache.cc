@@ -42,7 +42,7 @@ void narrow(wire::Dtype dtype, std::byte* destination, const float* values, size
   }
 }
 
-// As the box does. A NaN compares false.
+// Sets unsound values to 0, as the box does. A NaN compares false.
 void clear_unsound(std::span<float> values, float limit) {
   PBOX_DCHECK(limit > 0);
   for (float& value : values) {

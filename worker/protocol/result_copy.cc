@@ -10,9 +10,9 @@
 // This file is compiled once per target: foreach_target.h includes it again with HWY_TARGET set.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "worker/protocol/result_copy.cc"
-// After HWY_TARGET_INCLUDE. foreach_target.h comes first.
+// This include must follow HWY_TARGET_INCLUDE, and precede Highway's other headers.
 #include <hwy/foreach_target.h>
-// After foreach_target.h
+// These must follow foreach_target.h.
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
@@ -45,7 +45,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace pbox::worker {
 
-// The target without vector instructions, which the compiler's flags alone may lead to, has no
+// The compiler's flags alone may lead to the target without vector instructions, which has no
 // non-temporal stores.
 static_assert(HWY_ARCH_X86 == 0 || (HWY_TARGETS & HWY_AVX2) != 0);
 

@@ -1,10 +1,10 @@
 // Model drop: the round that each operation's gradient is for, the same one in all chunks.
 //
 // A worker that fell behind skips the rounds that are closed in every chunk. If it skipped chunk by
-// chunk, ranks could wait for each other for ever: each for the quorum of one chunk, before its
-// push to the other's chunk. With one number for all chunks, no worker is past the oldest round
-// that is open anywhere. A worker before that round waits for nothing. Once all workers are in it,
-// it has every worker's push.
+// chunk, two ranks could wait for each other for ever: each would wait for the quorum of one chunk
+// before it pushes the chunk that the other waits for. With one number for all chunks, no worker is
+// past the oldest round that is open anywhere. A worker before that round waits for nothing. Once
+// all workers are in it, it has every worker's push.
 //
 // A value; used on the I/O thread.
 #pragma once

@@ -25,7 +25,7 @@ RowChunk::RowChunk(const wire::RowLayout& layout, uint64_t first_row, const RowP
   }
 }
 
-// The place of the row's bytes from byte `begin` of the chunk on.
+// Returns where the row's bytes are, from byte `begin` of the chunk on.
 const std::byte* RowChunk::source(uint32_t row, uint32_t begin) const {
   PBOX_DCHECK(wire::has_row(bits_, row));
   const uint32_t word = row / wire::kRowWordBits;

@@ -1,5 +1,5 @@
-// The rows of a table that an operation pushes, and how they become packets. Values; the thread
-// that drives the exchange.
+// The rows of a table that an operation pushes, and how they become packets. Values; used on the
+// exchange's thread.
 #pragma once
 
 #include <cstddef>

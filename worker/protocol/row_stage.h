@@ -1,6 +1,6 @@
-// The packets of a table's result, until all of the chunk's are here. They change the table and its
-// shadow together, so that the shadow always is the whole result of one round. The thread that
-// drives the exchange.
+// The packets of a table's result, until all packets of the chunk are here. They change the table
+// and its shadow together, so that the shadow always is the whole result of one round. Used on the
+// exchange's thread.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace pbox::worker {
 class RowStage {
  public:
   // Keeps a copy of the payload: by rows, or a whole fragment. Only the fragments in this mask will
-  // be written: others that it covers are here already, perhaps from a newer packet.
+  // be written: others that the packet covers are here already, perhaps from a newer packet.
   void add(const wire::Parsed& packet, uint64_t fragments);
   void clear();
   // Writes what the packets have into the chunk's bytes at both places, and forgets them. `shadow`

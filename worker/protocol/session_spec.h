@@ -30,7 +30,7 @@ struct TensorSpec {
   int32_t priority = 0;  // larger goes earlier
   float lr_scale = 1;
   float weight_decay = -1;    // negative: the job's value
-  uint32_t row_elements = 0;  // it is a table of such rows; 0: it is not
+  uint32_t row_elements = 0;  // elements of a row, if it is a table; otherwise 0
   wire::Compression compression = wire::Compression::kNone;  // needs f32
   bool chooses = false;  // compressed only while that is faster (choice/chosen_tensors.h)
   // It is the compressed form of such a tensor, or the votes on it.
@@ -71,9 +71,9 @@ struct SessionSpec {
   // With delivery by pull: results are never pulled. An operation ends when its results have been
   // announced. A backup's job works so.
   bool ignores_results = false;
-  // The caller leaves each result where it was put, unchanged, and has the next one put there too,
-  // or, in mode optimize, the one after the next. So outputs are shadows, and results are
-  // not copied twice. The input is another buffer.
+  // The caller's outputs serve as shadows, so results are not copied twice. The caller leaves each
+  // output unchanged until the next operation on the tensor is done, and gives the same output
+  // again; in mode optimize two outputs take turns. The input is another buffer.
   bool caller_keeps_results = false;
   // Mode optimize: results are weights, and those of compressed tensors deltas (delta_weights.h).
   bool optimizes = false;

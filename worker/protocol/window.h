@@ -71,8 +71,8 @@ class Window {
   // `slack_ns`: how long this side, the box or another rank may be kept from running. The bytes in
   // flight must last at least that long.
   explicit Window(uint64_t slack_ns) : slack_ns_(slack_ns) {}
-  // Chunks of up to this size are pushed, here and below; weights of compressed tensors, which few
-  // rounds push in full, may be larger.
+  // Tells the size of the largest chunks that are usually pushed. Weights of compressed tensors,
+  // which few rounds push in full, may be larger.
   void fit(uint32_t chunk_bytes) { chunk_bytes_ = std::max<uint64_t>(chunk_bytes_, chunk_bytes); }
 
   // Upper bound on the bytes in flight. UINT64_MAX: nothing has been measured yet. 0: push nothing

@@ -26,7 +26,7 @@ constexpr uint32_t kStagingSlots = 128;
 constexpr uint32_t kPeersMax = 2;  // the current one, and the previous one until it is released
 constexpr useconds_t kPollUs = 1'000;
 
-// In the order of their dependencies.
+// The members are in the order of their dependencies, so the region is released first.
 struct RdmaMemory : DeviceMemory {
   std::shared_ptr<nic::RdmaDevice> device;
   std::shared_ptr<nic::ProtectionDomain> domain;
@@ -233,8 +233,8 @@ void RdmaTransport::add_memory(const std::byte* memory, size_t bytes,
   for (Lane& lane : lanes_) lane.queue->add_memory(memory, bytes, key);
 }
 
-// Once its queue pair is destroyed, a device reads nothing any more. reconnect_lanes() makes a new
-// one.
+// A device reads nothing any more once its queue pair is destroyed. The next reconnect_lanes()
+// makes a new one.
 bool RdmaTransport::remove_memory(const std::byte* memory, bool force,
                                   std::unique_ptr<DeviceMemory>& released) {
   bool is_read = false;

@@ -69,8 +69,8 @@ class RdmaTransport : public Transport {
   bool has_failed(const Lane& lane, uint64_t now_ns) const;
 
   RdmaPortSettings settings_;
-  // In the order of their dependencies. Memory is registered once for all lanes and outlives their
-  // queue pairs, so a new queue pair finds it registered.
+  // These members are in the order of their dependencies. Memory is registered once for all lanes
+  // and outlives their queue pairs, so a new queue pair finds it registered.
   std::shared_ptr<nic::RdmaDevice> device_;
   std::shared_ptr<nic::ProtectionDomain> domain_;
   std::shared_ptr<MemoryRegistrar> registrar_;

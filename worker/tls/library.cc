@@ -11,7 +11,7 @@
 
 namespace {
 
-// In place of a connection, if there are no valid keys for it.
+// Stands in for a connection for which there are no valid keys.
 class NoConnection final : public pbox::tls::Connection {
  public:
   explicit NoConnection(const pbox::Error& why) : why_(why) {}

@@ -18,7 +18,8 @@
 namespace pbox::worker {
 namespace {
 
-// Names of boxes that have left the cluster are forgotten at this number.
+// At this number, all names that are not being resolved are forgotten, so that names of boxes that
+// have left the cluster do not pile up.
 constexpr size_t kNamesMax = 1024;
 
 struct HostPort {
@@ -82,7 +83,7 @@ struct BoxAddresses::State {
     close(ended_fd);
   }
 
-  // Both with the mutex held.
+  // Call both with the mutex held.
   void begin(const std::shared_ptr<State>& self, const std::string& box);
   Name& name_of(const std::string& box);
 

@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint64_t kPollNs = 100 * kNanosPerMilli;
 
-// Waits until the addresses are known, until end_ns.
+// Waits until the addresses are known, but not longer than until end_ns.
 Result<BoxAddresses::Addresses> await_addresses(const std::string& box, BoxAddresses& addresses,
                                                 uint64_t end_ns,
                                                 const std::atomic<bool>* cancelled) {
@@ -247,7 +247,8 @@ void ControlChannel::read_socket() {
   }
 }
 
-// With TLS, bytes for the box may result: the handshake's, and alerts.
+// Takes bytes from the socket. With TLS it may queue bytes for the box: the handshake's, and
+// alerts.
 void ControlChannel::take(std::string_view bytes) {
   if (tls_ == nullptr) return reader_.append(bytes.data(), bytes.size());
   std::string plain;

@@ -17,7 +17,7 @@
 
 namespace pbox::worker {
 
-// The error for a box whose name is still being resolved at the deadline.
+// Returns the error for a box whose name is still being resolved at the deadline.
 Error unresolved(const std::string& box);
 
 // A box to connect to.

@@ -202,9 +202,9 @@ bool LaneOpener::has_memory_to_change() const {
              [](const auto& wanted, const std::byte* held) { return wanted.first == held; });
 }
 
-// Registers a region that is wanted, or gives up one that is not wanted any more. Nothing reads it,
-// as nothing was sent yet. Memory that a device refuses is copied and counted; that is no reason to
-// stop.
+// Registers a region that is wanted, or gives up one that is not wanted any more. No device reads
+// it, because nothing has been sent yet. If a device refuses a region, its payloads are copied and
+// counted, so a refusal is no reason to stop.
 void LaneOpener::change_memory(std::unique_lock<std::mutex>& lock) {
   PBOX_CHECK(lock.owns_lock() && registrar_ != nullptr);
   const auto gone = std::find_if(registered_.begin(), registered_.end(),

@@ -55,8 +55,8 @@ class LaneOpener {
   };
 
   explicit LaneOpener(Order order);
-  // Cancels, and waits until the thread has ended: 100 ms, or until the kernel has registered the
-  // memory at hand.
+  // Cancels, and waits until the thread has ended: at most 100 ms, or until the kernel has
+  // registered the memory at hand.
   ~LaneOpener();
   LaneOpener(const LaneOpener&) = delete;
   LaneOpener& operator=(const LaneOpener&) = delete;
@@ -97,7 +97,7 @@ class LaneOpener {
   std::vector<proto::QueuePairs> answers_;
   std::shared_ptr<MemoryRegistrar> registrar_;  // once open, if the transport needs one
   std::map<const std::byte*, size_t> memory_;   // regions to register
-  std::set<const std::byte*> registered_;       // with the one that is being registered
+  std::set<const std::byte*> registered_;       // including the one that is being registered
   int ready_fd_ = -1;
   std::thread thread_;
 };

@@ -16,7 +16,7 @@ namespace pbox::worker {
 // This struct never changes, because both sides use it to find out whether they fit.
 struct LibraryRequest {
   const char* version = "";    // version of the libpbox that asks
-  const char* arguments = "";  // a port's text after "KIND:", or the folder of keys
+  const char* arguments = "";  // a port's text after "KIND:", or the folder of keys or token
 };
 
 // Bytes for the reason that a library gives when it refuses.

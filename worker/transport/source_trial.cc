@@ -11,8 +11,8 @@
 namespace pbox::worker {
 namespace {
 
-// With a fair hash, one port in as many as there are queues is right. With four times as many
-// ports, all are wrong once in 50 times.
+// With a fair hash and n queues, one port in n is right. If 4 n ports are tried, all of them are
+// wrong once in 50 times.
 constexpr size_t kPortsPerPipeline = 4;
 constexpr size_t kPortsPerLaneMax = 64;
 // over all lanes at once: a process may have only 1024 descriptors

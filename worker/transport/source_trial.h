@@ -36,9 +36,9 @@ bool answers_probe(const SessionSpec& session, uint32_t lane, const nic::RxPacke
 
 // Finds a source for each of `lanes`, in their order; all are searched at the same time. Each lane
 // must own a chunk. An error names the first pipeline that did not answer any port before the
-// deadline. The probes have lower numbers than any later packet: the first
-// packet from the source moves this worker's address on the box to that port, and no late probe can
-// move it away again. Set-up thread.
+// deadline. The probes have lower numbers than any later packet: the first packet from the source
+// moves this worker's address on the box to that port, and no late probe can move it away again.
+// Set-up thread.
 Result<std::vector<nic::SocketPort>> find_sources(const SessionSpec& session,
                                                   std::span<const uint32_t> lanes,
                                                   const Opening& opening);

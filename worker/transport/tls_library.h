@@ -4,7 +4,7 @@
 //   extern "C" PBOX_LIBRARY_EXPORT const pbox::worker::WorkerKeys* pbox_tls_open_1(
 //       const pbox::worker::LibraryRequest& request, char* error, size_t error_bytes);
 //
-// The argument is the folder of keys.
+// The argument is the folder of keys, or the file of a token.
 #pragma once
 
 #include <memory>
@@ -17,12 +17,11 @@
 
 namespace pbox::worker {
 
-// A worker's keys, as the folder holds them when a connection is made. They make control
+// A worker's keys, as the folder or token holds them when a connection is made. They make control
 // connections, and the keys of the sessions that these bring.
 class WorkerKeys : public tls::Client {
  public:
-  // `connection` is established, and outlives the object that is returned unless that is not used
-  // any more.
+  // `connection` must be established, and must outlive the last use of the returned object.
   virtual std::unique_ptr<seal::SessionKeys> session_keys(
       const tls::Connection& connection) const = 0;
 };

@@ -18,7 +18,7 @@ ELEMENTS = 16 << 20  # float32: 64 MiB, 16 slices
 
 
 def _on(device, model):
-    """Has the model take its inputs to its device."""
+    """Makes the model move its inputs to the device. Returns the model."""
     model.register_forward_pre_hook(lambda _, inputs: tuple(each.to(device) for each in inputs))
     return model
 
@@ -118,8 +118,8 @@ def verbs(options, store):
 
 
 def memory_is_not_used_early(options, store):
-    """Drops tensors whose copies are under way, and has the allocator hand out their memory.
-    Returns whether all results were right."""
+    """Drops tensors whose copies are under way, and makes the allocator reuse their memory. Returns
+    whether all results were right."""
     start(options, store, "pbox")
     kept, works = [], []
     for index in range(50):
@@ -173,7 +173,7 @@ def lost_rank(options, store):
 
 
 def _overlap_us(some, others):
-    """Returns the time in which an event of both lists runs. Events: (begin, end)."""
+    """Returns for how many microseconds events of both lists overlap. Events: (begin, end)."""
     return sum(max(0.0, min(end, other_end) - max(begin, other_begin))
                for begin, end in some for other_begin, other_end in others)
 
@@ -184,8 +184,8 @@ def _layers():
 
 def traced(options, store, path):
     """Traces an all_reduce of 64 MiB while the device computes, and a step of DDP and of FSDP2.
-    Returns for each the microseconds of copies, and in which they overlap; and the kinds of
-    copies."""
+    Returns for each how many microseconds the copies took and overlapped, their kinds, and the
+    number of device synchronizations."""
     start(options, store, "pbox")
     tensor = torch.ones(ELEMENTS, device="cuda")
     matrix = torch.ones(2048, 2048, device="cuda")
@@ -243,7 +243,8 @@ def _read_trace(path):
 
 
 def timed(options, store):
-    """Returns seconds of 10 all_reduces of 64 MiB, on the device and in host memory in turn."""
+    """Returns the median seconds of 10 all_reduces of 64 MiB, by the tensor's device. Tensors on
+    the GPU and in host memory take turns."""
     start(options, store, "pbox")
     seconds = {"cuda": [], "cpu": []}
     tensors = {device: torch.ones(ELEMENTS, device=device) for device in seconds}

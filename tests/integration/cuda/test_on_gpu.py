@@ -58,7 +58,7 @@ class GpuTest(BoxTestCase):
                 self.assertGreater(min(seen["out_us"], seen["back_us"]), 0)
                 self.assertGreater(seen["pipelined_us"], 0, name)
                 self.assertGreater(seen["copies_during_kernels_us"], 0, name)
-                # "Memcpy DtoH (Device -> Pinned)", and no pageable memory
+                # Kinds are names like "Memcpy DtoH (Device -> Pinned)".
                 self.assertFalse([kind for kind in seen["kinds"] if "Pageable" in kind])
                 self.assertEqual(seen["device_synchronizations"], 0)
 

@@ -46,7 +46,7 @@ class Browser:
         while True:
             try:
                 return self._folder.cleanup()
-            except OSError:  # some of them may still be ending and writing files
+            except OSError:  # a process that is ending may still write files
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)

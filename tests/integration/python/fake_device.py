@@ -85,7 +85,7 @@ def install():
     """Loads the fake libraries into this process, and makes tensors in host memory those of a
     device."""
     folder = pathlib.Path(os.environ["PBOX_BUILD_DIR"]) / "tests" / "fake_cuda"
-    # It is linked with the fake libcudart.
+    # Loads the fake libcudart too, with which this library is linked.
     ctypes.CDLL(str(folder / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
     FakeDevice.library = ctypes.CDLL(str(folder / "libcudart.so.fake"))
     FakeDevice.library.fake_cuda_violations.restype = ctypes.c_uint64

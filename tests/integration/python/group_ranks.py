@@ -362,7 +362,7 @@ def connections(options, store):
     ours = _connections(options["box"])
     dist.new_group(backend="gloo")
     with_gloo = _connections(options["box"])
-    dist.barrier()  # A rank that leaves closes its connections to those that still count.
+    dist.barrier()  # A rank that left now would close connections that others still count.
     dist.destroy_process_group()
     return ours, with_gloo
 
@@ -409,7 +409,7 @@ def skipped_operation(options, store, seen):
     dist.barrier()
     if options["rank"] == 1:
         wait_for_file(seen)
-        # Rank 0 has sent its part of the first one before it left.
+        # The all_reduce may succeed, because rank 0 sent its part of it before it left.
         return _fails(lambda: [dist.all_reduce(torch.ones(7)), dist.barrier()])
     work = dist.all_reduce(torch.ones(7), async_op=True)
     early = _fails(lambda: work.wait(datetime.timedelta(seconds=0.2)))
@@ -437,7 +437,7 @@ def aborted(options, store, done):
     group = dist.group.WORLD
     if options["rank"] == 1:
         wait_for_file(done)
-        # Rank 0 may have sent its part of the first one before it left.
+        # The first barrier may succeed, because rank 0 may have sent its part before it left.
         return _fails(lambda: [dist.barrier(), dist.barrier()])
     work = dist.barrier(async_op=True)
     aborter = threading.Thread(target=group.abort)

@@ -79,7 +79,7 @@ class Networks:
 
     @contextlib.contextmanager
     def at_box(self):
-        """Has this thread, and its new threads and children, in the box's network."""
+        """Inside this context, this thread, its threads and children are in the box's network."""
         _enter(self._box)
         try:
             yield
@@ -110,8 +110,9 @@ class NetworksTestCase(BoxTestCase):
         cls.addClassCleanup(cls.box.close)
 
     def run_apart(self, function, *arguments):
-        """Runs `function(options, *arguments)` in each rank's network, and returns the results. It
-        has to call start_group(). The store of the group is beside the box."""
+        """Runs `function(options, *arguments)` in one process per rank. Returns the results. The
+        function must call start_group(), which enters the rank's network. The group's store is in
+        the box's network."""
         with self.networks.at_box():
             store = dist.TCPStore(BOX, 0, None, True, wait_for_workers=False)
         return self.run_ranks(function, self.RANKS, *arguments, networks=self.networks.ranks,
@@ -146,8 +147,8 @@ def why_impossible():
 
 
 def main():
-    """Runs the tests of a program, all of which need networks. Without networks it is skipped, as
-    ctest understands it."""
+    """Runs the tests of a program, all of which need networks. Where no networks can be made, exits
+    with the status that ctest counts as skipped."""
     impossible = why_impossible()
     if impossible is not None:
         print(f"skipped: {impossible}")

@@ -148,7 +148,7 @@ class ClientTest(BoxTestCase):
 
     def test_result_may_replace_the_gradient(self):
         for ends in self.run_ranks(sum_in_place, 2):
-            self.assertEqual(ends, (12.0, 12.0))  # 1 + 2, then twice the double
+            self.assertEqual(ends, (12.0, 12.0))  # 1 + 2 = 3, then doubled twice
 
     def test_rounds_are_counted_and_results_say_how_many_are_in_them(self):
         for result in self.run_ranks(rounds_and_contributors, 2):

@@ -129,8 +129,9 @@ class ArgumentsTest(BoxTestCase):
 
 
 class LateReturn:
-    """libpbox, whose pbox_wait() returns to its caller only after the context is to be destroyed,
-    or when it is certain that it will not be."""
+    """libpbox with a delayed pbox_wait(): it does not return before close() has called pbox_leave()
+    or pbox_destroy(). Then it gives close() 0.3 s for pbox_destroy(), and records in
+    `destroyed_during_wait` whether that was called."""
 
     def __init__(self, library):
         self._library = library
@@ -157,7 +158,7 @@ class LateReturn:
     def pbox_destroy(self, context):
         self.left.set()
         self.destroyed.set()
-        if self.destroyed_during_wait is not None:  # else it would free what is still used
+        if self.destroyed_during_wait is not None:  # otherwise pbox_wait() is using the context
             self._library.pbox_destroy(context)
 
 

@@ -63,7 +63,8 @@ def train_clipped(options, name):
 
 
 def large_gradient(parameter, rank, step):
-    """A gradient of a parameter that is many windows large: every value says whose it is."""
+    """Returns the gradient of a parameter that is many windows large. In each step, the ranks'
+    values differ."""
     return torch.full_like(parameter, 0.001 * (1 + rank) * (1 + step))
 
 
@@ -83,7 +84,8 @@ def train_large(options):
 
 
 def train_accumulating(options):
-    """Two micro-batches per step, without a model, so that step() waits."""
+    """Runs two micro-batches per step. The optimizer is not given the model, so step() waits for
+    the weights."""
     model = make_model()
     with pbox.torch.DistributedOptimizer(
             make_optimizer("momentum", model.parameters()), max_grad_norm=NORM,

@@ -47,7 +47,7 @@ def without_waits(options, store, called):
     kept = tensor.data_ptr() in fake_device.FakeDevice.kept
     with open(f"{called}{'' if options['rank'] == 0 else '.1'}", "wb"):
         pass
-    future.wait()  # the results are in host memory
+    future.wait()  # returns once the results are in host memory
     work.wait(datetime.timedelta(seconds=30))
     while not work.is_completed():
         time.sleep(0.01)
@@ -57,7 +57,8 @@ def without_waits(options, store, called):
 
 
 def lost_rank(options, store):
-    """Rank 1 leaves, and rank 0 does not wait on its thread."""
+    """Rank 1 aborts its group, and rank 0 begins an operation. Returns the errors of rank 0's later
+    calls, the error of its group, whether the result is NaN, and the forbidden call, if any."""
     fake_device.install()
     group_ranks.start(options, store)
     dist.barrier()
@@ -66,7 +67,7 @@ def lost_rank(options, store):
         return None
     tensor = torch.ones(1001)
     work = dist.all_reduce(tensor, async_op=True)
-    group_ranks._fails(work.wait)  # the device has passed it then
+    group_ranks._fails(work.wait)  # returns once the device has passed it
     errored = str(dist.group.WORLD.errored())
     errors = [group_ranks._fails(call) for call in (
         work.get_future().wait, lambda: dist.all_reduce(torch.ones(3)), dist.barrier)]
@@ -75,7 +76,7 @@ def lost_rank(options, store):
 
 
 def late_gradient(options, store):
-    """Holds the copy of a gradient to host memory."""
+    """Holds rank 0's copy of a gradient to host memory back. Returns the ranks' errors."""
     library = fake_device.install()
     group_ranks.start(options, store, timeout_s=3)
     dist.barrier()

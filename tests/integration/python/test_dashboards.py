@@ -170,7 +170,7 @@ class Dashboards(BoxTestCase):
                            ("drop", {"sync": "drop", "quorum": 1})):
             ranks = self.start_ranks(train_until, 2, stop_path, model, job=job)
             self.addCleanup(ranks.close)
-        # A box without keys, as this one, has no series of them; test_service_rotation sees them.
+        # This box has no keys, hence no series pbox_keys_*; test_service_rotation checks those.
         remaining = [(name, expr) for name, expr in queries() if "pbox_keys_" not in expr] + [
             ("recorded", 'training_job_rank:pbox_worker_late_seconds:rate5m{rank="2"} > 0'),
             ("recorded", "instance_pipeline:pbox_pipeline_busy:ratio_rate5m")]

@@ -1,5 +1,5 @@
 """DiLoCo and LocalSGD against the published algorithm in one process; lost boxes and ranks, a
-restart from a checkpoint, and what they send."""
+restart from a checkpoint, and how many bytes are sent."""
 
 import copy
 import os
@@ -21,8 +21,8 @@ from support import (BoxTestCase, Ranks, free_port, make_model, program, shard_l
                      wait_for_file, weights_of)
 
 WORKERS = 2
-# An outer step rounds the change, the mean, the momentum, the step and the blend, all of
-# them to within half a unit of values below 1.
+# An outer step rounds five values below 1: the change, the mean, the momentum, the step and the
+# blend. Each rounding changes a value by at most 2^-24.
 ROUNDING = 5 * 2.0**-24
 
 
@@ -62,8 +62,8 @@ def train_cases(options, steps, cases):
 def oracle(steps, sync_every, fragments=1, delay=0, alpha=0.0, outer=None, take_step=inner_step,
            mean=lambda changes, step: sum(changes) / WORKERS):
     """Streaming DiLoCo, algorithm 2, in one process. With one fragment, no delay and alpha 0 it is
-    DiLoCo, algorithm 1. `mean`: of the changes by rank that are sent after a step. Returns all
-    workers' weights."""
+    DiLoCo, algorithm 1. `mean(changes, step)` averages the changes, by rank, that are sent after a
+    step. Returns all workers' weights."""
     models = [make_model() for _ in range(WORKERS)]
     inner = [inner_optimizer(model) for model in models]
     outer_model = make_model()
@@ -107,7 +107,7 @@ def average(options, steps):
 
 
 def make_wide_model():
-    """Returns a model of which nearly all is compressed."""
+    """Returns a model nearly all of whose elements are compressed."""
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(8, 2000), torch.nn.Tanh(), torch.nn.Linear(2000, 4))
 
@@ -127,9 +127,9 @@ def train_over_a_pause(options, steps, case, pause_after, folder):
 
 
 def train_until_together(options, case, folder, doomed=None):
-    """Trains until both ranks have been in all results of the last 4 periods. Rank `doomed` waits
-    to be killed after 2. Returns the box's last weights, how many ranks each period had, and the
-    number of steps at the begin."""
+    """Trains until both ranks have been in all results of the last 4 periods. Rank `doomed` stops
+    after 2 periods and waits to be killed. Returns the box's last weights, how many ranks each
+    period had, and the number of steps at the begin."""
     model, inner, diloco = open_diloco(options, case)
     begun_at = diloco.steps
     counts = []
@@ -313,7 +313,7 @@ class DilocoTest(BoxTestCase):
                                          **options)
                 wait_for_file(os.path.join(folder, "1-2"))
                 ranks.kill(1)
-                wait_for_file(os.path.join(folder, "0-6"))  # alone
+                wait_for_file(os.path.join(folder, "0-6"))  # rank 0 trains alone
                 self.check_newcomer(ranks, case, folder, rejoin=True, **options)
 
     def test_a_rank_that_was_stopped_is_left_behind_and_comes_back_by_itself(self):
@@ -327,7 +327,7 @@ class DilocoTest(BoxTestCase):
         wait_for_file(os.path.join(folder, "1-2"))
         stopped = ranks.processes[1].pid
         os.kill(stopped, signal.SIGSTOP)
-        wait_for_file(os.path.join(folder, "0-8"))  # alone
+        wait_for_file(os.path.join(folder, "0-8"))  # rank 0 trains alone
         os.kill(stopped, signal.SIGCONT)
         (lone, counts, errors), (stopped, _, its_errors) = [ranks.result(rank)
                                                             for rank in range(WORKERS)]
@@ -347,7 +347,8 @@ class DilocoTest(BoxTestCase):
         self.check_newcomer(first, case, folder, **options)
 
     def check_newcomer(self, ranks, case, folder, **options):
-        """Rank 0 of `ranks` has been alone in results; rank 1 comes as a new process."""
+        """Starts rank 1 as a new process, and checks that it trains with rank 0 of `ranks`, which
+        was alone in some results before."""
         again = Ranks(come_as_rank_1, 1, self.options(WORKERS, **options), (case, folder))
         self.addCleanup(again.close)
         lone, counts, _ = ranks.result(0)

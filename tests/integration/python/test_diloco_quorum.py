@@ -1,4 +1,4 @@
-"""DiLoCo with a quorum: ranks that are late, stopped, killed and back hold nobody up."""
+"""DiLoCo with a quorum: ranks that are late, stopped, killed or restarted delay no other rank."""
 
 import os
 import pathlib
@@ -14,9 +14,9 @@ from test_diloco import WORKERS, inner_step, open_diloco
 
 
 def train_with_a_quorum(options, case, folder):
-    """Trains until FOLDER/stop exists, and touches FOLDER/RANK-N after N periods, counted on from
-    those that a former process of the rank has touched. Returns how many changes each period had,
-    and the number of steps at the begin."""
+    """Trains until FOLDER/stop exists, and touches FOLDER/RANK-N after N periods. N continues the
+    count of a former process of the rank. Returns how many changes each period had, and the number
+    of steps at the begin."""
     model, inner, diloco = open_diloco(options, case)
     begun_at = diloco.steps
     counts = []
@@ -56,9 +56,8 @@ def train_for_periods(options, case, folder):
 
 
 def push_late(options, case, folder):
-    """The box has a quorum with rank 0. Rank 1 sends its change once rank 0 has taken an outer
-    step, and rank 0 its next one after that. Returns the weights that each outer step gave the
-    rank."""
+    """The quorum is 1. Rank 1 sends its change after rank 0 has taken an outer step, and rank 0
+    sends its next change after that. Returns the weight after each outer step of this rank."""
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -92,7 +91,7 @@ class DilocoQuorumTest(BoxTestCase):
         ranks = self.start_ranks(train_with_a_quorum, 3, case, folder)
         wait_for_file(os.path.join(folder, "2-2"))
         os.kill(ranks.processes[2].pid, signal.SIGSTOP)
-        # Long before the box takes the rank for dead, or it would be lost.
+        # Rank 2 continues long before the box would count it as lost.
         for rank in (0, 1):
             self.wait_for_more(folder, rank, 8)
         os.kill(ranks.processes[2].pid, signal.SIGCONT)
@@ -122,7 +121,7 @@ class DilocoQuorumTest(BoxTestCase):
         wait_for_file(os.path.join(folder, f"{rank}-{done + periods}"))
 
     def test_changes_that_are_late_count_in_the_next_outer_step(self):
-        # Rank 0 sends 1 and 4, and rank 1 too late 2.
+        # Rank 0 sends the changes 1 and 4. Rank 1 sends 2, too late for the first outer step.
         for late, second in (("next", -1.0 - (4.0 + 2.0) / 2), ("drop", -1.0 - 4.0)):
             case = {"sync_every": 1, "quorum": 1, "grace": 0, "late_pushes": late,
                     "outer": {"lr": 1.0, "momentum": 0}}

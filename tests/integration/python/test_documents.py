@@ -52,7 +52,7 @@ RUN_ALL_THE_SAME = ("pboxctl doctor --to",)
 OWN = {"BOX": "127.0.0.1"}
 # Placeholders for which this test has no value.
 UNKNOWN = {"SCENARIO", "COMMAND", "FILE"}
-# `pboxctl replay` alone is the name of a command: these need arguments.
+# Commands that need arguments. Without them, `pboxctl replay` only mentions the command.
 NEED_ARGUMENTS = ("recorder", "replay", "trace")
 
 
@@ -197,7 +197,7 @@ class Documents(unittest.TestCase):
         tables = [table.partition("\n\n")[0] for table in page.split("| you see |")[1:]]
         seen = [text for table in tables for row in table.splitlines()[2:]
                 for text in re.findall(r"`([^`]+)`", row.split(" | ")[0])
-                if words_of(text)[:1] != ["systemctl"]]  # commands that show the symptom
+                if words_of(text)[:1] != ["systemctl"]]  # a command that shows a symptom
         self.assertGreater(len(seen), 20)
         for text in seen:
             with self.subTest(text=text):

@@ -46,7 +46,7 @@ def enter_network():
 
 
 def train(arguments):
-    """Every rank's weights, by name, after training through a box of its own."""
+    """Returns every rank's weights, by name, after training through a new box."""
     with pbox.LocalBox(*arguments) as box:
         return ranks.run(training.averaged_by_the_box, WORKERS, EPOCHS, box.control,
                          lambda reports: None)

@@ -51,7 +51,7 @@ def _train(kind, rank, steps=2, **options):
 
 
 def _train_again(options, store, kind):
-    """Drops the group that has failed. Returns the loss over a new one of `options`."""
+    """Destroys the failed group, and trains over a new one of `options`. Returns the loss."""
     dist.group.WORLD.abort()
     dist.destroy_process_group()
     group_ranks.start(options, f"{store}-again")
@@ -63,7 +63,7 @@ def _train_again(options, store, kind):
 def _error_of(call):
     try:
         call()
-    except RuntimeError as error:  # DDP makes one of the backend's error
+    except RuntimeError as error:  # DDP turns the backend's error into one
         return str(error)
     return None
 
@@ -90,7 +90,7 @@ def be_late(options, store, kind, seen):
 
 
 def change_a_shape(options, store, kind):
-    """Rank 1 exchanges gradients of another size: by a hook of DDP's, or of another model."""
+    """Rank 1 exchanges gradients of another size: by a comm hook of DDP, or of another model."""
     group_ranks.start(options, store)
     rank = options["rank"]
 

@@ -191,9 +191,9 @@ def backward_without_rank_1(options, store):
 
 
 def train_and_pause(options, store, paths):
-    """Trains until a step fails, and tries the remaining steps all the same, as a script would that
-    retries. Rank 1 stops its process in step 3, until rank 0 has seen a failure. Rank 0 writes a
-    checkpoint after each step. Returns the error of each step."""
+    """Trains until a step fails, and tries the remaining steps all the same, as a script that
+    retries would do. Rank 1 stops its process in step 3, until rank 0 has seen a failure. Rank 0
+    writes a checkpoint after each step. Returns the error of each step."""
     init_process_group(options, store)
     model = DistributedDataParallel(make_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -44,7 +44,7 @@ class ProcessGroupTest(BoxTestCase):
         self.assertEqual((first[4], second[4]), ([0, 0], [1, 1]))
 
     def test_continuations_of_futures_that_have_ended_keep_the_order_of_the_other_ranks(self):
-        # 2 ranks: 1 + 1, times 10 on both ranks, twice.
+        # The sum over both ranks is 2. Then each value is multiplied by 10 and summed, twice.
         for sums in self.run_ranks(group_ranks.late_continuations, 2, self.store()):
             self.assertEqual(sums, [800.0] * 5)
 

@@ -14,7 +14,7 @@ import numpy
 import pbox
 from support import BoxTestCase, program, wait_for_file
 
-ELEMENTS = 700_000  # three chunks
+ELEMENTS = 700_000  # 87 chunks
 MODELS = {
     "asp": {"sync": "asp"},
     "ssp": {"sync": "ssp", "staleness": 2},
@@ -25,9 +25,9 @@ MODELS = {
 
 
 def count_pushes(options, rounds, mark_at=0, marker=None, stop_at=None):
-    """Pushes until the tensor has had so many rounds of this rank. Touches `marker`, and this rank
-    number, after round `mark_at`. At round `stop_at` waits to be killed. Returns the weights that
-    this process began with, those that hold all pushes, and its statistics."""
+    """Pushes until the tensor has had `rounds` rounds of this rank. Before round `mark_at` touches
+    the file whose name is `marker` and the rank. At round `stop_at` waits to be killed. Returns the
+    weights that this process began with, those that hold all pushes, and its statistics."""
     weights = numpy.zeros(ELEMENTS, dtype=numpy.float32)
     ones = numpy.ones_like(weights)
     with pbox.Client(mode="optimize", reduction="sum", recovery="none", **options) as client:
@@ -74,7 +74,7 @@ class SurvivalTest(BoxTestCase):
                 wait_for_file(marker + "0")
                 wait_for_file(marker + "1")
                 box.process.send_signal(signal.SIGSTOP)
-                time.sleep(1.5)  # the ranks take the box for dead, and hang up
+                time.sleep(1.5)  # the ranks count the box as lost, and close their connections
                 box.process.send_signal(signal.SIGCONT)
                 for rank in range(2):
                     _, weights, statistics = ranks.result(rank)
@@ -119,8 +119,9 @@ class SurvivalTest(BoxTestCase):
             for begun_with, weights, statistics in results:
                 steps = statistics["restored_steps"]
                 self.assertGreaterEqual(steps, 20)
-                # All pushes of the rounds before the cut. A chunk may be copied as late as with the
-                # slower rank's next push, when the faster rank may be `staleness` pushes ahead.
+                # The weights hold all pushes of the rounds before the cut. A chunk may be copied as
+                # late as at the slower rank's next push, when the faster rank may be `staleness`
+                # pushes ahead.
                 self.assertGreaterEqual(begun_with.min(), 2 * steps)
                 self.assertLessEqual(begun_with.max(), 2 * (steps + 1) + MODELS["ssp"]["staleness"])
                 self.assertEqual(list(weights), list(begun_with + 20))

@@ -98,14 +98,14 @@ class TablesTest(BoxTestCase):
 
     def test_sparse_gradients_of_embeddings_train_as_with_torchs_optimizers(self):
         for name in OPTIMIZERS:
-            has_dense = name != "sparse_adam"  # which refuses dense gradients
+            has_dense = name != "sparse_adam"  # SparseAdam refuses dense gradients
             with self.subTest(name):
                 results = self.run_ranks(train, WORLD_SIZE, name, has_dense, job=name)
                 expected = train_locally(name, has_dense, WORLD_SIZE)
                 for weights, pushed in results:
                     for one, other in zip(weights, expected):
                         numpy.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-                    # The initial weights, and of six steps the rows of 40 words each.
+                    # A rank pushes the initial weights, and in each step the rows of 40 words.
                     whole = 2 * ROWS * WIDTH * 4
                     self.assertLess(pushed, whole + STEPS * whole / 2)
 

@@ -20,10 +20,10 @@ host::Nic& add_nic(host::HostFacts& facts, int node, uint32_t link_mbps = 0);
 // Adds a network device 0000:0N:00.0 on PCI, N its number, and returns it.
 host::PciNetwork& add_pci(host::HostFacts& facts, int node, const std::string& driver = "vfio-pci");
 
-// Serves the devices without keys: dpdk.devices = `devices`.
+// Returns a configuration without keys that serves the devices: dpdk.devices = `devices`.
 config::Config dpdk_config(const std::string& devices);
 
-// Serves all NICs without keys.
+// Returns a configuration without keys that serves all NICs.
 config::Config open_config();
 
 bool has_reason(const topology::Topology& topology, const std::string& words);

@@ -5,7 +5,7 @@
 namespace pbox::test {
 namespace {
 
-// Receives packets one by one, so many, this far apart. Returns the time of the last one.
+// Receives `packets` packets one by one, `apart_ns` apart. Returns the time of the last one.
 uint64_t receive(nic::Coalescing& coalescing, uint64_t now_ns, int packets, uint64_t apart_ns) {
   for (int index = 0; index < packets; ++index) coalescing.received(1, now_ns += apart_ns);
   return now_ns;

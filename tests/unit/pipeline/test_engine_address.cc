@@ -118,7 +118,7 @@ TEST_CASE("a challenge counts once, and only from the address that it was sent t
   stolen.from = address_of(8, 8);
   CHECK(scene.answers_to(stolen).at(0).payload.size() == sizeof(wire::Challenge));
   CHECK(scene.session.endpoint == kHome);
-  // The question from there has replaced the challenge.
+  // The PULL from the thief's address has replaced the challenge.
   CHECK(scene.answers_to(proof).at(0).payload.size() == sizeof(wire::Challenge));
   const Packet valid = scene.proof_of(scene.pull_from(moved));
   CHECK(scene.answers_to(valid).at(0).to == moved);

@@ -109,7 +109,7 @@ Results take_results(Box& box, const JobOptions& job) {
   return results;
 }
 
-// The box must step `master` by the ranks' pushes, and take `weights` there.
+// Computes like the box: steps `master` by the ranks' pushes, and moves `weights` there by deltas.
 struct Model {
   Dtype dtype;
   Floats weights, master, momentum = Floats(kElements);
@@ -138,7 +138,7 @@ struct Model {
   }
 };
 
-// A job whose initial weights have left.
+// Runs the round of the initial weights. Returns the model of the job after it.
 Model begin(Box& box, const JobOptions& job) {
   const Floats initial = values_of(0, 0);
   for (const uint32_t rank : {0u, 1u})

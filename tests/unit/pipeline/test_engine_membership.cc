@@ -27,7 +27,7 @@ void exclude(Box& box, JobShard& shard, uint32_t rank, uint16_t generation) {
       {.kind = CommandKind::kExclude, .shard = &shard, .rank = rank, .generation = generation});
 }
 
-// The same packet from the rank's new session.
+// Returns the packet as one of the rank's new session.
 Packet renewed(Packet packet, uint16_t generation = 20) {
   packet.header.spi = kFreshSpi;
   packet.header.generation = generation;
@@ -40,7 +40,7 @@ Packet of_generation(Packet packet, uint16_t generation) {
   return packet;
 }
 
-// Chunk 0 opens at `round`, whose result is what `rank` has consumed.
+// Returns a STATE by which `rank` gives back a fragment of chunk 0's result of `round`.
 Packet state(Box& box, const JobOptions& job, uint32_t rank, uint32_t fragment, float value,
              uint32_t round) {
   Packet packet = box.push(job, rank, fragment, value, round);
@@ -315,7 +315,7 @@ TEST_CASE("STATUS names the lowest present rank that is late, also after ranks g
   CHECK(first_late(shard.generation) == std::pair(3u, 0u));
   exclude(box, shard, 0, 20);
   CHECK(first_late(20) == std::pair(2u, 1u));
-  box.deliver(of_generation(box.push(job, 1, 0, 1.0f), 20));  // a part is not all of it
+  box.deliver(of_generation(box.push(job, 1, 0, 1.0f), 20));  // rank 1 still lacks fragments
   CHECK(first_late(20) == std::pair(2u, 1u));
   for (const uint32_t fragment : {1u, 2u}) {
     box.deliver(of_generation(box.push(job, 1, fragment, 1.0f), 20));

@@ -1,5 +1,5 @@
-// The order in which one job's results leave: by priority, whichever part they are of, and whether
-// it is the first time that they leave.
+// The order in which one job's results leave: by priority, whichever part they belong to, and
+// whether they leave for the first time or again.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>

@@ -1,5 +1,5 @@
 // Chunks whose sums go to an upper box: who has their memory when, and what the ranks get. The test
-// is the lanes and the upper box.
+// stands in for the lanes and the upper box.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/pipeline/box.h"
@@ -40,7 +40,7 @@ Uplink::Sum take_sum(JobShard& shard, uint32_t lane = 0) {
   return sum;
 }
 
-// The upper box's result is `value`.
+// Gives the sum's chunk back, with `value` as the upper box's result.
 void give_back(Box& box, JobShard& shard, const Uplink::Sum& sum, float value) {
   const Chunk& chunk = *shard.find(sum.chunk);
   std::fill_n(sum.result, chunk.elements, value);
@@ -125,7 +125,7 @@ TEST_CASE("in mode optimize rank 0's weights go up first, then sums, and weights
     const Uplink::Sum sum = take_sum(shard);
     CHECK(sum.values[0] == 6);
     CHECK(sum.result != weights.result);
-    CHECK(weights.result[0] == 2);  // until the next weights are whole
+    CHECK(weights.result[0] == 2);  // kept until the next weights are whole
     give_back(box, shard, sum, 1.5f);
     const auto sent = of_type(box.take_all(), PacketType::kResult);
     REQUIRE_FALSE(sent.empty());
@@ -142,7 +142,7 @@ TEST_CASE("while a sum is with the upper box, no result is sent from memory that
   push_all(box, options, 1, 0);
   give_back(box, shard, take_sum(shard), 9);
   box.take_all();
-  // Before the next round is complete the last result is there for who asks.
+  // Until the next round is complete, a rank that asks gets the last result.
   box.deliver(box.pull(options, 0, 0));
   CHECK(of_type(box.take_all(), PacketType::kResult).size() == 3);
   box.deliver(box.pull(options, 1, 0));  // queued, and overtaken by the round

@@ -16,7 +16,7 @@ constexpr wire::SyncSpec kSsp{.model = SyncModel::kSsp, .staleness = 1, .reads =
 constexpr wire::SyncSpec kEssp{.model = SyncModel::kEssp, .staleness = 2, .reads = Reads::kCached};
 constexpr uint64_t kWhole = 0b111;
 
-// True if the packet acknowledges all of a push of `round`.
+// Checks that the packet acknowledges to `rank` all of its push of `round`.
 void check_acknowledges(const Sent& packet, uint32_t rank, uint32_t round) {
   CHECK(packet.header.type() == PacketType::kStatus);
   CHECK(rank_of(packet) == rank);
@@ -110,7 +110,7 @@ TEST_CASE("ESSP sends a chunk to every rank when the minimum clock advances, and
   }
   CHECK(ranks == std::set<uint32_t>{0, 1, 2});
   CHECK(job.shard->pulls.get() == 0);
-  // A rank that lost it asks.
+  // A rank that has lost a fragment asks for it.
   const auto again = job.pull(1, 1, 0b011);
   REQUIRE(again.size() == 1);
   CHECK(again[0].header.fragment == 2);

@@ -16,13 +16,13 @@ uint32_t open_round(const SyncJob& job) {
   return job.shard->chunks()[0].open_round();
 }
 
-// The clock of the box goes on. Returns whether a round has ended.
+// Advances the clock of the box. Returns whether a round has ended.
 bool pass(SyncJob& job, uint64_t ns) {
   job.box.now_ns += ns;
   return job.box.engine.finish_waiting(job.box.now_ns);
 }
 
-// A session of the rank begins, whether it was excluded or not.
+// Begins a session of the rank, whether it was excluded or not.
 void admit_again(SyncJob& job, uint32_t rank) {
   job.box.engine.execute({.kind = pipeline::CommandKind::kAdmit,
                           .shard = job.shard,

@@ -73,7 +73,7 @@ TEST_CASE("beside a chunk whose ranks run ahead, a bsp chunk waits for all and s
     CHECK(packet.value() == kInitialWeight - 3);
   }
   CHECK(job.push(0, 2, 0).empty());
-  CHECK(job.shard->pulls.get() == 2);  // reads of the bsp chunk are none
+  CHECK(job.shard->pulls.get() == 2);  // reads of the bsp chunk do not count
 }
 
 TEST_CASE("a rank that missed the result of a bsp chunk in a relaxed job is sent it again") {

@@ -224,7 +224,7 @@ TEST_CASE("a packet by rows counts once, whole or not at all") {
   CHECK(job.box.count(Counter::kDuplicate) == 2);
   job.push(1, 1, {});
   CHECK(job.weight(5) == kInitial - 1);
-  // After the round it shows that the rank lacks the result, which it gets whole.
+  // After the round the same packet shows that the rank lacks the result. It is sent whole.
   job.box.deliver(packets[0]);
   const auto again = job.box.take_all();
   REQUIRE(again.size() == 3);

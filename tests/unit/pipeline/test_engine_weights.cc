@@ -17,7 +17,7 @@ JobOptions weighted_job() {
   return job;
 }
 
-// The worker has multiplied the value by the weight. Weight 0: the push has none.
+// Gives a push this weight, and multiplies its values by it, as a worker does. 0: no weight.
 Packet weighed(Packet packet, uint64_t weight, const JobOptions& job) {
   const uint16_t code = weight == 0 ? uint16_t{0} : *wire::nearest_weight_code(double(weight));
   REQUIRE((weight == 0 || wire::push_weight(code) == weight));

@@ -303,7 +303,7 @@ TEST_CASE("with ranks that may be excluded, zeros are named by the number of ran
   Box box;
   const JobOptions job{.workers = 3, .partial = true, .takes_zeros = true};
   auto& shard = box.admit(job);
-  box.deliver(box.zeros(job, 2, 0b001));  // and is lost
+  box.deliver(box.zeros(job, 2, 0b001));  // then rank 2 is lost
   for (uint32_t rank = 0; rank < 2; ++rank) box.deliver(box.zeros(job, rank, 0b111));
   CHECK(box.take_all().empty());
   box.engine.execute({.kind = pipeline::CommandKind::kExclude,

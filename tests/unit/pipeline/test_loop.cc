@@ -145,7 +145,7 @@ TEST_CASE("packets that keep coming gather instead of being spun for") {
   Box box;
   pipeline::Mailbox mailbox;
   AlternatingPort port(mailbox, box.engine.counters());
-  // It would spin for longer than the test takes.
+  // A loop that spins for this time spins for longer than the test may take.
   pipeline::Loop<AlternatingPort>(box.engine, port, mailbox, {.spin_ns = 3600 * kNanosPerSecond})
       .run();
   CHECK(box.engine.counters().get(pipeline::Counter::kSleeps) == 1);

@@ -1,7 +1,6 @@
 #!/bin/sh
 # scale_hook_test.sh SYSTEMD_FOLDER: the example of a scale hook starts and stops the unit on the
-# host that its line of JSON names, and fails if there is none. ssh is a script that writes what it
-# gets.
+# host that its line of JSON names, and fails if there is none. ssh is a script that records calls.
 set -eu
 hook=$1/scale_hook.example
 folder=$(mktemp -d)

@@ -148,7 +148,7 @@ expect 1 'another authority' "$pboxctl" keys revoke "$root" "$token"
 expect 0 'rank/*' "$pboxctl" keys token "$root" acme/y --out "$token" --force
 expect 0 'job/y/rank/*: revoked' "$pboxctl" keys revoke "$root" "$token"
 expect 0 'rank/*' "$pboxctl" keys token "$root" acme/y --out "$token" --force
-expect 0 "job/y/rank/*" "$pboxctl" keys show "$token"  # with the list of revoked ones
+expect 0 "job/y/rank/*" "$pboxctl" keys show "$token"  # the token holds the list of revoked keys
 expect 2 "$token is a file" "$pboxctl" keys rotate "$root" --issue "$token"
 expect 2 'keys revoke FOLDER KEYS' "$pboxctl" keys revoke "$root"
 expect 0 'step 2 of 3' "$pboxctl" keys rotate "$root" --issue "$folder/ra"

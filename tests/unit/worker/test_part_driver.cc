@@ -147,7 +147,7 @@ nic::Endpoint push(Part& part, ControlBox& box) {
   }
 }
 
-// Sends the part a packet, of which it learns nothing.
+// Sends the part a packet without any information.
 void send_packet(ControlBox& box, const nic::Endpoint& to) {
   nic::TxPacket packet;
   packet.to = &to;

@@ -34,8 +34,8 @@ enum pbox_verb_value {
 };
 
 /* For ALL_REDUCE and REDUCE_SCATTER. PBOX_F16 and PBOX_BF16 are combined in f32 and rounded once.
- * Sums of integers wrap around. MEAN is for floating-point types. In MIN and MAX a NaN is the
- * result. */
+ * Sums of integers wrap around. MEAN is for floating-point types. MIN and MAX give NaN if any value
+ * is NaN. */
 typedef int32_t pbox_op;
 enum pbox_op_value { PBOX_OP_SUM = 0, PBOX_OP_MEAN = 1, PBOX_OP_MIN = 2, PBOX_OP_MAX = 3 };
 

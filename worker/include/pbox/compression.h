@@ -17,13 +17,13 @@ extern "C" {
  *       same round. Box and ranks need the memory of both.
  *
  * Ranks and box keep what rounding has taken from a gradient or sum, and add it to the next one
- * (error feedback). Each rank keeps 5.1 bytes per element for this (Q4: 4.6). All ranks get the
+ * (error feedback). Each rank keeps 5.03 bytes per element for this (Q4: 4.53). All ranks get the
  * same results. A block with an infinity, a NaN or a magnitude above 2^120 arrives as NaNs.
  *
- * In PBOX_MODE_OPTIMIZE gradients go to the box so, and changes of the weights come back so; the
- * initial weights are exact. Each rank keeps 5.03 bytes per element more (Q4: 4.53), and recovery
- * no other copy. It needs PBOX_SYNC_BSP. AUTO needs PBOX_MODE_AGGREGATE. docs/compression.md says
- * when it helps. */
+ * In PBOX_MODE_OPTIMIZE gradients go to the box compressed, and changes of the weights come back
+ * compressed; the initial weights are exact. Each rank keeps 5.03 bytes per element more (Q4:
+ * 4.53), and recovery keeps no other copy. It needs PBOX_SYNC_BSP. AUTO needs PBOX_MODE_AGGREGATE.
+ * docs/compression.md says when it helps. */
 typedef int32_t pbox_compression;
 enum pbox_compression_value {
   PBOX_COMPRESSION_NONE = 0,
@@ -38,10 +38,11 @@ enum pbox_compression_value {
 PBOX_API pbox_status pbox_set_tensor_compression(pbox_context* context, uint32_t tensor_id,
                                                  pbox_compression compression);
 
-/* How a tensor's last exchange travelled, and what PBOX_COMPRESSION_AUTO decides by: the seconds of
- * an exchange, from its start to its result, as the ranks have measured them last, as they are and
- * compressed; 0 if they are not known. A pointer may be NULL. Once the worker has joined; until the
- * first exchange *now is PBOX_COMPRESSION_NONE with AUTO. */
+/* Stores in *now how the tensor's last exchange travelled. Before the first exchange, *now is
+ * PBOX_COMPRESSION_NONE if the tensor has AUTO. The other numbers are those by which AUTO decides:
+ * the seconds of an exchange, from its start to its result, uncompressed and compressed, as the
+ * ranks have measured them last; 0 if they are not known. A pointer may be NULL. Allowed once the
+ * worker has joined. */
 PBOX_API pbox_status pbox_tensor_compression(pbox_context* context, uint32_t tensor_id,
                                              pbox_compression* now, double* seconds_plain,
                                              double* seconds_compressed);

@@ -12,8 +12,9 @@
  * fork(): a forked child that never calls the library is not affected. In a child that uses its
  * parent's context, every call returns PBOX_FORKED.
  *
- * Structs grow under one PBOX_ABI_VERSION, except pbox_chunk_times: each begins with the size that
- * the program was built with. An older library refuses a field that it lacks, unless it is 0. */
+ * Structs grow under one PBOX_ABI_VERSION, except pbox_chunk_times. A program states the size that
+ * it was built with, in the struct or in the call. An older library refuses a field that it lacks,
+ * unless it is 0. */
 #ifndef PBOX_PBOX_H
 #define PBOX_PBOX_H
 
@@ -98,8 +99,9 @@ enum pbox_delivery_value { PBOX_DELIVERY_BROADCAST = 0, PBOX_DELIVERY_PULL = 1 }
  * FAST     In the order of arrival. With three ranks or more, sums may differ in their last bits
  *          from run to run.
  * ORDERED  In the order of ranks. Runs whose ranks push the same values get the same results, bit
- *          for bit, whatever was late or lost, but for boxes in PBOX_MODE_OPTIMIZE that had no
- *          replica. Until the last rank's values arrive, the box has all in memory. Needs BSP. */
+ *          for bit, whatever was late or lost. The exception is the loss of a box without a replica
+ *          in PBOX_MODE_OPTIMIZE. The box keeps the values of all ranks until the last one's have
+ *          arrived. Needs BSP. */
 typedef int32_t pbox_numerics;
 enum pbox_numerics_value { PBOX_NUMERICS_FAST = 0, PBOX_NUMERICS_ORDERED = 1 };
 
@@ -108,7 +110,7 @@ enum pbox_numerics_value { PBOX_NUMERICS_FAST = 0, PBOX_NUMERICS_ORDERED = 1 };
  *
  * FLAG    They reach the result.
  * REJECT  No result contains them. PBOX_MODE_AGGREGATE: the job ends for all ranks, with an error
- *         that says the same. PBOX_MODE_OPTIMIZE: as with skip_nonfinite. Needs BSP.
+ *         that names the same three. PBOX_MODE_OPTIMIZE: as with skip_nonfinite. Needs BSP.
  * ZERO    Each of them counts as 0. The other elements count as they are. */
 typedef int32_t pbox_guard;
 enum pbox_guard_value { PBOX_GUARD_FLAG = 0, PBOX_GUARD_REJECT = 1, PBOX_GUARD_ZERO = 2 };
@@ -124,7 +126,9 @@ typedef struct pbox_options {
   uint32_t rank;   /* in [0, world_size) */
   uint32_t world_size;
   pbox_mode mode;
-  pbox_reduction reduction; /* PBOX_MEAN divides by world_size, on the box */
+  /* PBOX_MEAN: the box divides by world_size, or, in a round that ends without some ranks, by the
+   * number of ranks that are in it. */
+  pbox_reduction reduction;
   /* Size of a chunk, the unit that is sent, summed and ordered (P3 calls it a slice), in bytes. A
    * multiple of 64 that fits into 64 fragments: at most 90112 with an MTU of 1500 bytes, at most
    * 524288 with jumbo frames. 0: the box's default. */
@@ -208,7 +212,7 @@ PBOX_API void pbox_options_init_sized(pbox_options* options, size_t struct_size)
  * (0, 1), PBOX_KEYS, PBOX_GUARD (flag, reject, zero), PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES,
  * PBOX_MIN_WORLD_SIZE, PBOX_COMPRESSION (none, q8, q4, auto). PBOX_RANK wins over RANK,
  * PBOX_WORLD_SIZE over WORLD_SIZE. Strings point into the environment. A value that is not listed,
- * or no number, gives PBOX_INVALID_ARGUMENT; pbox_last_error(NULL) says more. */
+ * or is no number, gives PBOX_INVALID_ARGUMENT; pbox_last_error(NULL) says more. */
 PBOX_API pbox_status pbox_options_from_environment_sized(pbox_options* options, size_t struct_size);
 #define pbox_options_from_environment(options) \
   pbox_options_from_environment_sized((options), sizeof(pbox_options))
@@ -241,7 +245,7 @@ typedef struct pbox_optimizer_options {
   uint32_t skip_nonfinite; /* 1: a round whose gradient has an infinity or NaN changes nothing */
 } pbox_optimizer_options;
 
-/* Sets the defaults for `kind`: torch.optim's, where torch has one. */
+/* Sets the defaults for `kind`: torch.optim's for PBOX_ADAM, PBOX_ADAMW and PBOX_ADAGRAD. */
 PBOX_API void pbox_optimizer_options_init_sized(pbox_optimizer_options* options, size_t struct_size,
                                                 pbox_optimizer kind);
 #define pbox_optimizer_options_init(options, kind) \
@@ -313,7 +317,7 @@ typedef struct pbox_operation {
   int32_t priority;      /* instead of the tensor's, if has_priority is 1 */
   uint32_t has_priority; /* 0 or 1 */
   /* options.weighted: the weight of this push, as pbox_round_weight has returned it. The caller has
-   * multiplied the input by it. 0: 1. Other jobs: 0. */
+   * multiplied the input by it. 0 stands for 1, and is the only value in other jobs. */
   float weight;
 } pbox_operation;
 
@@ -394,13 +398,13 @@ typedef struct pbox_statistics {
   /* The snapshot that the optimizer state came from in the last optimizer restart, and its
    * optimizer steps. If several boxes restarted, the oldest snapshot. 0: from zero. */
   uint64_t optimizer_snapshot, optimizer_snapshot_steps;
-  /* Packets sent by ports that need registered memory, such as rdma, but for small ones. Direct:
+  /* Packets sent by ports that need registered memory, such as rdma, except small ones. Direct:
    * the device read the payload in place. Staged: it was copied, as its memory was not registered.
    * Staged refused: it was copied, as the device had refused to register its memory. */
   uint64_t packets_direct, packets_staged, packets_staged_refused;
   uint64_t zero_fragments; /* fragments of gradients that were not sent, as they are zero */
   /* Tensors with PBOX_COMPRESSION_AUTO; those of them whose last exchange was compressed; and how
-   * often one of them has begun or ceased to be. pbox_tensor_compression says why. */
+   * often one of them began or ceased to be compressed. pbox_tensor_compression says why. */
   uint32_t chosen_tensors, chosen_compressed;
   uint64_t compression_changes;
 } pbox_statistics;

@@ -16,7 +16,7 @@ typedef struct pbox_step {
   double norm;          /* the gradient's, before clipping and without the loss scale */
   uint32_t skipped;     /* 1: the round has changed nothing */
   float loss_scale;     /* the round's; 0: not known to a process that has rejoined */
-  uint64_t scale_age;   /* as given with it */
+  uint64_t scale_age;   /* as given to pbox_set_loss_scale */
 } pbox_step;
 
 /* Stores the newest verdict in *step. Set step->struct_size to sizeof(pbox_step) first. Every rank
@@ -26,8 +26,8 @@ PBOX_API pbox_status pbox_last_step(pbox_context* context, pbox_step* step);
 /* Sets the loss scale: this rank's gradients are multiplied by it, and the box divides by it before
  * it clips and steps. 1 until it is set. Applies to the rounds whose verdict comes after the call:
  * set it between pbox_last_step of one round and the first push of the next. It must be the same on
- * all ranks; otherwise the job fails. `scale_age` is any number that a process that takes a lost
- * rank's place is to find in pbox_step with the loss scale. */
+ * all ranks; otherwise the job fails. `scale_age` is any number of the caller's. A process that
+ * takes a lost rank's place finds it in pbox_step, with the loss scale. */
 PBOX_API pbox_status pbox_set_loss_scale(pbox_context* context, float loss_scale,
                                          uint64_t scale_age);
 

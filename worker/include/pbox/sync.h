@@ -31,19 +31,20 @@ extern "C" {
  *        sync_probability, drawn for each iteration.
  * DPSSP  As PSSP, with probability sync_probability / (1 + e^(staleness - lead)). `lead` is the
  *        number of iterations that the rank is ahead of the slowest rank.
- * DROP   A round ends when all ranks have pushed, or `quorum` of them and grace_ms is over since
- *        then. Pushes that come later are late (pbox_late_pushes), and their ranks get the newest
- *        weights, whatever their round. `mean` divides by the number of pushes that are included.
- *        A rank that fell behind continues with the oldest round that is open in any tensor.
+ * DROP   A round ends when all ranks have pushed, or when `quorum` of them have pushed and grace_ms
+ *        has passed since then. Pushes that come later are late (pbox_late_pushes), and their ranks
+ *        get the newest weights, whatever their round. `mean` divides by the number of pushes that
+ *        are included. A rank that fell behind continues with the oldest round that is open in any
+ *        tensor.
  * ADAPTIVE  As PSSP, but each box chooses staleness, probability and release by itself, from how
  *        long ranks wait and how far they are ahead. `staleness` is the most and sync_probability
  *        the least that it may choose.
  *
  * All models except BSP need PBOX_MODE_OPTIMIZE and PBOX_RECOVERY_NONE. With DROP a rank may
  * rejoin at any time, with the others only before it is excluded, and with cached reads never. A
- * rank whose connection breaks resumes by itself with every model. Their jobs can move from box to
- * box with all their state, but they cannot be moved away from a box that is lost. The box refuses
- * combinations that are not possible and says why. */
+ * rank whose connection breaks resumes by itself with every model. Jobs of these models can move
+ * from box to box with all their state, but they cannot be moved away from a box that is lost. The
+ * box refuses combinations that are not possible and says why. */
 typedef int32_t pbox_sync;
 enum pbox_sync_value {
   PBOX_SYNC_BSP = 0,
@@ -101,9 +102,10 @@ enum pbox_reads_value { PBOX_READS_FRESH = 0, PBOX_READS_CACHED = 1 };
  * it has registered the tensors. "drop" and cached reads must be the model of all tensors.
  *
  * After pbox_join: one rank's call is enough. It returns when every box uses the model, or refuses
- * it. "asp", "ssp", "pssp", "dpssp" and "adaptive" with fresh reads may follow each other, and so
- * may quorums of "drop". Reads that wait are judged anew. If one box refuses the model and others
- * do not, they differ. */
+ * it. "asp", "ssp", "pssp", "dpssp" and "adaptive" with fresh reads can be changed into one
+ * another. With "drop" the quorum can change, and for all tensors together the grace and the rule
+ * for late pushes. Reads that wait are decided again by the new model. If one box refuses the model
+ * and others accept it, the parts of the job have different models. */
 PBOX_API pbox_status pbox_set_sync(pbox_context* context, const char* tensors, const char* sync);
 
 #ifdef __cplusplus

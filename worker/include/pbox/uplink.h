@@ -1,6 +1,5 @@
 /* libpbox: for boxes that send the sums of their ranks to another box. For boxes only, and not in
- * libpbox.so. A box is then a rank of that box, with one context for each part of the job
- * there. */
+ * libpbox.so. A box is then a rank of that box, with one context for each part of the job there. */
 #ifndef PBOX_UPLINK_H
 #define PBOX_UPLINK_H
 
@@ -10,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Beside pbox_options, all that a rank needs that is a box. */
+/* The settings of a rank that is a box, beside pbox_options. */
 typedef struct pbox_uplink {
   /* The context's tensors are part `part` of `parts` of the job, all of which are on the box that
    * `box` names. Every rank must cut the job alike. */
@@ -19,10 +18,11 @@ typedef struct pbox_uplink {
   uint32_t workers; /* summed by this rank, at least 1; means divide by those of all ranks */
 } pbox_uplink;
 
-/* As pbox_create, for a rank that is a box; not with PBOX_MODE_COLLECTIVE. It leaves each result
- * unchanged where it was put, until the next operation on the tensor is done, which has another
- * input: the same output in PBOX_MODE_AGGREGATE, and the one before the last in PBOX_MODE_OPTIMIZE.
- * The library then keeps no copy of results for recovery. */
+/* As pbox_create, for a rank that is a box; not with PBOX_MODE_COLLECTIVE. The library keeps no
+ * copy of results for recovery, because the caller's outputs serve as copies. So the caller leaves
+ * each output unchanged until the next operation on the tensor is done. In PBOX_MODE_AGGREGATE all
+ * operations on a tensor have the same output. In PBOX_MODE_OPTIMIZE two outputs take turns. The
+ * input is another buffer. */
 pbox_status pbox_create_uplink(const pbox_options* options, const pbox_uplink* uplink,
                                pbox_context** context);
 
@@ -33,7 +33,7 @@ pbox_status pbox_box_pipelines(pbox_context* context, uint32_t* count);
 /* Stores the number of workers of all ranks in *count. Only after pbox_join. */
 pbox_status pbox_all_workers(pbox_context* context, uint32_t* count);
 
-/* Where the I/O thread finds operations by itself. It alone calls the functions, with `user`. */
+/* A source of operations for the I/O thread, which alone calls the functions, with `user`. */
 typedef struct pbox_source {
   void* user;
   int fd; /* an eventfd; the I/O thread reads it, and wakes when it is written to */

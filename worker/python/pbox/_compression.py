@@ -11,9 +11,9 @@ class CompressionCalls:
     """The calls of Client for compressed tensors."""
 
     def compression_of(self, tensor) -> tuple[str, float, float]:
-        """Returns how the tensor's last exchange travelled ("none", "q8" or "q4"), and by what
-        compression "auto" decides: the seconds of an exchange as it is and compressed; 0 if they
-        are not known. Once the client has joined."""
+        """Returns how the tensor's last exchange travelled ("none", "q8" or "q4"), and the numbers
+        by which compression "auto" decides: the seconds of an exchange, uncompressed and
+        compressed; 0 if they are not known. Call it once the client has joined."""
         now, plain, compressed = ctypes.c_int32(), ctypes.c_double(), ctypes.c_double()
         self._call(self._library.pbox_tensor_compression, tensor.id, ctypes.byref(now),
                    ctypes.byref(plain), ctypes.byref(compressed))

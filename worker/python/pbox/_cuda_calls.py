@@ -13,7 +13,7 @@ class CudaCalls:
     # pylint: disable=no-member; Client has the members
 
     def attach_cuda(self, device, to_host, to_device):
-        """Prepares the use of a device: its streams for copies. Once for each device."""
+        """Prepares the use of a device, with its two streams for copies. Once for each device."""
         self._call(self._library.pbox_cuda_attach, device, to_host, to_device)
 
     def cuda_collective(self, device, stream, verb, source=None, target=None, *, op="sum", root=0,

@@ -29,7 +29,7 @@ _CHOICES = {
 
 
 def fill(library, given):
-    """Returns the Options: those that are given and not None, then the environment's."""
+    """Returns the Options: those given that are not None, and the environment's for all others."""
     filled = _library.Options()
     status = library.pbox_options_from_environment_sized(
         ctypes.byref(filled), ctypes.sizeof(filled))

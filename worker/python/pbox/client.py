@@ -22,7 +22,8 @@ from .errors import (Closed, Forked, InvalidArgument, PboxError, SystemFailure, 
 # A contiguous torch tensor in host memory, or a numpy array: the package imports neither.
 Buffer = Any
 _NO_CALLBACK = _library.CALLBACK()
-# After leave() every call of another thread ends at once. If one has not, the context stays.
+# After leave() every call of another thread ends at once. If one has not ended after this time, the
+# context stays.
 _CALLS_END_S = 10
 
 # Called with the tensor, and None or the error, on libpbox's I/O thread.
@@ -42,7 +43,7 @@ def _close_all():
 
 class Tensor:
     """A registered tensor: its id, and the element count and dtype of its buffers. `row_elements`:
-    of a table; 0 for other tensors."""
+    elements of a row, if it is a table; otherwise 0."""
 
     __slots__ = ("id", "name", "element_count", "dtype", "row_elements")
 
@@ -84,7 +85,7 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
     latter gives the same bits in every run and costs the box memory for all ranks' values.
     `guard`: what happens to infinities and NaNs that a rank pushes, and to values beyond
     `guard_max_abs`. They are counted, and reach the result ("flag"); each counts as 0 ("zero"); or
-    ("reject") the job ends with an error that names the rank, with mode "optimize" the round is
+    ("reject") the job ends with an error that names the rank. With mode "optimize" the round is
     skipped instead.
     `compression`: gradients and results travel in 8.25 bits per value ("q8") or 4.25 ("q4"), with
     error feedback; only f32 tensors of at least 4096 elements. "auto": "q8" for those of 65,536
@@ -94,12 +95,12 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
     `replicas`: with mode "optimize" and several boxes, 1 keeps a replica of weights and optimizer
     state on another box, so that none of it is lost with a box.
     `sync`: when a rank may continue without the others. "bsp" (the default); or, with mode
-    "optimize" and recovery "none", "asp", "ssp", "essp", "pssp" and "dpssp" (with `staleness`, and
-    `sync_probability` for the last two), or "drop" (with `quorum`; `grace_ms`, a number or "auto";
-    and `late_pushes`, "drop" or "next"). See docs/consistency.md.
+    "optimize" and recovery "none": "asp"; "ssp", "essp", "pssp", "dpssp" or "adaptive" (with
+    `staleness`, and `sync_probability` for the last three); or "drop" (with `quorum`; `grace_ms`, a
+    number or "auto"; and `late_pushes`, "drop" or "next"). See docs/consistency.md.
     `release`: when a rank that had to wait continues ("soft", "lazy").
     `reads`: whether weights are fetched in each exchange ("fresh") or only when the copy of them is
-    too old ("cached"). Only with SGD without weight decay there is a copy; with other optimizers
+    too old ("cached"). There is a copy only with SGD without weight decay; with other optimizers
     "cached" means that a read waits for weights as new as the copy would have to be.
     `restore`: with mode "optimize", start with a snapshot of the job, "latest" or its number as a
     string. `statistics()["restored_steps"]` is the number of steps that its weights had taken; 0 if
@@ -161,7 +162,7 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
         """Declares a tensor with the size and dtype of the buffer `like`. Call it before join, in
         the same order on every rank. A tensor with a larger `priority` is sent earlier. `table`:
         like[i] is a row, and push_pull_rows() pushes some of them; with mode "optimize".
-        `compression`: of this tensor, whatever its size, instead of the client's. Returns the
+        `compression` is this tensor's, whatever its size, instead of the client's. Returns the
         Tensor that the other methods take."""
         _, element_count, dtype = _buffer.describe(like, name, on_device=True)
         tensor_id = ctypes.c_uint32()
@@ -249,7 +250,8 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
         self._memory[address] = buffer
 
     def unregister_memory(self, buffer: Buffer) -> None:
-        """When this returns, no device reads the buffer. Operations continue with copies."""
+        """Unregisters a buffer. Once this returns, no device reads it. Operations go on with
+        copies."""
         address, _, _ = _buffer.describe(buffer, known=_buffer.COLLECTIVE_DTYPES)
         self._call(self._library.pbox_unregister_memory, address)
         del self._memory[address]
@@ -359,7 +361,7 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
         if context is None:
             return
         self._library.pbox_leave(context)
-        # A thread that has just been woken by that still reads the context.
+        # A thread that pbox_leave() has just woken still reads the context.
         with self._calls:
             if not self._calls.wait_for(lambda: self._calls_running == 0, _CALLS_END_S):
                 return

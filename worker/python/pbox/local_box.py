@@ -16,7 +16,7 @@ from ._library import checkout_folder
 from .errors import Unavailable
 
 _PR_SET_PDEATHSIG = 1
-# Keeps apart from the machine's own box: uses neither its configuration nor its ports.
+# Keep the box apart from the machine's own box: it uses neither its configuration nor its ports.
 _ARGUMENTS = ("--config=/dev/null", "--control.port=0", "--admin.port=0", "--data.port_first=0",
               "--cluster.state_directory=none", "--recorder.directory=none")
 

@@ -10,7 +10,7 @@ namespace {
 using Json = nlohmann::json;
 using Catch::Contains;
 
-// As an operator.
+// Returns the answer that an operator gets.
 AdminResponse answer(AdminSource& source, const AdminRequest& request) {
   return admin::answer(source, {.name = "the test", .role = tls::Role::kOperator}, request);
 }

@@ -32,7 +32,7 @@ class Desk {
     REQUIRE(opened.ok());
     log = std::move(*opened);
   }
-  // Records one of the kind, at `now_ns`.
+  // Writes one event of the kind, at `now_ns`.
   void write(Kind kind, const std::string& reason = "") {
     log->write({.kind = kind, .reason = reason}, now_ns);
   }
@@ -104,7 +104,7 @@ TEST_CASE("a flood of refusals is bounded, counted, and displaces nothing that w
   CHECK(lines[5'120]["suppressed"] == 100'000 - 100);
   CHECK_FALSE(lines[5'121].contains("suppressed"));
 
-  // Without further ones a line of its own says it, after a while.
+  // Without further refusals, a separate line says after a while what was left out.
   desk.log->on_second(desk.now_ns + 5 * kNanosPerSecond);
   CHECK(desk.lines().size() == 5'123);
   desk.log->on_second(desk.now_ns + 10 * kNanosPerSecond);
@@ -192,7 +192,7 @@ TEST_CASE("a full disk loses lines and says so, and the log goes on when there i
   Desk desk;
   desk.write(Kind::kJoin);
   const auto bytes = std::filesystem::file_size(desk.path);
-  // The kernel refuses what would make a file longer than this, in the middle of a line.
+  // With this limit the kernel lets the file grow by 10 bytes only: writes fail within a line.
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit former{};
   REQUIRE(getrlimit(RLIMIT_FSIZE, &former) == 0);

@@ -64,7 +64,8 @@ class OtherBox {
   std::string failure_;
 };
 
-// The box with these keys is `name`, as its cluster knows it.
+// Gives the asking box these keys. The box that is asked must prove the name `name`; if that is
+// empty, it may be any box of the cluster.
 void use_keys(asio::io_context& context, const KeyFolder& keys, const std::string& name = "") {
   Environment::of(context).set_keys(keys.load(), [name](const std::string&) { return name; });
 }
@@ -102,7 +103,7 @@ TEST_CASE("a box that is not of the cluster is refused, but does not count as lo
   CHECK(answer.error().code != ErrorCode::kUnavailable);
   CHECK_THAT(answer.error().message,
              Contains(other.address()) && Contains("no authority in ca.pem has signed it"));
-  while (other.failure().empty()) context.run_one();  // it is told
+  while (other.failure().empty()) context.run_one();  // the refused box learns of it
 }
 
 TEST_CASE("a box must prove the name that the cluster knows it by") {

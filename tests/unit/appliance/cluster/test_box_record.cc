@@ -18,7 +18,7 @@ TEST_CASE("a box's record is read as it was written") {
 }
 
 TEST_CASE("a record states which control protocols its box talks") {
-  // As release 0.1.0 writes it.
+  // A record as release 0.1.0 writes it.
   const BoxRecord older = from_text("b", R"({"control":"h:1","protocol_version":2})");
   CHECK(older.protocol_version_min == 2);
   CHECK(older.can_serve(0));

@@ -11,8 +11,8 @@ using control::RankProgress;
 
 constexpr uint64_t kMs = 1'000'000;
 
-// Two ranks of job "train" with some parts. An iteration takes the given time, part of which the
-// ranks wait for the part.
+// Two ranks of job "train", and their progress with one of its parts. An iteration takes
+// `iteration_ms`. For `busy_ms` of it the ranks wait for the part.
 class Ranks {
  public:
   void finish(uint64_t rounds, uint64_t iteration_ms, uint64_t busy_ms) {
@@ -24,7 +24,7 @@ class Ranks {
     at_ns_ += ms * kMs;
     busy_ns_ += ms * kMs;
   }
-  // The other rank waits for the second rank, which itself waits only for the box.
+  // The first rank also waits for the second one, which waits only for the box.
   PartProgress part(uint32_t index) const {
     const RankProgress patient{rounds_, at_ns_ + 7 * kMs, busy_ns_ + rounds_ * kMs};
     const RankProgress last{rounds_, at_ns_, busy_ns_};

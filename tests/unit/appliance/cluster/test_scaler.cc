@@ -13,7 +13,7 @@ using Kind = placement::ScaleDecision::Kind;
 
 // Two boxes, of which the first one leads and scales.
 struct ScalingCluster : Cluster {
-  // With every box's memory free nothing is short and, with boxes_min 2, nothing spare.
+  // While all memory of the boxes is free, none is short. With boxes_min 2 no box is spare.
   explicit ScalingCluster(uint32_t boxes_min = 2) {
     for (size_t index = 0; index < 2; ++index) {
       box(index).report.set_memory_free_bytes(kJobMemory);

@@ -1,6 +1,5 @@
 // The surroundings of one part of the registry, without a registry: a context, pipelines that carry
-// out commands at once, a directory that a test controls, and an owner that records what it is
-// asked.
+// out commands at once, a directory that a test controls, and an owner that records its calls.
 #pragma once
 
 #include <functional>
@@ -35,7 +34,7 @@ class RecordingOwner : public JobOwner {
   std::vector<std::string> gathered;  // events
   std::function<void(const JobKey&)> on_advance;
   std::function<void(Job&)> on_fail;
-  uint64_t memory_taken = 0;  // by every tenant, too
+  uint64_t memory_taken = 0;  // answered for every tenant, too
 };
 
 struct Bench {
@@ -64,7 +63,7 @@ struct Bench {
     }
     return job;
   }
-  // All ranks of the job resume after a session of `epoch` at `box`, with `rounds` rounds consumed.
+  // Makes all ranks resume after a session of `epoch` at `box`, with `rounds` rounds consumed.
   static void resume(Job& job, const std::string& box, uint32_t epoch, uint32_t rounds) {
     for (Member& member : job.members()) {
       member.resumes = member.stated = true;

@@ -117,7 +117,8 @@ void Desk::shut_down() {
   deliver();
 }
 
-// As the server does: a closed connection is reported back, and may lead to more.
+// Carries out the registry's actions as the server does: a closed connection is reported back,
+// which may cause more actions.
 void Desk::deliver() {
   for (auto actions = registry_->take_actions(); !actions.empty();
        actions = registry_->take_actions()) {

@@ -39,8 +39,8 @@ class SynchronousHost : public PipelineHost {
   int numa_node = kAnyNumaNode;
   nic::QueueAffinity affinity = nic::QueueAffinity::kUdpPort;
   bool has_queue_pairs = false;                // each is numbered a thousand above its peer
-  std::map<ConnectionId, uint32_t> connected;  // how many, by owner
-  std::vector<std::shared_ptr<const nic::RssTable>> rss;  // by pipeline; empty: none has any
+  std::map<ConnectionId, uint32_t> connected;  // number of queue pairs by owner
+  std::vector<std::shared_ptr<const nic::RssTable>> rss;  // by pipeline; empty: no tables
 
  private:
   std::vector<std::unique_ptr<pipeline::Engine>> engines_;
@@ -66,7 +66,7 @@ class FickleEpochs : public storage::Epochs {
   storage::EpochStore store_;
 };
 
-// Parts are here, until a test says where.
+// States that all parts are at this box, except for those that a test moves.
 class MovableParts : public PartDirectory {
  public:
   Result<std::optional<proto::PartPlace>> other_owner(const std::string& job, uint32_t part,
@@ -115,42 +115,42 @@ class MovableParts : public PartDirectory {
 
 class Desk {
  public:
-  // `shelf`, `upstream` and `backups` outlive it; null: it keeps no snapshots, sums stay here, no
-  // other box has copies.
+  // `shelf`, `upstream` and `backups` must outlive the desk. If they are null, the box keeps no
+  // snapshots, forwards no sums, and has no boxes for copies.
   explicit Desk(const RegistryOptions& options = {}, uint32_t pipelines = 2,
                 snapshot::SnapshotStore* shelf = nullptr, Upstream* upstream = nullptr,
                 BackupBoxes* backups = nullptr);
 
-  // A connection from 10.0.0.ID:5000, of a peer that has proved to be `identity`.
+  // Opens a connection from 10.0.0.ID:5000, of a peer that has proved to be `identity`.
   ConnectionId open(std::optional<tls::Identity> identity = {});
   void say(ConnectionId id, const proto::WorkerMessage& message);
   void say_bytes(ConnectionId id, const std::string& body);
-  // The worker's end goes away.
+  // Closes the worker's end of a connection.
   void hang_up(ConnectionId id, const std::string& reason = "connection closed");
-  // Time passes in steps of the server's tick; connections in `alive` send heartbeats.
+  // Lets time pass in steps of the server's tick. The connections in `alive` send heartbeats.
   void pass(uint64_t duration_ns, const std::vector<ConnectionId>& alive = {});
-  // The box does not run for that long.
+  // Lets time pass while the box does not run.
   void stand_still(uint64_t duration_ns);
   void shut_down();
-  // The box is gone without a word, and another one is in its place; its epochs are kept.
+  // Replaces the box by a new one without any message. Its epochs are kept.
   void crash();
 
   // Returns the messages that the box sent on a connection since the last call.
   std::vector<proto::BoxMessage> take(ConnectionId id);
-  // The one FAILURE among them; fails the test if there is none, or anything else.
+  // Returns the FAILURE that is the only such message. Fails the test in all other cases.
   proto::Failure take_failure(ConnectionId id);
   bool is_closed(ConnectionId id) const { return closed_.contains(id) && closed_.at(id); }
 
   // Opens a connection and joins.
   ConnectionId join(const proto::WorkerMessage& message);
-  // Ranks 0, 1, ... join the job; each must get its SESSION.
+  // Joins ranks 0, 1, ... of the job. Each must get its SESSION.
   std::vector<ConnectionId> start(const std::string& job, uint32_t world_size,
                                   std::vector<proto::Session>* sessions = nullptr);
 
   JobRegistry& registry() { return *registry_; }
   SynchronousHost& host() { return *host_; }
   FickleEpochs& epochs() { return *epochs_; }
-  // Carries out the registry's actions after a call from elsewhere.
+  // Carries out the registry's actions after a test has called the registry itself.
   void deliver();
 
   MovableParts parts;
@@ -172,15 +172,15 @@ class Desk {
   std::map<ConnectionId, bool> closed_;
 };
 
-// The credit of each of `sessions` sessions of one tenant, which is alone on a pipeline.
-// `window_bytes`: as without [pipeline] window_bytes.
+// credit_alone() returns the credit of each of `sessions` sessions of a tenant that is alone on a
+// pipeline. kWindowBytes is the window of a box without [pipeline] window_bytes.
 inline constexpr uint64_t kWindowBytes = 1u << 20;
 uint32_t credit_alone(uint32_t receive_buffer_bytes, uint32_t sessions,
                       uint64_t window_bytes = kWindowBytes);
 
 // A sound JOIN: aggregate, two tensors of 20000 and 7 elements.
 proto::WorkerMessage join_message(const std::string& job, uint32_t rank, uint32_t world_size);
-// The same of job "train" of two, with Adam on the box.
+// Such a JOIN of job "train" of two ranks, with Adam on the box.
 proto::WorkerMessage join_optimizing(uint32_t rank);
 // Returns the chunks of all jobs on two pipelines, by number.
 std::vector<pipeline::Chunk*> chunks_of(Desk& desk);

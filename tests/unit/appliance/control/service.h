@@ -18,7 +18,7 @@ namespace pbox::control {
 
 class Service {
  public:
-  // `options` without address and listener of events.
+  // The address, the port and the listener of events in `options` are replaced.
   explicit Service(ControlOptions options = {}) {
     disk_ = std::move(*storage::open_state_folder(""));
     epochs_.emplace(*disk_);

@@ -67,7 +67,7 @@ struct Keeper : Bench {
   }
   ~Keeper() { close_jobs(); }
   Joined& last() { return *boxes.joins.back(); }
-  // The part runs, without a copy or with that of the box which has just joined.
+  // Starts the part, without a copy or with one at the box that has joined last.
   void run() {
     REQUIRE(open(job));
     keeper.on_started(job);
@@ -131,7 +131,7 @@ TEST_CASE("a copy gets the state that the part begins with, and another copy ano
   CHECK_FALSE(here.keeper.prepare_backup(here.job, &state));
   REQUIRE(here.boxes.joins.size() == 2);
   CHECK(here.boxes.joins[0]->is_gone);
-  CHECK(here.last().address == "east:9541");  // it has not refused
+  CHECK(here.last().address == "east:9541");  // asked again, because it has not refused
 }
 
 TEST_CASE("a part whose backup box is gone for 2 s, or fails, gathers again") {
@@ -173,7 +173,7 @@ TEST_CASE("no part is disturbed while there is no other box that could have the 
 
 TEST_CASE("a part without a copy asks boxes, ever more rarely, and gathers for one that agrees") {
   Keeper here(std::vector<std::string>{});
-  CHECK(here.keeper.prepare_backup(here.job, nullptr));  // there is none
+  CHECK(here.keeper.prepare_backup(here.job, nullptr));  // there is no other box
   here.run();
   proto::PartPlace place;
   place.set_box("late");

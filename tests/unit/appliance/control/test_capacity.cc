@@ -25,7 +25,7 @@ proto::WorkerMessage join_small_part(const std::string& job, uint32_t part, uint
   return message;
 }
 
-// Parts run until the only pipeline serves as many as it may. Returns their connections.
+// Starts parts until the only pipeline serves as many as it may. Returns their connections.
 std::vector<ConnectionId> fill_with_parts(Desk& desk) {
   std::vector<ConnectionId> ids;
   for (uint32_t index = 0; index < limits::kShardsPerPipelineMax; ++index) {

@@ -1,4 +1,4 @@
-// Ranks that another box says cannot reach this one: which of them count, and how many it takes.
+// Reports of another box that ranks cannot reach this one: which ranks count, and how many suffice.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/appliance/control/registry_desk.h"
@@ -8,7 +8,8 @@ namespace {
 
 constexpr char kJob[] = "job";
 
-// Another box says that these ranks cannot reach this one. Returns what this box thinks of it.
+// Reports as another box that these ranks cannot reach this one. Returns whether this box agrees
+// that most ranks are cut off.
 bool report(Desk& desk, const std::vector<uint32_t>& ranks, const std::string& job = kJob) {
   const ConnectionId id = desk.open();
   proto::WorkerMessage message;

@@ -45,7 +45,7 @@ pipeline::JobShard& shard_with_chunk(Desk& desk, uint32_t chunk) {
   throw std::logic_error("no shard has the chunk");
 }
 
-// The pipeline that has the chunk finds an unsound value of the rank in it.
+// Records an unsound value of the rank in the chunk, as the chunk's pipeline would.
 void find(Desk& desk, uint32_t chunk, uint32_t rank, uint32_t round) {
   pipeline::JobShard& shard = shard_with_chunk(desk, chunk);
   shard.sessions()[rank].note_nonfinite(chunk, round, desk.now_ns());

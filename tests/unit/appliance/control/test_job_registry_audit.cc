@@ -14,7 +14,7 @@ constexpr char kOtherBox[] = "pbox://rack/box/b";
 
 class AuditedDesk {
  public:
-  // A connection of a peer with these keys, as its number.
+  // Opens a connection of a peer with this identity. Returns its number.
   ConnectionId open(const std::string& uri) {
     const ConnectionId id = next_id_++;
     const auto peer = nic::parse_endpoint("10.0.0.9", static_cast<uint16_t>(id));
@@ -117,7 +117,7 @@ TEST_CASE("the audit log learns once which box takes the state of a part, and th
   question.mutable_ask_state()->set_taken(true);
   audited.desk.say(box, question);
   CHECK(audited.take_one().outcome == "taken");
-  audited.desk.say(box, question);  // it is gone
+  audited.desk.say(box, question);  // the state is gone
   CHECK(audited.take().empty());
 }
 

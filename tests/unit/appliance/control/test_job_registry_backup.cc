@@ -1,5 +1,5 @@
-// Parts that another box has a copy of: when they begin, what becomes of them when that box is
-// lost, and where they go on from when this one is. The way to the other box is the test's.
+// Parts of which another box has a copy: when they begin, what happens when the backup box is lost,
+// and how they continue from the copy when their own box is. The test stands in for the lanes.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -15,10 +15,10 @@ using optimizer::OptimizerKind;
 
 constexpr uint64_t kRounds = 5;
 constexpr float kRate = 0.375f;  // learning rate that rank 1 has set
-// Of the chunks of join_message's job.
+// Elements of each chunk of join_message()'s job.
 constexpr std::array<uint32_t, 4> kElements = {8064, 8064, 20'000 - 2 * 8064, 7};
 
-// Records each relay that was made, and outlives it.
+// The record of a relay, which outlives the relay.
 struct WayLog {
   std::string address;
   RelaySpec spec;
@@ -73,7 +73,7 @@ bool noted(Desk& desk, const std::string& event, const std::string& text) {
   });
 }
 
-// As after some rounds.
+// Sets all chunks to a state as after kRounds rounds.
 void train(Desk& desk) {
   for (pipeline::Chunk* chunk : chunks_of(desk)) {
     chunk->rounds_finished = chunk->fanned_out_rounds = kRounds;
@@ -109,7 +109,7 @@ struct Home {
     join();
     tell(ok_status());
   }
-  // The ranks, after their sessions of `former`, with so many rounds each.
+  // Joins both ranks, which resume after the session `former` and have consumed `rounds` rounds.
   void resume(const proto::Session& former, uint64_t rounds) {
     ids.clear();
     for (const uint32_t rank : {0u, 1u}) {
@@ -135,8 +135,8 @@ struct Home {
   }
 };
 
-// To a backup box, whose rank is lost in the middle of a push: the first piece of each block that
-// has several has the next state already.
+// Joins the backup box as the primary, and leaves it as in the middle of a push: the first piece of
+// each block of several pieces is a round ahead of the others. Returns the primary's connection.
 ConnectionId push_copy(Desk& east) {
   auto copy = join_message("train#0~77", 0, 1);
   copy.mutable_join()->set_is_backup(true);
@@ -261,12 +261,12 @@ TEST_CASE("boxes that refuse are passed over, and a part begins without a copy i
   CHECK_FALSE(home.desk.host().shards(0).at(0)->has_uplinks());
   CHECK(home.parts_without() == 1);
 
-  // Until a box is there: joined first, while the ranks go on.
+  // Boxes are asked again until one can have a copy. Meanwhile the ranks go on.
   home.desk.pass(kSecond + 200 * kMilli, home.ids);
   REQUIRE(home.backups.logs.size() == 3);
   home.tell(Error{ErrorCode::kUnavailable, "still nobody"});
   home.desk.pass(3 * kSecond, home.ids);
-  CHECK(home.backups.logs.size() == 3);  // later each time
+  CHECK(home.backups.logs.size() == 3);  // it waits longer each time
   home.desk.pass(2 * kSecond, home.ids);
   REQUIRE(home.backups.logs.size() == 4);
   CHECK(home.desk.job_count() == 1);
@@ -314,9 +314,9 @@ TEST_CASE("a backup box that is not there any more, or drains, is left for anoth
   const auto all = places;
   places = {all[1]};
   home.desk.pass(kSecond, home.ids);
-  places = all;  // it was away for a moment
+  places = all;  // east was away for a moment
   home.desk.pass(3 * kSecond, home.ids);
-  places.clear();  // and nobody else is there
+  places.clear();  // no other box is there, either
   home.desk.pass(3 * kSecond, home.ids);
   CHECK_FALSE(home.way().is_gone);
   places = {all[1]};
@@ -362,7 +362,7 @@ TEST_CASE("where the box of a part is lost its backup box is asked, and what it 
   while (!questions.empty()) carry(home, east);
   CHECK(east.job_count() == 0);
   CHECK(east.registry().memory_taken_bytes() == 3 * sizeof(float) * 20'007);
-  home.tell(ok_status());  // its own backup box is in
+  home.tell(ok_status());  // the new backup box has joined
   REQUIRE(home.way().seeds.size() == 4);
   home.tell(ok_status());
   const proto::Session session = home.session(0);
@@ -374,7 +374,7 @@ TEST_CASE("where the box of a part is lost its backup box is asked, and what it 
     CHECK(chunk->weights[0] == static_cast<float>(chunk->id) + 0.5f);
     CHECK(chunk->steps() == kRounds - 1);
   }
-  // Once a round has finished nobody needs it.
+  // Once a round has finished, nobody needs the old copy.
   for (auto* shard : home.desk.host().shards(0)) shard->rounds_finished.add(1);
   home.desk.pass(200 * kMilli, home.ids);
   REQUIRE(questions.size() == 1);

@@ -276,7 +276,7 @@ TEST_CASE("the memory quota counts all jobs, and a finished one gives its share 
 }
 
 TEST_CASE("a job whose part does not fit on one pipeline is refused, with where and how much") {
-  const uint64_t room = bytes_of_a_job();  // on the second pipeline: for one half, not for two
+  const uint64_t room = bytes_of_a_job();  // pipeline 1 has room for one half of it
   Desk desk({.arena_bytes = {10 * room, room * 3 / 4}});
   desk.host().numa_node = 0;
   desk.start("one", 1);
@@ -437,7 +437,7 @@ TEST_CASE("a rank that leaves while the job gathers is free again") {
   const ConnectionId third = desk.join(join_message("three", 1, 3));
   const ConnectionId stays = desk.join(join_message("three", 2, 3));
   desk.say(third, leave_message());
-  CHECK(desk.take(stays).empty());  // nobody has a session yet that somebody could leave
+  CHECK(desk.take(stays).empty());  // ranks without sessions are not told of it
   desk.join(join_message("three", 1, 3));
   desk.join(join_message("three", 0, 3));
   CHECK(desk.take(stays).at(0).has_session());
@@ -458,7 +458,7 @@ TEST_CASE("a gathering worker is not held to a heartbeat interval that it has no
   const ConnectionId id = desk.join(join_message("job", 0, 2));
   for (int second = 0; second < 5; ++second) {
     desk.pass(950 * kMilli);
-    desk.pass(50 * kMilli, {id});  // libpbox: once a second until its session says otherwise
+    desk.pass(50 * kMilli, {id});  // libpbox sends one a second until its session says otherwise
   }
   CHECK_FALSE(desk.is_closed(id));
   desk.join(join_message("job", 1, 2));
@@ -468,7 +468,7 @@ TEST_CASE("a gathering worker is not held to a heartbeat interval that it has no
 TEST_CASE("a rank that waited long for the others is not declared dead when they arrive") {
   Desk desk({.dead_after_ns = 200 * kMilli, .hello_timeout_ns = 10 * kSecond});
   const ConnectionId early = desk.join(join_message("train", 0, 2));
-  desk.pass(kSecond);  // workers are heard once a second until they know better
+  desk.pass(kSecond);  // workers without a session send one heartbeat a second
   const ConnectionId late = desk.join(join_message("train", 1, 2));
   REQUIRE(desk.take(early).size() == 1);
   REQUIRE(desk.take(late).size() == 1);

@@ -52,7 +52,7 @@ std::set<uint32_t> spis(const proto::Session& session) {
   return all;
 }
 
-// SESSION, then the open rounds.
+// Checks that the messages are SESSION and then the open rounds. Returns the SESSION.
 proto::Session returned(const std::vector<proto::BoxMessage>& messages) {
   REQUIRE(messages.size() == 2);
   REQUIRE(messages[0].has_session());
@@ -117,7 +117,7 @@ TEST_CASE("a rank that was lost before may not resume in another epoch") {
   desk.hang_up(job.ids[1]);
   auto message = resume(join_with(1, 2), job.sessions[1]);
   message.mutable_join()->set_epoch(job.sessions[1].epoch() - 1);
-  message.mutable_join()->set_incarnation(7);  // nor was it admitted to this one
+  message.mutable_join()->set_incarnation(7);  // nor was this process admitted to the present epoch
   const auto failure = desk.take_failure(desk.join(message));
   CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
   CHECK_THAT(failure.message(), Contains("left behind") && Contains("rejoin"));
@@ -334,7 +334,7 @@ TEST_CASE("an elastic job begins once enough ranks are there and nobody has come
   }
   CHECK(desk.registry().totals().workers_excluded == 0);
   const ConnectionId late = desk.join(join_elastic(1));
-  // As an excluded rank that comes back: the new membership goes to all ranks first.
+  // As when an excluded rank comes back, the new membership goes to all ranks first.
   auto told_late = desk.take(late);
   told_late.erase(told_late.begin());
   returned(told_late);

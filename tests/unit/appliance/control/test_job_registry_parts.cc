@@ -1,4 +1,4 @@
-// Parts of jobs: several on one box, and such as are, or go, elsewhere.
+// Parts of jobs: several on one box, and parts that are at another box or go there.
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -78,7 +78,8 @@ TEST_CASE("parts of a job that are on one pipeline share a rank's window there")
   CHECK(sessions[6].pipelines(0).credit_bytes() == 1u << 19);
   CHECK(credit_of("train") == 1u << 19);
   desk.start("other", 2);
-  // Buffers hold no more. They are shared by rank: as eight sessions of half a window.
+  // The receive buffer does not hold all windows now, so the ranks share it. A rank of "train"
+  // divides its share between two parts, so each part has the credit of one of eight sessions.
   const uint32_t room = receivable_bytes(desk.host().info(0), sessions[0].fragment_bytes());
   const uint32_t of_part = credit_alone(room, 8, kWindowBytes / 2);
   CHECK(credit_of("train") == of_part);
@@ -146,7 +147,7 @@ TEST_CASE("a part that goes elsewhere ends here at once, and leaves the others a
   CHECK(desk.registry().totals().parts_moved == 1);
   CHECK(desk.registry().totals().workers_lost == 0);
   CHECK(desk.registry().views(desk.now_ns())[0].parts == std::vector<uint32_t>{2});
-  // And comes back: as after a box's loss its workers bring along what they have.
+  // The part comes back. As after the loss of a box, its workers state what they have consumed.
   desk.parts.moved.clear();
   auto returning = join_part(1, 0);
   returning.mutable_join()->set_resumes(true);

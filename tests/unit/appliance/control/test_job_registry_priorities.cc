@@ -106,7 +106,7 @@ TEST_CASE("the operator may set a policy, and takes back by it what was learned"
   REQUIRE_FALSE(unknown);
   CHECK(unknown.error().code == ErrorCode::kNotFound);
   CHECK_THAT(unknown.error().message, Catch::Contains("'jib'"));
-  desk.pass(100 * kMilli, ids);  // which delivers
+  desk.pass(100 * kMilli, ids);  // delivers the messages
   const auto messages = desk.take(ids[1]);
   REQUIRE(messages.size() >= 2);
   CHECK(messages[0].set_priorities().policy() == 2);

@@ -38,7 +38,7 @@ proto::WorkerMessage rounds_message(const std::vector<uint32_t>& rounds, uint32_
   return message;
 }
 
-// A job of two ranks ran here, and the box was lost.
+// Starts a job of two ranks, and crashes the box. Returns the sessions that the ranks had.
 std::vector<proto::Session> crashed(Desk& desk, LostPolicy policy = LostPolicy::kWait) {
   std::vector<ConnectionId> ids;
   for (const uint32_t rank : {0u, 1u}) ids.push_back(desk.join(join_with(rank, policy)));
@@ -78,7 +78,7 @@ TEST_CASE("a job goes on after its box was lost, from what its workers have cons
   CHECK(desk.take(first).empty());
   CHECK(desk.registry().views(desk.now_ns())[0].state == "recovering");
   const ConnectionId second = desk.join(resume(join_with(1), sessions[1]));
-  CHECK(desk.take(first).empty());  // it has not said what it has
+  CHECK(desk.take(first).empty());  // rank 1 has not stated its rounds
   desk.say(second, rounds_message({6, 5, 6, 6}));
 
   const Answer zero = answer(desk, first);
@@ -108,7 +108,8 @@ TEST_CASE("a rank that died with the box is replaced by one that says so") {
   CHECK_THAT(desk.take_failure(desk.join(join_with(1))).message(),
              Contains("is new, but the other ranks resume a running job") && Contains("rejoin"));
   const ConnectionId second = desk.join(rejoin(join_with(1)));
-  // The new one begins the first tensor at round 3: what that gave of its last chunk comes back.
+  // The new rank begins the first tensor at round 3. Rank 0 gives back that round's result of the
+  // tensor's last chunk.
   const Answer holder = answer(desk, first);
   CHECK(holder.rounds == std::vector<uint32_t>{3, 3, 3, 4});
   CHECK(holder.give == std::vector<uint32_t>{2});
@@ -127,7 +128,8 @@ TEST_CASE("a new rank in a recovered job may need results that only the others h
   const Answer before = answer(desk, first);
   CHECK(before.rounds == std::vector<uint32_t>{3, 3, 4, 4});
   desk.hang_up(second);
-  // It would begin the first tensor at round 3, whose result of the last chunk died with the box.
+  // The new rank begins the first tensor at round 3. The box was lost with that round's result of
+  // the tensor's last chunk.
   const ConnectionId fresh = desk.join(rejoin(join_with(1)));
   CHECK(desk.is_closed(first));
   const ConnectionId again = desk.join(resume(join_with(0), before.session));
@@ -175,7 +177,7 @@ TEST_CASE("a rank that alone can give back a round, and is replaced, makes the j
   desk.hang_up(second);
   const ConnectionId fresh = desk.join(rejoin(join_with(1)));
   CHECK(desk.take(fresh).empty());
-  CHECK(desk.is_closed(first));  // without a word: it will come again
+  CHECK(desk.is_closed(first));  // without a message, so that it comes again
   CHECK(desk.take(first).empty());
   first = desk.join(resume(join_with(0), before.session));
   desk.say(first, rounds_message({5, 5, 5, 5}));

@@ -1,5 +1,5 @@
-// Jobs whose sums go on to another box: when they start, what ends them, and that nobody touches
-// their memory then. The other box is the test's.
+// Jobs whose sums go on to another box: when they start, what ends them, and that the relay ends
+// before their memory is freed. The test stands in for the other box.
 #include <catch2/catch.hpp>
 
 #include "appliance/control/job_relay.h"
@@ -10,7 +10,7 @@ namespace {
 
 using Catch::Contains;
 
-// Records each relay that was made, and outlives it.
+// The record of a relay, which outlives the relay.
 struct RelayLog {
   RelaySpec spec;
   std::function<void(Status)> on_change;

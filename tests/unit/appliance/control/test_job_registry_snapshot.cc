@@ -13,7 +13,7 @@ using Catch::Contains;
 
 constexpr uint64_t kRounds = 5;
 
-// A shelf in memory, on which nothing happens until a test says so.
+// A snapshot store in memory that carries out a request only when the test says so.
 class SlowShelf : public snapshot::SnapshotStore {
  public:
   void begin(const std::string&, std::function<void(Result<uint64_t>)> done) override {
@@ -39,7 +39,7 @@ class SlowShelf : public snapshot::SnapshotStore {
     loads.push_back({part, choice.which, choice, done});
   }
 
-  // The oldest thing that was asked for.
+  // Carries out the oldest request.
   void act() {
     REQUIRE_FALSE(owed.empty());
     const auto next = owed.front();
@@ -75,7 +75,8 @@ struct Office {
     for (const uint32_t rank : {0u, 1u}) ids.push_back(desk.join(join_optimizing(rank)));
     for (const ConnectionId id : ids) sessions.push_back(desk.take(id).at(0).session());
   }
-  // A rank that was in the job before its box was lost; `rounds`: by chunk, the next that it needs.
+  // Joins a rank that was in the job before its box was lost. `rounds`: by chunk, the next round
+  // that the rank needs.
   void resume(proto::WorkerMessage message, const std::vector<uint32_t>& rounds) {
     message.mutable_join()->set_resumes(true);
     message.mutable_join()->set_epoch(1);
@@ -86,7 +87,7 @@ struct Office {
     stated.mutable_rounds()->set_last(true);
     desk.say(ids.back(), stated);
   }
-  // As after `rounds` of each chunk.
+  // Sets all chunks to a state as after `rounds` rounds.
   void train(uint64_t rounds) {
     for (pipeline::Chunk* chunk : chunks_of(desk)) {
       chunk->rounds_finished = chunk->fanned_out_rounds = rounds;
@@ -98,7 +99,8 @@ struct Office {
     REQUIRE(desk.registry().begin_snapshot("train", static_cast<uint64_t>(timeout_s * 1e9),
                                            desk.now_ns()));
   }
-  // The shelf does the oldest thing that it was asked for, and where the job is, is told.
+  // Carries out the oldest request to the snapshot store, and answers the question where the job's
+  // parts are.
   void act() {
     shelf.act();
     if (desk.parts.answers.empty()) return;
@@ -137,14 +139,14 @@ TEST_CASE("a snapshot of a job that rests is there in a few ticks, and says what
   const uint64_t before = office.desk.registry().memory_taken_bytes();
   office.begin_snapshot();
   CHECK(office.view().state == std::string("starting"));
-  office.act();  // a number; all is copied at once
+  office.act();  // gives the snapshot a number; all chunks are copied at once
   CHECK(office.view().state == std::string("writing"));
   CHECK(office.view().chunks_copied == 4);
   CHECK(office.desk.registry().memory_taken_bytes() > before);
   office.act();
   office.tick();
   CHECK(office.desk.registry().memory_taken_bytes() == before);
-  office.act();  // the manifest
+  office.act();  // writes the manifest
   office.tick();
   CHECK(office.view().state == std::string("done"));
   CHECK(office.view().steps == kRounds - 1);
@@ -186,7 +188,7 @@ TEST_CASE("a cut that some chunk has left is tried again, further ahead") {
   office.tick();
   CHECK(office.view().attempts == 2);
   for (int ticks = 0; ticks < 3; ++ticks) office.tick();
-  CHECK(office.view().chunks_copied == 0);  // one round ahead of where the chunks are
+  CHECK(office.view().chunks_copied == 0);  // the new cut is one round ahead of the chunks
   office.train(kRounds + 4);
   office.tick();
   CHECK(office.view().state == std::string("writing"));
@@ -428,16 +430,16 @@ TEST_CASE("ranks that were told a snapshot before their box was lost begin with 
   CHECK(office.shelf.loads[0].which == "7");
   office.shelf.loads[0].done(restored(7, chunks_of(like.desk)));
   office.desk.deliver();
-  REQUIRE(office.shelf.loads.size() == 2);  // for moments of the others
+  REQUIRE(office.shelf.loads.size() == 2);  // for the optimizer state of the other chunks
   CHECK(office.shelf.loads[1].choice.begun_with == 7);
   office.shelf.loads[1].done(Error{ErrorCode::kSystem, "the disk is broken"});
   office.desk.deliver();
   CHECK(office.desk.take(office.ids[1]).at(0).session().restored_steps() == 1'000);
   for (const pipeline::Chunk* chunk : chunks_of(office.desk)) {
-    CHECK(chunk->is_restored == (chunk->id < 2));  // the others' weights are the ranks'
+    CHECK(chunk->is_restored == (chunk->id < 2));  // the ranks have weights of the others
   }
 
-  // A cut does not outlive what it is made of.
+  // A cut fails once the rank that owes weights of its chunks is lost.
   const ConnectionId other = office.desk.open();
   proto::WorkerMessage question;
   question.mutable_ask_cut()->set_protocol_version(wire::kControlProtocolVersion);

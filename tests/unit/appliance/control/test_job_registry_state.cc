@@ -13,7 +13,7 @@ using Catch::Contains;
 constexpr uint64_t kRounds = 5;  // rounds finished when the part moves
 constexpr float kRate = 0.375f;
 
-// As after some rounds.
+// Sets all chunks to a state as after kRounds rounds.
 void train(Desk& desk) {
   for (pipeline::Chunk* chunk : chunks_of(desk)) {
     chunk->rounds_finished = kRounds;
@@ -35,7 +35,7 @@ bool is_trained(const pipeline::Chunk& chunk) {
          chunk.optimizer_state[2 * chunk.elements - 1] == base + 3;
 }
 
-constexpr uint64_t kPushed = 1;  // by rank 1, of the round that it pushes next
+constexpr uint64_t kPushed = 1;  // fragments of rank 1's next round that have arrived, as bits
 
 // Rank 0 has pushed one round more than rank 1, and waits.
 void set_clocks(Desk& desk) {
@@ -75,7 +75,7 @@ struct Boxes {
     return message;
   }
 
-  // The rank has consumed `rounds` rounds of each chunk.
+  // Joins the rank, which resumes and has consumed `rounds` rounds of each chunk.
   ConnectionId resume(Desk& desk, uint32_t rank, uint32_t rounds) const {
     return resume(desk, rank, rounds, join(rank));
   }
@@ -103,7 +103,7 @@ struct Boxes {
     first.deliver();
   }
 
-  // Rank r has consumed rounds[r] rounds of each chunk.
+  // Joins both ranks. Rank r resumes and has consumed rounds[r] rounds of each chunk.
   void go_to(Desk& desk, const std::vector<uint32_t>& rounds) {
     ids.clear();
     for (const uint32_t rank : {0u, 1u}) ids.push_back(resume(desk, rank, rounds[rank]));
@@ -178,7 +178,8 @@ TEST_CASE(
   while (boxes.carry()) {
   }
   boxes.check_goes_on();
-  // Until a round has finished the ranks may have to begin from it once more.
+  // The first box keeps the state until a round has finished, because the ranks may have to begin
+  // from it once more.
   boxes.second.pass(kSecond, boxes.ids);
   CHECK_FALSE(boxes.carry());
   boxes.second.host().shards(0)[0]->rounds_finished.add(1);
@@ -257,7 +258,7 @@ TEST_CASE("a state of another job of that name is not used") {
   boxes.ids.clear();
   for (const uint32_t rank : {0u, 1u}) {
     auto message = boxes.join(rank);
-    message.mutable_join()->mutable_tensors(0)->set_elements(20'001);  // as many chunks
+    message.mutable_join()->mutable_tensors(0)->set_elements(20'001);  // equally many chunks
     boxes.ids.push_back(boxes.resume(boxes.first, rank, kRounds, message));
   }
   CHECK(noted(boxes.first, "part_state_misfit", "first"));
@@ -316,7 +317,7 @@ TEST_CASE("a part whose model is not bsp goes on where each rank was") {
     CHECK(chunk->claimed[1] == (chunk->fragment_count > 1 ? kPushed : 0));
     CHECK(chunk->sync->updates[chunk->fragment_count - 1] == 2 * kRounds);
   }
-  // One that never heard of it is let in once more, and one that did and was lost goes on.
+  // A rank that has not heard of the new epoch is admitted again. A lost rank that has continues.
   CHECK_FALSE(boxes.second.is_closed(boxes.resume(boxes.second, 1, kRounds)));
   boxes.sessions[0].set_epoch(epoch);
   boxes.ids[0] = boxes.resume(boxes.second, 0, kRounds);

@@ -31,7 +31,7 @@ std::vector<ConnectionId> start(Desk& desk, SyncModel model,
   return ids;
 }
 
-// The box has the initial weights.
+// Sets all chunks to the state in which the box has the initial weights.
 void finish_first_round(Desk& desk) {
   for (pipeline::Chunk* chunk : chunks_of(desk)) chunk->rounds_finished = 1;
 }

@@ -12,7 +12,7 @@ Roster joined(uint32_t world_size) {
   return roster;
 }
 
-// Resumes, and has stated its rounds.
+// Makes `member` one that resumes and has stated its rounds.
 void resume(Member& member, uint32_t epoch, uint64_t asked = 0, uint64_t passed = 0) {
   member.state = Member::State::kJoined;
   member.resumes = member.stated = true;

@@ -89,7 +89,7 @@ TEST_CASE("a peer that does not read is dropped once too many bytes wait for it"
   mute.say(join_with_tensors(0, kTensors));
   talker.say(join_with_tensors(1, kTensors));
   service.run_until([&] { return service.noted("job_started"); });
-  // Each of these is sent to both ranks. The one that reads gets them all.
+  // Each message of the talker is sent to both ranks. Only the talker reads.
   std::vector<char> sink(1 << 20);
   std::function<void()> drain = [&] {
     talker.socket.async_read_some(asio::buffer(sink), [&](boost::system::error_code error, size_t) {
@@ -110,7 +110,8 @@ TEST_CASE("a peer that does not read is dropped once too many bytes wait for it"
     queued_max = std::max(queued_max, service.server().queued_bytes());
     return service.noted("worker_lost");
   });
-  // Bytes were the bound, not silence. The server handles several messages between two looks.
+  // The bound on bytes ended the connection, not the time-out for silence. The server may handle
+  // several messages before the test looks again.
   CHECK(queued_max > (8u << 20));
   CHECK(queued_max <= (17u << 20));
   CHECK(service.registry().connection_count() <= 2);
@@ -150,7 +151,7 @@ TEST_CASE("a peer that asks and does not read its answers is not heard until it 
 TEST_CASE("a peer that speaks TLS to a box without keys is not left waiting") {
   Service service;
   Peer peer(service);
-  // A ClientHello begins so. As a control message it would have 66 KiB, of which none follow.
+  // A TLS ClientHello begins like this. As a control message it would announce 66,326 bytes.
   const std::string hello("\x16\x03\x01\x00\xf0\x01\x00\x00\xec", 9);
   for (const char byte : hello) asio::write(peer.socket, asio::buffer(&byte, 1));
   bool is_closed = false;

@@ -247,7 +247,8 @@ TEST_CASE("a handshake that a reload overtakes is held to the new keys") {
   const KeyFolder keys(former, kWorker);
   Peer peer(service, keys.load()->connect(""));
   const KeyFolder box(next, "pbox://rack/box/a");
-  // The box has the peer's last bytes, but its control thread, which is this one, no connection.
+  // The peer has ended its handshake, but the box's control thread, which is this thread, has no
+  // connection yet.
   service.run_until([&] { return peer.is_established(); });
   REQUIRE(service.registry().connection_count() == 0);
   service.server().set_credentials(box.load());

@@ -35,7 +35,7 @@ std::vector<ConnectionId> start(Desk& desk) {
   return ids;
 }
 
-// The pipeline that has slot 2 finds that ranks 1 and 2 disagree about its round 7.
+// Reports, as the pipeline that has slot 2, that ranks 1 and 2 disagree about the slot's round 7.
 void disagree(Desk& desk) {
   for (const uint32_t pipeline : {0u, 1u}) {
     for (pipeline::JobShard* shard : desk.host().shards(pipeline)) {

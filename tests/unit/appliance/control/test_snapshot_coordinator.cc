@@ -48,7 +48,7 @@ struct Coordinator : Bench {
   explicit Coordinator(const proto::WorkerMessage& message = join_optimizing(0))
       : job(add(message)) {}
 
-  // Weights after `rounds` rounds, as if they had been trained.
+  // Sets the finished rounds of all chunks, as if the job had trained.
   void train(uint64_t rounds) {
     for (const uint32_t pipeline : {0u, 1u}) {
       for (pipeline::JobShard* shard : host.shards(pipeline)) {

@@ -67,8 +67,7 @@ struct Rack {
     asked.pop_front();
     return next;
   }
-  // All parts are asked how far they are and answer. Returns the round that is then requested of
-  // all.
+  // Answers for each part how far it is. Returns the round that the run then requests of all parts.
   uint32_t survey(const std::vector<uint32_t>& rounds) {
     for (const uint32_t round : rounds) {
       const Asked question = take();

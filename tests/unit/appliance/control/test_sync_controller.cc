@@ -23,7 +23,7 @@ struct Part {
     controller.observe(counts, now_ns);
   }
 
-  // Every reader reads as often as a window is long. Returns whether the rule has changed.
+  // Every reader reads as often as a window needs. Returns whether the rule has changed.
   bool pass(double waited, double lead, double delayed = 0.5) {
     constexpr uint64_t kReads = kReaders * SyncController::kReadsPerWindow;
     counts.reads += kReads;

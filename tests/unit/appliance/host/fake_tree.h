@@ -1,4 +1,4 @@
-// A folder that looks like /sys or another of the kernel's, gone at the end.
+// A folder that looks like /sys or another file system of the kernel. Its object deletes it.
 #pragma once
 
 #include <filesystem>

@@ -135,7 +135,7 @@ TEST_CASE("a box that stops in order leaves no file; a crashed one's file is kep
   const Folder folder;
   start(folder.path());
   CHECK(folder.names() == std::set<std::string>{"lock"});
-  // A ring that is not one, as of a start that came to no end.
+  // A file that is no ring, as a start that was interrupted may leave it.
   std::ofstream(folder.path() + "/pipeline-7.ring") << "half";
   const auto recorder = start(folder.path());
   CHECK(recorder->crash_file() == "");

@@ -71,7 +71,7 @@ TEST_CASE("a caller that looks after every value is misled no more often than al
             return normal(rng) * (rng.below(10) == 0 ? 30 : 1);
           }) <= allowed);
   }
-  // It is a test that can fail: an error that is allowed does happen.
+  // The checks above can fail: where a large error is allowed, errors do happen.
   CHECK(wrong_series(0.9, normal) > 50);
 }
 

@@ -89,7 +89,7 @@ TEST_CASE("a refusal counts at once, and once") {
   CHECK(made[0].decision.kind == Kind::kUseStandby);
   CHECK_THAT(made[0].decision.reason, Contains("no room"));
 
-  a.refusals = 1;  // it has started again
+  a.refusals = 1;  // box a has started again
   CHECK(run(policy, {a, standby("c")}, 100, 200).empty());
 }
 

@@ -38,7 +38,7 @@ Check check_of(const config::Config& config, const host::HostFacts& facts,
   return *found;
 }
 
-// Level and words of one check, after `change` to the machine where all is well.
+// Returns the check `name` after `change` to the machine where every check passes.
 template <typename Change>
 Check after(const std::string& name, Change change) {
   auto facts = ready_machine();
@@ -125,7 +125,8 @@ TEST_CASE("too few hugepages fail with node, number of pages and the service tha
   });
   CHECK(failed.level == CheckLevel::kFail);
   CHECK_THAT(failed.finding, Contains("node 0 has 2 MiB in free hugepages"));
-  // Two pipelines, one on each device: 64 MiB and two queues are 42 pages, and one is free.
+  // Two pipelines, one on each device: 64 MiB and two queues are 42 pages. One of the 9 pages is
+  // free, so 50 are needed.
   CHECK_THAT(failed.remedy, Contains("pbox-hugepages.service") && Contains("echo 50 > ") &&
                                 Contains("node0/hugepages/hugepages-2048kB/nr_hugepages") &&
                                 Contains("dpdk.no_huge = true"));

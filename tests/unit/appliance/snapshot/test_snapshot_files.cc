@@ -86,7 +86,7 @@ PartFile write(const Folder& folder, uint64_t number, const Part& part) {
   return *file;
 }
 
-// A job in two parts that share one tensor.
+// Writes a snapshot of a job in two parts that share one tensor. Returns its manifest.
 Manifest write_all(const Folder& folder) {
   const uint64_t number = *make_next(folder.path, "bert/large");
   Manifest manifest{.job = "bert/large",

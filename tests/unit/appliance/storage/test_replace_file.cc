@@ -52,7 +52,7 @@ std::string contents_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// As a user without root's right to write everywhere, for the duration of a scope.
+// Takes root's right to write everywhere from this thread, for the duration of a scope.
 class OrdinaryUser {
  public:
   OrdinaryUser() {

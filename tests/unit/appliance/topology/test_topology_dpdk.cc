@@ -125,7 +125,7 @@ TEST_CASE("packet memory grows with queues and mtu, and jobs do not get it") {
   const auto one = plan(config, appliance::machine(1, 2));
   REQUIRE(one);
   const uint64_t one_bytes = one->nodes[0].packet_memory_bytes;
-  // A room of 2048 bytes and 320 around it for each buffer.
+  // Each buffer takes 2048 bytes and 320 bytes around them.
   CHECK(one_bytes >= (64 * kMebibyte) + kPacketBuffersPerQueue * 2368ull);
   CHECK(one_bytes < (64 * kMebibyte) + kPacketBuffersPerQueue * 2368ull + host::kHugepageBytes);
   config.data.mtu = 9'000;

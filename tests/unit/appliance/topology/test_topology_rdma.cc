@@ -70,7 +70,7 @@ TEST_CASE("without a NIC's own, RDMA devices of the node share its pipelines eve
     CHECK((pipeline.rdma_device == "c") == (pipeline.node == 1));
   }
 #ifdef PBOX_HAS_RDMA
-  // Two pipelines' buffers on each node, which jobs cannot have.
+  // Each node has the buffers of two pipelines. Jobs cannot have that memory.
   CHECK(topology->nodes[0].packet_memory_bytes > 0);
   CHECK(topology->nodes[0].packet_memory_bytes == topology->nodes[1].packet_memory_bytes);
   auto on_sockets = config;
@@ -147,7 +147,7 @@ TEST_CASE("preflight finds devices that may not be opened, and too little lockab
   const preflight::Check little = check_of(config, facts, "memlock");
   CHECK(little.level == preflight::CheckLevel::kFail);
   CHECK_THAT(little.finding, Contains("8 MiB, but packets lock"));
-  // Enough to post buffers for what is sent, too little for slots that are written to.
+  // This is enough for receive buffers, but too little for slots that workers write to.
   facts.memlock_bytes = 100u << 20;
   CHECK(check_of(config, facts, "memlock").level == preflight::CheckLevel::kWarn);
   auto written = config;

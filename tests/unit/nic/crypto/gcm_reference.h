@@ -1,5 +1,5 @@
-// AES-256 in GCM as NIST SP 800-38D writes it down, bit by bit and slow: what the product's ciphers
-// are compared with. Shares with them only the AES of a single block.
+// AES-256 in GCM as NIST SP 800-38D defines it, bit by bit and slow. Tests compare the product's
+// ciphers with it. It shares with them only the AES of a single block.
 #pragma once
 
 #include <string>

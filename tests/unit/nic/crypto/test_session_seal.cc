@@ -180,7 +180,7 @@ TEST_CASE("the box begins no further update before the worker has followed") {
   CHECK(pair.box.updates_sent() == 1);
   const Bytes before = make(pair, 1).packet;
   CHECK(opens(pair.worker, packets.back()));  // all others are lost
-  CHECK(opens(pair.box, before));             // tells nothing
+  CHECK(opens(pair.box, before));             // does not confirm the update
   static_cast<void>(sealed_bytes(pair.box, push_header(), {}));
   CHECK(pair.box.updates_sent() == 1);
   CHECK(opens(pair.box, make(pair, 1).packet));

@@ -23,7 +23,7 @@ TEST_CASE("an authority's certificate states its cluster and can sign certificat
   CHECK(facts->fingerprint == tls::fingerprint_of(parsed[0].get()));
   CHECK(facts->expires_unix_s == tls::unix_seconds_of(X509_get0_notAfter(parsed[0].get())));
   CHECK(X509_check_ca(parsed[0].get()) == 1);
-  CHECK(X509_get_pathlen(parsed[0].get()) == 0);  // none of another authority
+  CHECK(X509_get_pathlen(parsed[0].get()) == 0);  // it signs no other authority
 }
 
 TEST_CASE("an issued certificate states its identity, its life and its purpose") {

@@ -24,7 +24,7 @@ tls::Revocation revoke(const std::vector<tls::KeyPair>& authorities, const std::
   return *revocation;
 }
 
-// Why a box with these files lets a live connection of `worker` go; empty if it goes on.
+// Returns why a box with these files ends a live connection of `worker`; empty if it keeps it.
 std::string refusal(const tls::KeyPair& box_signer, const std::string& trusted,
                     const std::string& lists, const tls::KeyPair& worker) {
   const KeyFolder box(box_signer, KeyFolder::order("pbox://rack/box/a"), trusted);

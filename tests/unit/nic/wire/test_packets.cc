@@ -41,8 +41,7 @@ TEST_CASE(
     "read") {
   for (const auto& golden : golden::kPackets) {
     INFO(golden.description);
-    // A heap block of exactly the packet's size, so that the address sanitizer detects reads beyond
-    // it.
+    // A heap block of exactly the packet's size: the address sanitizer detects reads beyond it.
     const auto packet = bytes_of(golden.hex);
     Parsed parsed;
     Reject reject = parse(packet.data(), static_cast<uint32_t>(packet.size()), parsed);

@@ -118,7 +118,7 @@ TEST_CASE(
           written[at] = true;
           const uint32_t row = table.layout.row_at(at);
           REQUIRE((run.first_row <= row && row < run.end_row));
-          // Only small rows may be pushed although nobody wants it.
+          // Other rows are sent only in whole fragments, and only if rows are small.
           REQUIRE((has_row(table.bits, row) || (!is_lazy && packet.header.flags == 0)));
         }
       });

@@ -76,8 +76,7 @@ inline std::vector<float> floats(size_t count, uint64_t seed, bool hard) {
   return values;
 }
 
-// Fills `bytes` with a payload of `count` elements. If requested, every other one is a difficult
-// one.
+// Fills `bytes` with a payload of `count` elements. If requested, every other one is difficult.
 inline void fill_payload(wire::Dtype dtype, std::byte* bytes, size_t count, uint64_t seed,
                          bool hard) {
   Rng rng(seed);

@@ -58,8 +58,7 @@ class Shim {
  public:
   explicit Shim(const ShimOptions& options = {});
 
-  // Suspends, then resumes in epoch + 1 with another spi, at a box whose chunks are in these
-  // rounds.
+  // Suspends, then resumes in epoch + 1 with another spi, at a box with these open rounds.
   Status resume(const std::vector<uint32_t>& open_rounds, const std::vector<uint32_t>& give = {});
 
   // Starts a tensor in place, on this object's own buffer filled with `value`. If the caller keeps

@@ -15,7 +15,7 @@ constexpr wire::SyncSpec kEssp{.model = SyncModel::kEssp, .staleness = 2};
 constexpr wire::SyncSpec kSsp{
     .model = SyncModel::kSsp, .staleness = 2, .reads = wire::Reads::kCached};
 
-// The initial weights, 100, have arrived; the next round is 1.
+// Returns a worker whose initial weights, 100, have arrived. The next round is 1.
 Shim cached(const wire::SyncSpec& sync) {
   Shim shim({.sync = sync, .learning_rate = 1, .gradient_scale = 0.5f});
   shim.start(0);

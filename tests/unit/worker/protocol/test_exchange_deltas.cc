@@ -85,7 +85,7 @@ Floats chunk_of(Shim& shim, uint32_t chunk) {
   return {begin, begin + kChunkFloats};
 }
 
-// Round 0: every chunk has these weights.
+// Runs round 0, which gives every chunk these weights.
 void begin(Shim& shim, const Floats& weights) {
   start(shim, 0);
   shim.take_all();
@@ -173,11 +173,11 @@ TEST_CASE("a box that has only the weights of a round sends them instead of the 
   shim.take_all();
   const auto deltas = result_of(shim, dtype, 0, 1, delta_of(dtype, 0.3f));
   REQUIRE(deltas.size() > 1);
-  shim.deliver(deltas[0]);  // from the box that is lost then
+  shim.deliver(deltas[0]);  // from a box that is lost afterwards
   const Floats weights(kChunkFloats, 2.75f);
   const auto full = result_of(shim, Dtype::kF32, 0, 1, bytes_of(weights));
   shim.deliver(full[0]);
-  shim.deliver(deltas[0]);  // useless by now
+  shim.deliver(deltas[0]);  // too late: the weights replace it
   for (size_t index = 1; index < full.size(); ++index) shim.deliver(full[index]);
   CHECK(chunk_of(shim, 0) == weights);
   deliver_all(shim, deltas);

@@ -55,7 +55,7 @@ class Account {
   void push(uint32_t round, float rate, const std::vector<float>& gradient) {
     pushes_[round] = {rate, gradient};
   }
-  // After the push of the same round.
+  // Returns what the worker reads after its push of this round.
   Bytes read(uint32_t round) const {
     std::vector<float> weights;
     for (const auto& [index, fragment] : fragments_) {

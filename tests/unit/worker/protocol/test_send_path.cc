@@ -37,7 +37,7 @@ class Parts {
     }
     return chunks;
   }
-  // The oldest chunk's result arrives.
+  // Delivers the result of the oldest chunk.
   void answer() {
     REQUIRE_FALSE(in_flight_.empty());
     for (auto& shim : shims_) shim->now_ns += kChunkNs;

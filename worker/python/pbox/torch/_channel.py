@@ -22,10 +22,10 @@ class Operation:
     """Collectives that were started together and end together.
 
     `value` is what the future returns. `finish`, if any, runs on the I/O thread when the last
-    collective has ended, before anybody is told.
+    collective has ended, before waits and the future end.
 
     An operation on a device is done when its results are in host memory. The copy back and `finish`
-    are queued on a stream from the start, in front of `event`, so nobody's thread waits for them.
+    are queued on a stream from the start, in front of `event`, so no thread waits for them.
     """
 
     def __init__(self, channel, part_count, finish, value, timeout_s):
@@ -47,8 +47,8 @@ class Operation:
 
     def part_ended(self, _, error):
         """Called once for each collective, on the I/O thread. For a device the thread pbox-device
-        calls it: the I/O thread must not wait for Python's lock, which its holder keeps during a
-        call of CUDA that waits for the streams, and they wait for the I/O thread."""
+        calls it, because the I/O thread must not wait for Python's lock: the lock's holder may be
+        in a call of CUDA that waits for the streams, and the streams wait for the I/O thread."""
         _thread.in_callback = True
         if error is not None:
             self.end(self._channel.fail(error))
@@ -112,9 +112,9 @@ class Operation:
             raise self.error
 
     def future(self):
-        """Returns the torch future. A thread of the channel ends it. If the operation has been
-        waited for, as on every rank then, it has ended already, so that continuations run at once
-        on the caller's thread. torchft relies on that."""
+        """Returns the torch future. A thread of the channel ends it. If a thread has waited for the
+        operation, which is then so on every rank, the future ends before this returns, and
+        continuations run at once on the caller's thread. torchft relies on that."""
         with self._lock:
             if self._future is not None:
                 return self._future[1]
@@ -307,8 +307,8 @@ class Channel:
         return self.error
 
     def settled_error(self):
-        """Returns the channel's error. If a device has passed an operation, its failure is noted
-        before."""
+        """Returns the channel's error. Waits first until the failures of operations that their
+        device has passed are noted."""
         for operation in tuple(self._pending):
             if operation.event is not None and operation.event.query():
                 operation.done.wait(operation.timeout_s)

@@ -20,9 +20,9 @@ def begin_thread(depth):
 
 
 def _one_deeper(register):
-    """Has continuations run one deeper than the thread was that has registered them. The thread
-    that runs them does not tell: one of a future that has ended runs at once, on the thread that
-    registers it, and whether it has ended differs between ranks."""
+    """Makes each continuation run one deeper than the thread that registers it. The depth of the
+    thread that runs it does not matter: if the future has ended, the continuation runs at once on
+    the thread that registers it, and whether the future has ended differs between ranks."""
 
     @functools.wraps(register)
     def registered(future, continuation):

@@ -61,11 +61,10 @@ class Fragment:
         self.slots = slots
         self._period = period
         self._delay = delay
-        # The first step after which a result is adopted: that of a change that is sent after step 1
-        # or later.
+        # The first step after which a result is adopted. Its change is sent after step 1 or later.
         self._first = offset if offset > delay else offset + period
         self.in_flight = False
-        self.tokens = 0  # those that this rank has trained on since it last sent a change
+        self.tokens = 0  # tokens that this rank has trained on since it last sent a change
 
     def pushes_after(self, step: int) -> bool:
         return self._is_due(step + self._delay)
@@ -110,12 +109,12 @@ class DiLoCo(Closing):
     `outer`: `lr`, `momentum` and `nesterov` of the outer optimizer, SGD; by default 0.7, 0.9, True.
     `wire`: changes and weights travel as "f32", or in blocks of "q8" or "q4" (docs/compression.md);
     parameters of one dimension travel as f32 all the same.
-    `quorum`: the box takes an outer step once so many ranks have sent their changes, and `grace` is
-    over since then: milliseconds, or "auto" (the default), as long as most ranks have needed so
-    far. The changes of a rank that is late count in the next outer step; with
-    late_pushes="drop" they are lost. It gets the newest weights at once, so nobody waits for it.
-    None: all ranks. With a quorum the options are on_worker_lost="partial" and recovery="none"
-    unless they are given, and `wire` is "f32".
+    `quorum`: the box takes an outer step once so many ranks have sent their changes and `grace` has
+    passed since then. `grace` is a number of milliseconds, or "auto" (the default): as long as most
+    ranks have needed so far. The changes of a late rank count in the next outer step; with
+    late_pushes="drop" they are lost. The late rank gets the newest weights at once, so no rank
+    waits for it. None: all ranks. With a quorum the options are on_worker_lost="partial" and
+    recovery="none" unless they are given, and `wire` is "f32".
     `weight`: the box's mean counts every change once ("equal"), or as often as the rank has trained
     on tokens since it last sent that fragment ("tokens"): then call add_tokens() before each step.
     `state`: what state_dict() has returned before a restart.
@@ -172,7 +171,7 @@ class DiLoCo(Closing):
         self.client.join()
         for slot in self._slots:
             self.client.init_weights(slot.tensor, slot.anchor)
-        kept = set()  # with the same anchor, what the saved weights have trained since still counts
+        kept = set()  # where the anchor is the same, the saved weights' training since still counts
         for slot in self._slots:
             self.client.wait(slot.tensor)
             if state is None or not torch.equal(slot.anchor, state["anchors"][slot.name]):
@@ -187,8 +186,8 @@ class DiLoCo(Closing):
         self._steps = self._steps_of_job()
 
     def _pushed(self, slot):
-        """Returns how many changes this rank has sent of the parameter, or the others, before it
-        came. A tensor's first round is that of the initial weights."""
+        """Returns how many changes of the parameter this rank has sent, with those that the others
+        sent before it came. A tensor's first round is that of the initial weights."""
         return self.client.tensor_round(slot.tensor) - 1
 
     def _steps_of_job(self):
@@ -270,8 +269,8 @@ class DiLoCo(Closing):
         return self._inner.step(closure)
 
     def add_tokens(self, count: int) -> None:
-        """With weight="tokens": the next step trains on so many tokens, at least 1. Before that
-        step. Any other unit does, samples for example, if it is the same on all ranks."""
+        """With weight="tokens": tells that the next step trains on so many tokens, at least 1. Call
+        it before that step. Another unit, samples for example, will do if all ranks use it."""
         if not self._weighs_tokens:
             raise InvalidArgument("tokens count only with weight='tokens': give it, or do without "
                                   "add_tokens()")

@@ -33,8 +33,8 @@ class DDPCommHook:
 
     With `compression` "q8", "q4" or "auto" gradients and means travel in fewer bits, with error
     feedback (docs/compression.md). Each parameter of float32 is then a tensor of its own.
-    Parameters of one dimension, or of less than 4096 elements, travel as they are. Gradients
-    must be in host memory.
+    Parameters of one dimension, or of less than 4096 elements ("auto": 65,536), travel as they are.
+    Gradients must be in host memory.
 
     DDP starts the next forward when every bucket is back, whatever the priorities. If each layer's
     forward should wait for that layer alone, use DistributedOptimizer.

@@ -18,8 +18,8 @@ def attach_hsdp(model: torch.nn.Module, replicas: int) -> dist.ProcessGroup:
 
     Call it on every rank, after fully_shard(), with a model that was sharded over world size /
     `replicas` ranks that follow one another. The mesh of the shards has any backend, and stays
-    inside a node. Each shard has a job of its own on the box, in which the ranks that hold it are:
-    so the box receives each gradient once per replica, and no two nodes exchange anything.
+    inside a node. Each shard has a job of its own on the box, of the ranks that hold it. So the box
+    receives each gradient once per replica, and no two nodes exchange anything.
 
     It takes the replica count, not a mesh: FSDP2 averages natively over the first dimension of a
     2-D mesh, so a model that is to use the box has a 1-D mesh. Every replica begins with the

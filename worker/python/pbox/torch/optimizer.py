@@ -97,7 +97,7 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
     others keep the job's. client.set_sync() changes models later.
     """
 
-    # torch's GradScaler then leaves it to step() to skip, and step() refuses it.
+    # With this, torch's GradScaler leaves skipping to step(), which refuses that GradScaler.
     _step_supports_amp_scaling = True
 
     client: Client
@@ -263,8 +263,8 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
         learning_rate = self._hyper_parameters.learning_rate()
         if learning_rate != self._learning_rate:
             self.synchronize()
-            # All ranks, because rank 0 may be lost. The lowest rank still in the job counts, and
-            # it has set the rate before any round can end with its gradient.
+            # All ranks set it, because rank 0 may be lost. The lowest rank still in the job counts,
+            # and it has set the rate before any round can end with its gradient.
             self.client.set_learning_rate(learning_rate)
             self._learning_rate = learning_rate
         self._step_open = True

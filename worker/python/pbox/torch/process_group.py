@@ -205,7 +205,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._start(plan, output_tensors, opts)
 
     def allgather_coalesced(self, output_lists, input_list, opts=c10d.AllgatherOptions()):
-        # One list for each rank here, one for each input in allgather().
+        # `output_lists` has a list for each rank; allgather() takes a list for each input.
         return self.allgather(list(zip(*output_lists)), input_list, opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=c10d.AllgatherOptions()):
@@ -353,9 +353,9 @@ def _agree_on_job(store, rank, timeout):
         store.wait([key], timeout)
     except RuntimeError as error:
         raise Timeout(
-            f"rank 0 has not published the name of the group's job (key {key} of the group's store) "
-            f"within {timeout.total_seconds():.0f} s: start it, or look at why it has ended. {error}"
-        ) from error
+            f"rank 0 has not published the name of the group's job (key {key} of the group's "
+            f"store) within {timeout.total_seconds():.0f} s: start it, or look at why it has "
+            f"ended. {error}") from error
     return store.get(key).decode()
 
 

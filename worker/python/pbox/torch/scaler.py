@@ -54,7 +54,7 @@ class GradScaler:
         self._growth_factor = growth_factor
         self._backoff_factor = backoff_factor
         self._growth_interval = growth_interval
-        self._growth_tracker = 0  # steps since the scale has changed
+        self._growth_tracker = 0  # steps since the scale last changed
         self._scale = _single(init_scale)
         self._updated_round = None  # the last step that update() has looked at
         if not enabled:
