@@ -3,8 +3,9 @@
 //
 //   const JsonFile file("model.json");
 //   file.root().allow_only({"layers"});
-//   for (const JsonField& layer : file.root().at("layers").list()) ... layer.at("cost").number(0,
-//   1e30)
+//   for (const JsonField& layer : file.root().at("layers").list()) {
+//     const double cost = layer.at("cost").number(0, 1e30);
+//   }
 #pragma once
 
 #include <cstdint>
@@ -21,10 +22,10 @@ class JsonField {
   JsonField(const std::string& file, std::string path, const nlohmann::json& value)
       : file_(&file), path_(std::move(path)), value_(&value) {}
 
-  // The functions below throw if the value has another type or range.
+  // The functions below, except has(), throw if the value is missing or has another type or range.
   JsonField at(const std::string& key) const;
   bool has(const std::string& key) const;
-  // An object may have only these members. An unknown one is usually a misspelt one.
+  // Throws if the object has another member than these. An unknown one is usually misspelt.
   void allow_only(std::initializer_list<const char*> keys) const;
   std::vector<JsonField> list() const;  // has at least one element
   std::string text(size_t bytes_max) const;

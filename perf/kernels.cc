@@ -1,5 +1,5 @@
 // Scenario `kernels`: the speed of sums and optimizer steps, in cache and out of cache, compared
-// with the memory bandwidth of the same run. README.md lists the comparisons.
+// with the memory bandwidth of the same run. cores.md explains the figures.
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
@@ -36,7 +36,7 @@ constexpr size_t kPassesInCache = 1000;
 constexpr size_t kStaggerDefault = 1093 * kCacheLineBytes;
 
 // The arrays that all alternatives share: [count] floats each, and [2 * count] in `state`. Each
-// array begins `stagger` bytes further into its page than the previous one. README.md gives the
+// array begins `stagger` bytes further into its page than the previous one. cores.md gives the
 // reason.
 struct Arrays {
   Arrays(size_t float_count, size_t stagger) : count(float_count) {
@@ -62,7 +62,7 @@ struct Arrays {
   size_t count;
   NumaArena arena;
   float* accumulator = nullptr;
-  float* source = nullptr;  // f32; the bits are also normal numbers as f16 and bf16
+  float* source = nullptr;  // f32; as f16 and bf16 the bits are normal numbers and zeros
   float* other = nullptr;
   float* state = nullptr;
 };
@@ -90,8 +90,8 @@ Alternative sum(const std::string& name, Dtype dtype, const Arrays& arrays, size
           .pass = pass};
 }
 
-// Adds the numeric guard's kernels: sums of which unsound values are left out, and the pass that
-// measures a gradient.
+// Adds the numeric guard's kernels: sums that leave out unsound values, and the pass that measures
+// a gradient.
 void add_guards(std::vector<Alternative>& all, const Arrays& arrays, size_t passes) {
   constexpr size_t kCall = limits::kFragmentBytesEthernet;
   all.push_back(

@@ -51,7 +51,7 @@ double thread_cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Does not count the time in which other programs have the core.
+// Returns the CPU time of `work`, which leaves out the time in which other programs have the core.
 double seconds_of(const std::function<void()>& work) {
   const double start = thread_cpu_seconds();
   work();

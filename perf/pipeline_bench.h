@@ -57,7 +57,7 @@ class Watcher {
   std::thread thread_;
 };
 
-// A pipeline and what differs in it from the others of a bench.
+// The properties in which the pipelines of a bench differ.
 struct PipelineKind {
   bool has_recorder = true;  // a flight recorder, as boxes have by default
   bool is_scraped = false;   // another thread reads its counters
@@ -74,7 +74,7 @@ struct BenchShape {
 // The pipeline of one core, which has all chunks of the job.
 class BenchPipeline {
  public:
-  // `traffic` outlives the pipeline, and is built for it unless it is built.
+  // `traffic` must outlive the pipeline. Builds it for this pipeline's shard if it is still empty.
   BenchPipeline(const BenchShape& shape, const PipelineKind& kind, Traffic& traffic);
 
   void run_round();
@@ -99,10 +99,10 @@ class PipelineBench {
  public:
   PipelineBench(const BenchShape& shape, std::span<const PipelineKind> kinds);
 
-  // Runs rounds of the kernel and of all pipelines, in turns, so that each comes first equally
-  // often. The first round, in which memory is touched for the first time, does not count. A
-  // pipeline measures the gradients of some rounds (GradientSquares): those are extra, and kept
-  // apart.
+  // Runs rounds until `rounds` of them count. A round runs the kernel first, then all pipelines, of
+  // which another one begins each time. The first round, which touches memory for the first time,
+  // does not count. Nor do the rounds in which pipelines measure the gradients (GradientSquares):
+  // their times are kept apart.
   void run(uint32_t rounds);
 
   // Seconds of this thread's CPU time in each round.

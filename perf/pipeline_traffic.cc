@@ -11,11 +11,11 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kWindowChunks = 16;   // chunks by which a worker runs ahead of the slowest
-constexpr size_t kAlignmentBytes = 192;  // at most, that one packet takes besides its payload
+constexpr size_t kAlignmentBytes = 192;  // the most that a packet takes besides its payload
 
 seal::SessionSeal make_seal(crypto::End end, seal::Suite suite, uint32_t spi,
                             const std::shared_ptr<crypto::SecretPages>& pages) {
-  // In place of what a control connection exports. Both ends have it.
+  // Stands in for the secret that TLS exports to both ends of a control connection.
   const auto exporter = [](std::span<const std::byte>, crypto::TrafficSecret& secret) {
     secret.bytes.fill(std::byte{1});
     return true;

@@ -27,8 +27,8 @@ class Traffic {
   // Each worker's session has keys of its own, unless `suite` is kNone.
   Traffic(uint32_t workers, uint32_t fragment_bytes, seal::Suite suite);
 
-  // Makes the packets of round 0. `shard` is that of the box, whose layout the packets have. Its
-  // sessions get the other ends of the seals.
+  // Makes the packets of round 0. `shard` is the box's: the packets have its layout, and its
+  // sessions get the box's ends of the seals.
   void build(pipeline::JobShard& shard);
   // Seals the packets for the next round.
   void next_round();

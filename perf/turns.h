@@ -28,10 +28,10 @@ LoopbackSystem start_on_loopback(const std::string& name, const PeerOptions& opt
 // Runs one exchange and records it. Throws if a result is wrong. Returns milliseconds.
 double measure_once(LoopbackSystem& system);
 
-// Each turn has one exchange of every system, and begins with another one.
+// Runs `turns` turns. Each turn runs one exchange of every system, and begins with the next system.
 void take_turns(std::vector<LoopbackSystem>& systems, uint32_t turns, std::ostream& report);
 
-// Ends the programs. A program that fails at its end shows on standard error.
+// Ends the programs. Their last errors appear on standard error; exit statuses are not checked.
 void finish(std::vector<LoopbackSystem>& systems);
 
 }  // namespace pbox::perf

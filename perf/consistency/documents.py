@@ -93,7 +93,8 @@ class Topics:
     before it. 24,576 weights.
 
     The accuracy is how much better the topics predict one half of each test document than the
-    trigrams' frequencies do: 1 - the ratio of the perplexities. The other half tells its topics."""
+    trigrams' frequencies do: 1 - the ratio of the perplexities. The document's topics are inferred
+    from its other half."""
 
     TOPICS = 12
     ALPHA, BETA = 0.1, 0.05
@@ -131,7 +132,7 @@ class Topics:
         tokens = numpy.concatenate([self._tokens[row] for row in rows])
         topics = numpy.concatenate([self._topics[row] for row in rows])
         documents = numpy.repeat(rows, lengths)
-        own = numpy.eye(self.TOPICS, dtype=numpy.float32)[topics]  # the token itself
+        own = numpy.eye(self.TOPICS, dtype=numpy.float32)[topics]  # the token's own count
         chances = numpy.maximum(counts[tokens] - own, 0) + self.BETA
         chances /= totals - own + FEATURES * self.BETA
         chances *= self._of_documents[documents] - own + self.ALPHA
@@ -161,7 +162,7 @@ class Topics:
             predicted = shares @ of_topics[::2].T
             shares *= (known / predicted) @ of_topics[::2] + self.ALPHA
             shares /= shares.sum(axis=1, keepdims=True)
-        # Among the trigrams that are asked for.
+        # Only the asked half counts, so each prediction is scaled to the sum 1 over that half.
         by_topics = shares @ of_topics[1::2].T
         by_topics /= by_topics.sum(axis=1, keepdims=True)
         by_frequency = frequencies[1::2] / frequencies[1::2].sum()

@@ -68,7 +68,7 @@ void enter_host(const PeerOptions& options, uint32_t rank);
 struct Sample {
   double ms = 0;                // time of the slowest rank, from the common start
   double cpu_seconds = 0;       // user and system, all ranks and servers
-  uint64_t wrong = 0;           // elements with an inexact result, all ranks
+  uint64_t wrong = 0;           // elements with a wrong result, all ranks
   uint64_t box_bytes = 0;       // resident memory of the box that this program started; otherwise 0
   uint64_t received_bytes = 0;  // payload that all ranks got from the box; 0 elsewhere
 };
@@ -87,16 +87,16 @@ class Gradient {
   static Result<Gradient> create(const PeerOptions& options);
 
   void fill(uint32_t iteration, uint32_t rank);
-  // Makes the gradient sparse.
+  // Makes the gradient sparse: sets the elements to 0 that is_left_out() chooses (work.h).
   void leave_out(uint32_t iteration);
   // As count_wrong(), for sparse gradients.
   uint64_t count_wrong_sparse(uint32_t iteration, uint32_t rank_count) const;
   // Returns how many elements are further from the sum over the ranks than `share` of the largest
   // sum.
   uint64_t count_far(uint32_t iteration, uint32_t rank_count, double share) const;
-  // Return how many elements are wrong: after the sum over the ranks, after a reduce_scatter, of
-  // which `rank` has its segment in its place or, with `at_front`, at the tensor's beginning, and
-  // after an all_gather.
+  // The next three return how many elements are wrong after the sum over the ranks, after a
+  // reduce_scatter and after an all_gather. After a reduce_scatter `rank` has its segment in its
+  // place or, with `at_front`, at the tensor's beginning.
   uint64_t count_wrong(uint32_t iteration, uint32_t rank_count) const;
   uint64_t count_wrong_scattered(uint32_t iteration, uint32_t rank_count, uint32_t rank,
                                  bool at_front) const;

@@ -13,7 +13,8 @@ namespace pbox::perf {
 class Program {
  public:
   // Starts the program. command[0] is a path or is looked up in PATH. `network` is a descriptor of
-  // the network namespace to run in, or -1; the caller keeps it. Throws std::runtime_error.
+  // the network namespace to run in, or -1; the caller keeps it. Throws std::runtime_error if no
+  // process can be created. If the command cannot be run, read_line() throws.
   explicit Program(const std::vector<std::string>& command, int network = -1);
   ~Program();
   Program(const Program&) = delete;

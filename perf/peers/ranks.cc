@@ -53,7 +53,8 @@ struct Self {
   }
 
   uint64_t count_wrong(uint32_t iteration) const {
-    // Two roundings of each value, and of the sum: 8 bits of bf16, a step of a block.
+    // The bounds allow for two roundings, of each value and of the sum: to the 8 bits of bf16, or
+    // to a step of a block, to which the residue of the last iteration is added.
     if (options.values == "bf16") return gradient.count_far(iteration, count, 0.01);
     if (options.values == "q8" || options.values == "auto")
       return gradient.count_far(iteration, count, 0.04);

@@ -14,13 +14,14 @@ class Rank {
  public:
   virtual ~Rank() = default;
   virtual void barrier() = 0;
-  // Are called before and after exchange(), and not timed: bring the tensors into the form in which
-  // the system takes them, and back.
+  // prepare() is called before exchange() and finish() after it. Neither is timed. They bring the
+  // tensors into the form that the system takes, and back.
   virtual void prepare() {}
   virtual void finish() {}
   // Makes the call of PeerOptions with every tensor, in place.
   virtual void exchange() = 0;
-  // Payload that this rank has got from a box so far; 0 if the system does not count it.
+  // Returns the payload bytes that this rank has received from a box so far; 0 if the system does
+  // not count them.
   virtual uint64_t received_bytes() const { return 0; }
 };
 

@@ -123,7 +123,7 @@ class TcpRank : public pbox::perf::Rank {
   }
 
  private:
-  // The answer may overwrite what is sent: the bytes are the same, and they are sent before.
+  // The answer may overwrite the gradient: a byte comes back only after it was sent, and unchanged.
   void receive(std::span<std::byte> bytes) {
     while (!bytes.empty()) {
       const ssize_t count = recv(fd_, bytes.data(), bytes.size(), 0);

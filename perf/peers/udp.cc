@@ -27,7 +27,7 @@ namespace {
 using pbox::perf::Gradient;
 using pbox::perf::Sample;
 
-constexpr size_t kDatagramBytes = 64'512;  // two chunks, as a train of PBox carries them
+constexpr size_t kDatagramBytes = 64'512;  // two chunks, as in a segmented message of PBox
 constexpr size_t kBatch = 8;               // datagrams per system call
 constexpr size_t kWindow = 16;          // datagrams in flight per socket: 1 MiB, as PBox's window
 constexpr int kBufferBytes = 64 << 20;  // so large that no datagram is dropped

@@ -94,7 +94,8 @@ nlohmann::json row_of(const Offer& offer) {
           {"overlapped_per_million", overlapped_per_price(offer)}};
 }
 
-// The best central box over the best of a place.
+// Returns the throughput per price of the best central box over that of the best offer of `place`;
+// null if there is no offer for one of them.
 nlohmann::json gain(const std::vector<Offer>& all, BoxPlace place,
                     double (*per_price)(const Offer&)) {
   const auto central = best(all, BoxPlace::kCentral, per_price);

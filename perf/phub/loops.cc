@@ -45,7 +45,7 @@ nlohmann::json measure_group(const std::string& title, HotLoop& loop, bool steps
   report << title << (steps ? ", sum and Nesterov step" : ", sum") << "\n";
   nlohmann::json rows = nlohmann::json::array();
   for (const Alternative& one : all) {
-    // A rate over the first one's is a time of the first one over this one's.
+    // The ratio of two rates is the inverse of the ratio of the times.
     const Spread ratio = spread(ratios(all.front().seconds, one.seconds));
     rows.push_back({{"name", one.name},
                     {"gb_per_s", gigabytes_per_second(one)},

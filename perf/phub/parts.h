@@ -28,8 +28,8 @@ inline std::vector<std::string> phub_box_flags() {
   return {"--pipeline.count=1", "--pipeline.pin=off", "--log.level=error", kPatience};
 }
 
-// Where the boxes are: one central box, a box on each of W more machines, or a box on each worker's
-// machine. For each number of workers and each optimizer.
+// Compares three places of the boxes, for each number of workers and each optimizer: one central
+// box, a box on each of W more machines, and a box on each worker's machine.
 nlohmann::json measure_placements(const PhubSettings& settings, std::ostream& report);
 
 // Chunk sizes on the rack.

@@ -1,5 +1,5 @@
 // Compares three places for the boxes of a job on one rack. All run the same pboxd; only the cables
-// differ that gradients and results take.
+// that gradients and results take differ.
 #include <iomanip>
 #include <iterator>
 #include <memory>
@@ -24,7 +24,7 @@ size_t index_of(BoxPlace place) {
 }
 
 // W worker machines; one machine with a cable of W times a worker's rate, for the central box; W
-// more machines like a worker's, for the sharded boxes. Colocated boxes are on the workers'.
+// more machines like a worker's, for the sharded boxes. Colocated boxes are on worker machines.
 class PlacementRack {
  public:
   PlacementRack(uint32_t workers, double worker_megabits)

@@ -20,8 +20,8 @@ struct Boxes {
   double price = 0;
 };
 
-// Returns the cheapest central boxes that together carry `gbps` in each direction, by NICs of one
-// kind; nullopt if the list has none.
+// Returns the fewest central boxes that together carry `gbps` in each direction, with the cheapest
+// NICs of one kind that suffice; nullopt if none of the list do.
 std::optional<Boxes> central_boxes(const PriceList& prices, double gbps) {
   const auto fewest = static_cast<uint32_t>(std::ceil(gbps / prices.box_gbps));
   std::optional<Boxes> best;

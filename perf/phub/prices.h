@@ -48,7 +48,8 @@ struct CostCase {
 };
 
 // Returns an offer for each place and each NIC of the list. Leaves out central boxes for which no
-// NICs of the list are enough. A central box gets the cheapest NICs that carry all workers' rates.
+// NICs of the list are enough. Central boxes are as few as possible, and get the cheapest NICs that
+// carry all workers' rates.
 std::vector<Offer> offers(const PriceList& prices, const CostCase& wanted);
 
 }  // namespace pbox::perf

@@ -13,10 +13,11 @@ HWY_BEFORE_NAMESPACE();
 namespace pbox::perf::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Floats from a line to the one that is prefetched meanwhile: PHub's 0x240 bytes.
+// Distance in floats from the line in use to the line that is prefetched: PHub's 0x240 bytes.
 inline constexpr size_t kFloatsAhead = 0x240 / sizeof(float);
 
-// Prefetches a line so that it does not displace others (prefetchnta on x86).
+// Prefetches the line that lies kFloatsAhead after `line`, with the hint that it is used once only
+// (prefetchnta on x86), so that it displaces few others.
 HWY_INLINE void prefetch(const float* line) {
   __builtin_prefetch(line + kFloatsAhead, 0, 0);
 }

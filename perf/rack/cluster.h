@@ -41,11 +41,11 @@ class RackCluster {
                     const std::vector<std::string>& flags) const;
   // Waits until exactly `count` boxes are registered.
   void await_boxes(const std::string& cluster, uint64_t count) const;
-  // Publishes the part map of a new job: parts[i] is the index of the box that owns part i at
-  // first. Parts of a job that recovers may move.
+  // Publishes the part map of a new job, whose parts may move: parts[i] is the index of the box
+  // that owns part i at first.
   void put_plan(const std::string& cluster, const std::string& job, uint64_t model_bytes,
                 const std::vector<uint32_t>& parts) const;
-  // The same, with the boxes' names. The parts of a job that does not recover stay.
+  // The same, with the boxes' names. Parts may move only if the job recovers.
   void put_plan(const std::string& cluster, const std::string& job, uint64_t model_bytes,
                 std::vector<std::string> boxes, bool recovers) const;
   // Starts or ends the drain of a box, as `pboxctl drain` does.

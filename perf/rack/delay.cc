@@ -1,7 +1,7 @@
-// pbox-rack-delay: cables that are long. It takes the Ethernet frames that arrive at one network
-// interface and sends them from another one after a delay, in both directions, for each pair of
-// interfaces that it is given. Prints "ready" when it forwards, and runs until its standard input
-// ends. rack.h starts it, since not every kernel has netem.
+// pbox-rack-delay: cables that are long. For each given pair of network interfaces, the program
+// takes the Ethernet frames that arrive at one of them and sends them from the other one after a
+// delay, in both directions. It prints "ready" when it forwards, and runs until its standard input
+// ends. Rack (rack.h) starts it, since not every kernel has netem.
 #include <arpa/inet.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
@@ -37,8 +37,8 @@ constexpr size_t kBatch = 32;
 constexpr size_t kFrameBytes = 66'000;  // a segmented message, its headers, and a virtio header
 constexpr int kBufferBytes = 32 << 20;
 
-// An interface whose frames are received and sent as they are. Each begins with a virtio header,
-// which keeps what the sender has left to its device: checksum and segmentation.
+// An interface whose frames are received and sent as they are. Each frame begins with a virtio
+// header, which keeps what the sender has left to its device: checksum and segmentation.
 class Interface {
  public:
   explicit Interface(const std::string& name)
@@ -103,7 +103,7 @@ class Batch {
       }
       const int sent = sendmmsg(to.fd(), headers_.data(), static_cast<unsigned>(due), MSG_DONTWAIT);
       if (sent < 0 && (errno == EAGAIN || errno == ENOBUFS)) return;  // later
-      queue.pop(sent > 0 ? static_cast<size_t>(sent) : 1);            // one that is refused is lost
+      queue.pop(sent > 0 ? static_cast<size_t>(sent) : 1);            // a refused frame is lost
     }
   }
 

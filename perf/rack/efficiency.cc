@@ -1,6 +1,6 @@
 // Scenario `efficiency`: the CPU time that box and workers take per gigabyte of gradient, over
-// cables of several rates, beside the same bytes sent to a server and back over TCP sockets, which
-// sums nothing. The two take turns on one rack.
+// cables of several rates. It is compared with that of a server which returns the same bytes over
+// TCP sockets and sums nothing. The two take turns on one rack.
 #include <algorithm>
 #include <iomanip>
 #include <sstream>

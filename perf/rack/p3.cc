@@ -175,8 +175,9 @@ std::vector<Point> points_of(const Settings& settings) {
   return points;
 }
 
-// The rack, and for each number of boxes the jobs that are spread over so many. Several boxes are a
-// cluster, in which a job has one part on each of its boxes. Then each box has one pipeline.
+// The rack, and for each number of boxes the jobs that are spread over that many boxes. Several
+// boxes are a cluster, in which a job has one part on each of its boxes. Then each box has one
+// pipeline.
 class Experiment {
  public:
   Experiment(const Settings& settings, const std::vector<std::string>& box_flags)

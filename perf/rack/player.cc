@@ -14,8 +14,8 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kSeed = 7;
-// Elements of one packet's payload. The first kStampElements of each period change in every
-// iteration and are checked in every iteration. The others keep their values of iteration 0.
+// Elements in 8 KiB, a full packet's payload. The first kStampElements of each period change in
+// every iteration and are checked in every iteration. The others keep their values of iteration 0.
 constexpr size_t kStampPeriod = 2048;
 constexpr size_t kStampElements = 16;
 constexpr double kForwardShare = 1.0 / 3;  // backward computes two gradients per product

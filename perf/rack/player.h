@@ -3,8 +3,8 @@
 // goes from the last layer to the first and pushes each layer's gradients when they are ready. The
 // next forward of a layer waits for that layer alone.
 //
-// In every iteration the rank checks some elements of every fragment. At the end of a run it checks
-// every element. In mode optimize it knows the weights from its own steps (oracle.h).
+// In every iteration the rank checks 16 elements in every 8 KiB of each tensor. At the end of a run
+// it checks every element. In mode optimize it knows the weights from its own steps (oracle.h).
 #pragma once
 
 #include <atomic>
@@ -81,7 +81,8 @@ class Player {
   uint32_t iteration_ = 0;  // iteration of the job
   uint64_t clock_ns_ = 0;   // simulated time of the computing; a late wake-up does not delay it
   uint64_t wrong_ = 0;
-  // Gradients that stay the same have kPatternBaseMax values: one element for each.
+  // The gradients that never change have only kPatternBaseMax values. This oracle has one element
+  // for each of these values.
   std::optional<WeightOracle> still_oracle_;
   bool with_spans_ = false;
   std::vector<Span> spans_;

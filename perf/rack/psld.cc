@@ -1,8 +1,8 @@
 // Measures the rebalancer on a shaped rack of several boxes. A job whose parts can move is compared
 // with the same job whose parts stay, under the stragglers that PSLD's abstract names. The fixed
 // job is measured with four assignments of its parts: the setting's own, round robin, by bytes, and
-// the best one. An oracle finds the best one by trying all assignments that differ in the share of
-// the slow box.
+// the best one. An oracle finds the best one: it tries each number of parts for the slow box, from
+// none up to an equal share.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -26,7 +26,8 @@ namespace {
 // Window of a worker per part. It is small because control connections share the cables. They must
 // not wait behind the data that many parts queue at a slow cable.
 constexpr uint32_t kWindowBytes = 32 << 10;
-// The parts of a box with two pipelines. These boxes have one, because the machine has few cores.
+// As many parts as a box with two pipelines has. These boxes have one pipeline, because the machine
+// has few cores.
 constexpr uint32_t kPartsPerBox = 2 * cluster::kPartsPerPipeline;
 
 struct Settings {

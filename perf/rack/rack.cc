@@ -111,8 +111,8 @@ Host Rack::make_namespace(const std::string& address) {
   return host;
 }
 
-// A long cable has two halves, between which pbox-rack-delay moves the frames. Segments are made
-// before the first half, so that frames are lost one by one.
+// A long cable has two halves, between which pbox-rack-delay moves the frames. Large messages are
+// segmented before they enter the first half, so that frames are lost one by one.
 void Rack::add_cable(Host& host, const std::string& port_name, const Link& link) {
   host.port_name = port_name;
   const std::string mtu = " mtu " + std::to_string(options_.mtu);

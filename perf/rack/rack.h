@@ -22,8 +22,8 @@
 namespace pbox::perf {
 
 struct Link {
-  // Rate of Ethernet frames, in each direction. 0: the cable is as fast as the machine, and the
-  // other limits do not apply.
+  // Rate of Ethernet frames, in each direction. 0: the cable is as fast as the machine, and
+  // queue_bytes does not apply.
   uint64_t bits_per_second = 1'000'000'000;
   // Queue of the switch for this port. The switch drops frames that do not fit. The limit is in
   // bytes, not in time, because chunks and windows do not shrink with the rate. A host's own queue

@@ -13,16 +13,16 @@
 
 namespace pbox::perf {
 
-// Packets of a few sessions, in turns, as a pipeline receives them. They are encrypted with GCM or
-// not, and have no tags yet.
+// Packets of a few sessions, in turns, as a pipeline receives them. The constructor neither
+// encrypts them nor sets their tags: the caller seals them.
 struct Burst {
   static constexpr size_t kPackets = 32;
   static constexpr size_t kSessions = 4;
 
   struct Packet {
     wire::HeaderWords header{};
-    std::byte* payload = nullptr;  // the header follows its bytes, for ways that need both in one
-    std::byte* room = nullptr;     // for as many bytes
+    std::byte* payload = nullptr;  // a copy of the header follows, for ways that need one piece
+    std::byte* room = nullptr;     // as many bytes, for the decrypted payload
     wire::Tag tag{};
     size_t session = 0;
   };
@@ -40,7 +40,7 @@ struct Burst {
   NumaArena memory;
 };
 
-// The ways of ipsec-mb. Each computes the tags of all packets of a burst, and with GCM decrypts
+// The ways to use ipsec-mb. Each computes the tags of all packets of a burst, and with GCM decrypts
 // them.
 class IpsecMbWays {
  public:
@@ -53,7 +53,7 @@ class IpsecMbWays {
   virtual bool submit_burst() = 0;
 };
 
-// Returns null where the library is not used. `burst` outlives the ways.
+// Returns null where nic/crypto does not use ipsec-mb. `burst` must outlive the ways.
 std::unique_ptr<IpsecMbWays> make_ipsec_mb_ways(Burst& burst);
 
 }  // namespace pbox::perf

@@ -18,7 +18,7 @@ void must(bool right) {
   if (!right) throw std::runtime_error("a tag is wrong");
 }
 
-// Packets of a burst as the product opens them.
+// Seals and opens the packets of a burst as the product does.
 class Opener {
  public:
   Opener(Burst& burst, crypto::Library library) : burst_(burst) {

@@ -1,8 +1,8 @@
 // pbox-perf-handshakes BOX|- CLIENT_KEYS BOX_KEYS RATE: clients that shake hands with a box, and
-// ask it nothing. For each line of standard input, a number of milliseconds, they do so for that
-// long, RATE times a second, and then print the handshakes that were done and that failed. With "-"
-// in place of a box, both ends are in this process: the same computing, but no box. Part of
-// scenario `secure`.
+// ask it nothing. Each line of standard input is a number of milliseconds. The clients shake hands
+// for that long, RATE times a second. Then the program prints how many handshakes succeeded and how
+// many failed. With "-" in place of a box, both ends are in this process: the same computing, but
+// no box. Part of scenario `secure`.
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ namespace {
 using pbox::tls::Credentials;
 using Clock = std::chrono::steady_clock;
 
-// So many that handshakes which wait for the box do not lower the rate.
+// Enough threads that handshakes which wait for the box do not lower the rate.
 constexpr uint32_t kThreads = 8;
 
 struct Clients {
@@ -56,7 +56,8 @@ bool send_all(int fd, std::string& bytes) {
   return true;
 }
 
-// Returns after the box has closed the connection, so it has finished its part.
+// Returns true once the box has closed the connection, and so has finished its part of the
+// handshake; false if the handshake fails.
 bool shake_hands_over(int fd, const Clients& clients) {
   const auto connection = clients.own->connect("");
   std::string plain, to_box;
@@ -98,7 +99,7 @@ bool shake_hands(const Clients& clients) {
   return done;
 }
 
-// Shakes hands at its share of the rate. A late one does not make the next ones late.
+// Shakes hands at this thread's share of the rate. A late handshake does not shift the next ones.
 void run_thread(Clients& clients, uint32_t index, Clock::time_point begin, Clock::time_point end) {
   const std::chrono::duration<double> apart(kThreads / clients.per_second);
   const auto step = std::chrono::duration_cast<Clock::duration>(apart);

@@ -60,7 +60,7 @@ nlohmann::json measure_joins(const SecureOptions& options, std::ostream& report)
       const size_t index = (turn + step) % std::size(kSuites);
       const Join join = join_once(boxes[index], "perf/join-" + std::to_string(turn), ranks,
                                   keys.workers(kSuites[index]));
-      if (turn == 0) continue;  // it reads files
+      if (turn == 0) continue;  // turn 0 also reads the programs from the disk
       milliseconds[index].push_back(join.milliseconds);
       cpu_seconds[index].push_back(join.cpu_seconds);
     }

@@ -26,8 +26,9 @@ struct Options {
   const char* keys = "";
 };
 
-// How the processes follow each other. A rank says with a byte that it is there, and with another
-// one that it has joined. Ranks start and end together, when the parent closes its pipes.
+// The pipes between the parent and its ranks. A rank writes a byte to `said` when it is ready, and
+// another one when it has joined. All ranks begin to join when the parent closes `start`, and leave
+// when it closes `end`.
 struct Pipes {
   int start[2] = {-1, -1}, end[2] = {-1, -1}, said[2] = {-1, -1};
 };
@@ -38,7 +39,7 @@ void await_closed(int end) {
   }
 }
 
-// Returns false if fewer ranks say it.
+// Waits for one byte of each rank. Returns false if the pipe ends before.
 bool await_all(int end, uint32_t ranks) {
   char byte = 0;
   for (uint32_t rank = 0; rank < ranks; ++rank) {

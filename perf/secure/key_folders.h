@@ -16,10 +16,10 @@ class KeyFolders {
   KeyFolders(const KeyFolders&) = delete;
   KeyFolders& operator=(const KeyFolders&) = delete;
 
-  // Flags for a pboxd whose packets this suite protects. They also revoke the consents to do
-  // without keys.
+  // Returns flags for a pboxd whose packets this suite protects. They also override the flags by
+  // which Rack::start_box() permits a box without keys.
   std::vector<std::string> box_flags(seal::Suite suite) const;
-  // The folder of keys for workers of jobs perf/NAME; empty without keys.
+  // Returns the folder of keys for workers of jobs perf/NAME; empty for kNone.
   std::string workers(seal::Suite suite) const;
   std::string box() const { return path_ + "/box"; }
 

@@ -59,8 +59,9 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   if (given.handshakes_per_second == 0 || given.first_rate_mbit == 0) {
     throw std::runtime_error("--handshakes and --rate-mbit must be above 0");
   }
-  // As on the rack, programs run with a higher priority than the machine's other programs, so that
-  // they disturb the measurement less. Without root they do not.
+  // As on the rack, this process and its children run with a higher priority than the machine's
+  // other programs, so that those disturb the measurement less. Without root the priority stays as
+  // it is.
   setpriority(PRIO_PROCESS, 0, kPrecedence);
   report << "ciphers by " << crypto::fastest_library() << "\n";
   nlohmann::json figures = {{"library", crypto::fastest_library()}};

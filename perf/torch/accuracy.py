@@ -153,7 +153,7 @@ class PythonQ4:
         self._boxes = torch.Generator().manual_seed(seed)
         self._residues = {} if has_feedback else None
         self._is_random = is_random
-        self._squares = []  # for each bucket, of the error and of the mean
+        self._squares = []  # sums of squares of the error and of the mean, by bucket and step
 
     def _rounded(self, values, key, generator):
         residue = None if self._residues is None else self._residues.setdefault(
@@ -191,7 +191,7 @@ class PythonQ4:
         return future
 
     def report(self):
-        """Returns the mean over the steps of |result - mean|^2 / |mean|^2."""
+        """Returns the mean of |result - mean|^2 / |mean|^2 over the buckets of all steps."""
         return {"error": statistics.mean(error / whole for error, whole in self._squares if whole)}
 
 
@@ -249,7 +249,7 @@ def exchange_rarely(kind, **options):
 
 
 def use_bf16(model, *_):
-    """DDP's own hook of this kind refuses every backend but NCCL."""
+    """Averages gradients as bf16. DDP's own hook of this kind refuses every backend but NCCL."""
 
     def hook(_, bucket):
         narrow = bucket.buffer().bfloat16() / dist.get_world_size()
@@ -275,7 +275,7 @@ def compute(has_feedback, is_random):
     return begin
 
 
-# The backend of the process group, and what begins a Training.
+# The backend of the process group, and the function that begins a Training.
 SYSTEMS = {
     "f32": ("gloo", attach("none")),
     "bf16": ("pbox", over_group(use_bf16)),
@@ -299,7 +299,7 @@ SYSTEMS = {
 
 
 def prepare_training(system, problem_name, seed, arguments, store):
-    """Returns the function of Ranks that trains from the beginning to the end."""
+    """Returns the `prepare` of Ranks whose one turn is a whole training."""
     backend, begin = SYSTEMS[system]
 
     def prepare(rank):

@@ -35,7 +35,7 @@ def make_model(layers, width):
 
 
 def prepare_steps(system, arguments, store):
-    """Returns the function of Ranks that trains. A turn is one step."""
+    """Returns the `prepare` of Ranks whose turn is one step of training."""
     backend, has_hook, environment = SYSTEMS[system]
 
     def prepare(rank):

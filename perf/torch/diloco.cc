@@ -42,7 +42,7 @@ void add_options(po::options_description& options) {
       "timed periods of 24 steps; half as many steps with an exchange in each");
 }
 
-// The number of timed steps.
+// Returns the number of timed steps.
 uint32_t steps_of(const Way& way, const po::variables_map& options) {
   const uint32_t periods = std::max(1u, options["periods"].as<uint32_t>());
   return periods * (way.sync_every > 0 ? way.sync_every : 12);

@@ -1,6 +1,7 @@
-// Scenario `learners`: DiLoCo across long cables, undisturbed, and while one learner is stopped for
-// a minute and another is killed and comes back: how fast the others train on, and what the model
-// is worth in the end. The learners are docs/examples/characters.py on a shaped rack.
+// Scenario `learners`: DiLoCo across long cables, first undisturbed, then while one learner is
+// stopped for a minute and another one is killed and comes back. It reports how fast the others
+// train on, and the loss of the final model on the test data. The learners are
+// docs/examples/characters.py on a shaped rack.
 #include <signal.h>
 
 #include <algorithm>
@@ -22,8 +23,8 @@ constexpr uint32_t kMtu = 1500;
 constexpr int kLineMs = 10 * 60 * 1000;
 constexpr uint32_t kStopped = 1, kKilled = 2;  // learners that something happens to
 constexpr auto kAway = std::chrono::seconds(10);
-// A silent learner counts as lost after two seconds, and has two more to come back, by the
-// example's lost_timeout_ms. So long the others may wait for it.
+// A silent learner counts as lost after two seconds. It then has two more seconds to come back, by
+// the example's lost_timeout_ms. The others wait for it no longer than that.
 const std::vector<std::string> kSilence = {"--control.heartbeat_interval_ms=500",
                                            "--control.worker_dead_after_ms=2000"};
 
@@ -34,7 +35,7 @@ struct Settings {
   double step_ms;
 };
 
-// The last that a learner has printed.
+// The last figures that a learner has printed.
 struct Course {
   double seconds = 0;  // from its first step to its last
   double test_loss = 0;
@@ -58,7 +59,7 @@ class Learner {
     program_ = rack_.run(rack_.worker(rank_), command_);
   }
 
-  // Follows the learner until it has taken so many steps.
+  // Follows the learner until it has taken `step` steps.
   void await_step(uint32_t step) {
     while (step_ < step) read();
   }

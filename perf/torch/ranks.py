@@ -35,8 +35,9 @@ def process_cpu_seconds(pid):
 
 
 class Ranks:
-    """`prepare(rank)` runs in each rank's process and returns what a turn calls. This process must
-    have no threads but the main one. A rank that fails ends the program."""
+    """Forks the ranks. `prepare(rank)` runs in each rank's process and returns the function that
+    each turn calls. This process must have no threads but the main one. A rank that fails ends the
+    program."""
 
     _ends = set()  # this process's ends of the pipes to all ranks
 
@@ -76,8 +77,8 @@ class Ranks:
         return json.loads(line)
 
     def close(self):
-        """Ends the ranks. Rank 0 is the last, because its store serves the others: threads of torch
-        1.13 spin once it has gone."""
+        """Ends the ranks. Rank 0 is the last, because its store serves the others: their threads of
+        torch 1.13 spin once the store has gone."""
         for child, commands, results in reversed(self._ranks):
             os.close(commands)  # ends the rank
             os.close(results)

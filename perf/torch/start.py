@@ -30,7 +30,7 @@ def free_port():
 
 
 def prepare_start(backend, world_size, port):
-    """Returns the function of Ranks that starts a group."""
+    """Returns the `prepare` of Ranks whose one turn starts a group."""
     def prepare(rank):
         def run():
             cpu = cpu_seconds()

@@ -1,6 +1,7 @@
-# Build settings of every folder, and the two functions that declare targets.
-# The presets for contributors turn the first two on, tools/test --werror the third. Somebody who
-# only builds needs no test framework, and a newer compiler's warnings do not stop the build.
+# Build settings of every folder, and the functions that declare targets.
+# Contributors' presets build the tests and, except `tsan`, pbox-perf. tools/test --werror makes
+# warnings errors. All three options are off by default, so that a plain build needs no test
+# framework, and a newer compiler's warnings do not stop it.
 option(PBOX_BUILD_TESTS "Build the test programs" OFF)
 option(PBOX_BUILD_PERF "Build pbox-perf" OFF)
 option(PBOX_WERROR "Treat warnings as errors" OFF)

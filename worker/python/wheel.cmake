@@ -1,5 +1,6 @@
-# A wheel has, beside the Python files, libpbox.so, libpbox_tls.so.1 and every library that they
-# need, but those that each Linux with glibc has. They find each other in the package's folder.
+# A wheel holds the Python files, libpbox.so, libpbox_tls.so.1 and every library that these need,
+# except those that every Linux with glibc has. The libraries find one another in the package's
+# folder.
 foreach(library IN ITEMS pbox pbox_tls)
   set_target_properties(${library} PROPERTIES INSTALL_RPATH "$ORIGIN")
   # A wheel has no symbolic links.
