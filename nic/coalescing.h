@@ -19,7 +19,7 @@ class Coalescing {
   // long by default.
   static constexpr uint64_t kPauseNs = 50'000;
 
-  // So many packets were received, at least one.
+  // Records that `packets` packets, at least one, were received at `now_ns`.
   void received(size_t packets, uint64_t now_ns) {
     PBOX_DCHECK(packets > 0);
     has_paused_ = false;
@@ -32,7 +32,8 @@ class Coalescing {
   }
 
   // Returns true if a receiver that has found no packet should pause for kPauseNs before it looks
-  // again. False once after each pause that was in vain: the stream may have ended.
+  // again. After a pause that gathered no packet it returns false until packets are received,
+  // because the stream may have ended.
   bool take_pause() {
     if (!is_dense_ || has_paused_) return false;
     has_paused_ = true;

@@ -8,8 +8,8 @@
 
 namespace pbox::nic {
 
-// X(identifier, metric, label, value, help). The socket and loopback ports count only
-// kSendFailures.
+// X(identifier, metric, label, value, help). The socket port counts only kSendFailures, the
+// loopback port nothing.
 #define PBOX_PORT_COUNTERS(X)                                                                      \
   X(kSendFailures, "pbox_port_send_failures_total", "", "",                                        \
     "Packets that the port accepted but could not send")                                           \

@@ -14,7 +14,7 @@ namespace pbox::crypto {
 
 class Cipher : public seal::PacketCipher {
  public:
-  // From now on the cipher has these keys. At first its key is zero, and nobody should use it.
+  // Replaces the keys. Until the first call they are zero, and the cipher must not be used.
   virtual void set_keys(const Keys& keys) = 0;
 
  protected:
@@ -36,7 +36,7 @@ enum class Library { kFastest, kOpenSsl };
 Result<std::unique_ptr<Cipher>> make_cipher(Suite suite, SecretPages& pages,
                                             Library library = Library::kFastest);
 
-// "ipsec-mb" or "OpenSSL", which kFastest stands for on this host.
+// Returns the library that kFastest stands for on this host: "ipsec-mb" or "OpenSSL".
 const char* fastest_library();
 
 }  // namespace pbox::crypto

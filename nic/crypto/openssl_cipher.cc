@@ -17,8 +17,8 @@ const unsigned char* raw(const std::byte* bytes) {
   return reinterpret_cast<const unsigned char*>(bytes);
 }
 
-// One context for both directions of use: GMAC computes its tag in the same way to seal and to
-// open, and GCM's context is told anew for each packet.
+// One context serves to seal and to open: GMAC computes its tag in the same way for both, and a
+// context for GCM is told with each packet which of the two follows.
 class OpenSslCipher final : public Cipher {
  public:
   explicit OpenSslCipher(Suite suite) : suite_(suite), context_(EVP_CIPHER_CTX_new()) {

@@ -1,5 +1,5 @@
-// Memory for keys: never swapped, absent from core dumps, empty in a child process, erased when it
-// is freed. One thread at a time.
+// Memory for keys: absent from core dumps, empty in a child process, erased when it is freed, and
+// not swapped unless the kernel refuses to lock it (is_locked). One thread at a time.
 #pragma once
 
 #include <cstddef>

@@ -70,7 +70,7 @@ class Chain final : public seal::KeyChain {
   const Suite suite_;
   const std::shared_ptr<SecretPages> pages_;  // outlives the ciphers
   std::byte* const slot_;
-  TrafficSecret& newest_;  // in the slot: of the newest generation that has keys
+  TrafficSecret& newest_;  // in the slot: the secret of the newest generation that has keys
   uint64_t present_ = 0;
   std::vector<std::unique_ptr<Cipher>> ciphers_;
 };

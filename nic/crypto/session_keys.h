@@ -13,12 +13,12 @@ namespace pbox::crypto {
 // The end of a session that a seal belongs to.
 enum class End : uint8_t { kBox, kWorker };
 
-// Returns the secret that the connection exports for a context (RFC 8446, section 7.5), in the last
-// argument. Returns false if the connection has ended.
+// Sets the last argument to the secret that the connection exports for a context (RFC 8446, section
+// 7.5). Returns false if the connection has ended.
 using Exporter = std::function<bool(std::span<const std::byte>, TrafficSecret&)>;
 
-// The side of a direction that has the keys: the one that seals has those of one generation at a
-// time, the one that opens those of three.
+// The two sides of a direction. The side that seals has the keys of one generation at a time, and
+// the side that opens has those of three.
 enum class Side : uint8_t { kSeals, kOpens };
 
 // Makes the keys that follow from a traffic secret. kResourceExhausted: no memory for them.

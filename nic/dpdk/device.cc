@@ -128,7 +128,7 @@ DpdkDevice::~DpdkDevice() {
   } else {
     close();
   }
-  // Removed from DPDK too, so that it can be opened again.
+  // Remove the device from DPDK too, so that it can be opened again.
   if (is_known) rte_dev_remove(info.device);
 }
 

@@ -17,7 +17,8 @@ std::string ring_name(const char* kind) {
   return std::string(kind) + "_" + std::to_string(next.fetch_add(1));
 }
 
-// Returns the affinity that all devices support, or kDispatch if they differ.
+// Returns the affinity that all devices have; kDispatch if they differ, or if several devices each
+// have an RSS table.
 QueueAffinity common_affinity(const std::vector<std::unique_ptr<DpdkDevice>>& devices) {
   const QueueAffinity first = devices[0]->capabilities().affinity;
   const bool is_common = std::all_of(devices.begin(), devices.end(), [&](const auto& each) {

@@ -38,7 +38,8 @@ class DpdkInterface {
   DpdkInterface& operator=(const DpdkInterface&) = delete;
 
   const std::vector<std::unique_ptr<DpdkDevice>>& devices() const { return devices_; }
-  // The best affinity that all devices support.
+  // The affinity of the devices. kDispatch if they differ, if several devices each have an RSS
+  // table, or if a hash selects the queue and senders do not steer.
   QueueAffinity affinity() const { return affinity_; }
   std::shared_ptr<const RssTable> rss() const { return rss_; }
   // Packets of the smallest RX queue that one pipeline may fill. Pipelines share queues if a device
@@ -51,7 +52,7 @@ class DpdkInterface {
   UdpPorts udp_ports() const { return udp_ports_; }
   bool reads_in_place() const;
 
-  // The next four are for ports; any pipeline's thread.
+  // The next five are for ports; any pipeline's thread.
   const Interface& interface() const { return interface_; }
   NeighbourTable& neighbours() { return neighbours_; }
   // Returns the pipeline that owns this UDP port; pipeline_count() if none does.

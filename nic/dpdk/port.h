@@ -27,8 +27,8 @@ class DpdkPort {
   ~DpdkPort();
 
   size_t rx_burst(std::span<RxPacket> packets);
-  // Takes fewer packets than given only if buffers run out, or while the interface's only device
-  // accepts none.
+  // Takes fewer packets than given only if there are more than limits::kBurstPackets, if buffers
+  // run out, or while the interface's only device accepts none.
   size_t tx_burst(std::span<const TxPacket> packets);
   int event_fd() const { return -1; }
   Capabilities capabilities() const;

@@ -31,9 +31,10 @@ struct SteeringOptions {
 // that.
 uint64_t rss_types(const rte_eth_dev_info& info, bool ipv6);
 
-// Sets up the first of these that works: nothing, if there is one queue; rte_flow rules on the UDP
-// port; the NIC's RSS hash; a sender that selects the queue; source ports found by trial; software.
-// The device must be started. Control thread.
+// Sets up the first of these that works: nothing, if there is one pipeline; rte_flow rules on the
+// UDP port; the NIC's RSS hash; a sender that selects the queue; source ports found by trial;
+// software. If the device has fewer queues than pipelines, only software works. The device must be
+// started. Control thread.
 Steering steer(uint16_t port_id, const rte_eth_dev_info& info, const SteeringOptions& options);
 
 }  // namespace pbox::nic

@@ -16,9 +16,9 @@ inline constexpr size_t kAnswerBytesMin = 90;
 
 // Writes the answer to a frame for which classify() returns kAnswer: an ARP reply, a neighbour
 // advertisement, or an echo reply. Returns the answer's length in bytes. Returns 0, and nothing
-// must be sent, if the frame is any other, or if the answer would exceed `reply` or the MTU. The
-// answer goes only to the station that asked, and is at most max(length of the request,
-// kAnswerBytesMin) long. `reply` must not overlap `request`.
+// must be sent, if the frame is any other, if `reply` is shorter than the answer or than
+// kAnswerBytesMin, or if the answer would exceed the MTU. The answer goes only to the station that
+// asked, and is at most max(length of the request, kAnswerBytesMin) long. The two must not overlap.
 //
 // The caller limits the rate: it answers a bounded number of requests per burst and drops the
 // others.

@@ -32,7 +32,8 @@ inline constexpr uint64_t kNeighbourAgainNs = 1'000'000'000;
 inline constexpr uint32_t kNeighbourUnicastTries = 3;
 // If the last confirmation is older than this, the neighbour counts as unknown.
 inline constexpr uint64_t kNeighbourDropNs = 120'000'000'000;
-// An unknown neighbour is solicited this often at this interval, then every kNeighbourAgainNs.
+// An unknown neighbour is solicited kNeighbourFirstTries times, kNeighbourFirstNs apart, and then
+// every kNeighbourAgainNs.
 inline constexpr uint64_t kNeighbourFirstNs = 100'000'000;
 inline constexpr uint32_t kNeighbourFirstTries = 10;
 

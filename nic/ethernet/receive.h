@@ -78,7 +78,8 @@ struct NeighbourClaim {
   bool may_replace = true;        // false: the claim may confirm a known MAC but not change it
 };
 // Returns nothing if the frame makes no such statement: it is neither kLearn nor an ARP request or
-// solicitation that is kAnswer, or it comes from the unspecified address.
+// solicitation that is kAnswer, it comes from the unspecified address, or it is a solicitation
+// without the sender's MAC among its options.
 std::optional<NeighbourClaim> read_claim(std::span<const std::byte> frame,
                                          const Interface& interface, const MacAddress& own_mac);
 

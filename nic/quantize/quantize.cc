@@ -146,7 +146,7 @@ void encode_blocks(std::byte* blocks, const float* values, float* residue, size_
   reference::encode_block(dtype, blocks, values, residue, static_cast<uint32_t>(count), key, block);
 }
 
-// The elements of a block from `i` on, and those half a block later.
+// Loads the integers of a block from element `i` on, and those half a block later.
 template <Dtype dtype>
 HWY_INLINE void load_integers(const std::byte* integers, size_t i, Integers& first,
                               Integers& second) {

@@ -153,7 +153,8 @@ inline float load_element(wire::Dtype dtype, const std::byte* source, size_t ind
   return get_scale(dtype, block) * static_cast<float>(get_integer(dtype, block, within));
 }
 
-// As the functions of the same names in pipeline/reduce/reference.h.
+// Decodes elements into the accumulator, as store(), add(), store_sound() and add_sound() of
+// pipeline/reduce/reference.h do with elements of other types. Returns true if all are sound.
 inline bool accumulate(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count,
                        float limit, bool adds, bool zeroes) {
   bool are_sound = true;

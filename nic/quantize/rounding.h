@@ -1,6 +1,6 @@
 // The random numbers of stochastic rounding. They depend only on what is rounded: the job, the
-// rank, the tensor and the round. So whoever encodes the same values again gets the same bits,
-// after a loss or on another box, and no state has to be kept.
+// rank, the tensor and the round. Values that are encoded again, after a loss or on another box,
+// therefore get the same bits, and no state has to be kept.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct RoundingKey {
 // The values that are encoded.
 struct RoundingSource {
   uint64_t seed = 0;    // hash_of() the job's name
-  uint64_t tensor = 0;  // hash_of() the tensor's name, or a number of the chunk
+  uint64_t tensor = 0;  // hash_of() the tensor's name, or the number of the chunk or slot
   uint64_t first_element = 0;
   uint32_t rank = 0;
   uint32_t round = 0;

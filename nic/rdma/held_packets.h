@@ -54,7 +54,7 @@ class HeldPackets {
   }
 
   // Adds a packet with a small payload (`region` is nullptr) or one that lies in the region.
-  // Returns false if this peer, or all together, have as many as may be.
+  // Returns false if this peer has kPerPeerMax packets already, or all peers together packets_max.
   bool add(uint32_t peer, const TxPacket& packet, PayloadMemory::Region* region) {
     PBOX_DCHECK(peer < counts_.size());
     if (counts_[peer] >= kPerPeerMax || packets_.size() >= packets_max_) return false;

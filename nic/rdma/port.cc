@@ -124,7 +124,8 @@ Capabilities RdmaPort::capabilities() const {
   Capabilities can = socket_.capabilities();
   can.kind = "rdma";
   can.receive_slots = queue_.receive_slots();
-  // With a bound on packets the caller takes this for bytes of packets, not of the kernel's memory.
+  // Where receive_slots is set, the caller takes this value as bytes of fragments that fit, not as
+  // the kernel's memory.
   can.receive_buffer_bytes =
       receivable_bytes(can.receive_buffer_bytes, limits::kFragmentBytesJumbo);
   return can;

@@ -83,7 +83,7 @@ class RdmaQueue {
   // Frees closed queue pairs that the polling thread has released. Returns how many closed ones are
   // not completely freed: the polling thread releases them in rx_burst, so call again later.
   size_t reap();
-  // Marks the queue pairs that an event of the device has ended as broken.
+  // Marks as broken each queue pair that this event of the device has ended.
   void on_event(const DeviceEvent& event);
   // Returns whether an error has ended the queue pair; it then neither sends nor receives.
   bool is_broken(const Endpoint& endpoint) const;

@@ -65,7 +65,7 @@ struct RdmaQueue::State {
     uint64_t posted = 0;         // packets since the start; posted - completed <= kSendDepth
     uint64_t completed = 0;      // packets since the start, oldest first
     uint32_t staged = 0;         // staging buffers of packets in flight
-    uint64_t full_since_ns = 0;  // since when nothing completes although the queue is full; 0: not
+    uint64_t full_since_ns = 0;  // when a packet first found no room since a completion; 0: none
     uint32_t ring_next = 0;      // slot of the ring that the peer writes next
     uint32_t target_next = 0;    // slot of the target that we write next
     std::array<Sent, kSendDepth> sent;
@@ -111,7 +111,7 @@ struct RdmaQueue::State {
   std::byte* staging_buffers = nullptr;
   std::byte* heads = nullptr;
   std::byte* landing = nullptr;
-  std::byte* landed_copies = nullptr;  // the packets of a burst that were written to slots
+  std::byte* landed_copies = nullptr;  // copies of the packets of a burst that lay in slots
   SlotRanges landing_free;             // control thread only
 
   // Each of these depends on those before it.

@@ -113,7 +113,8 @@ bool RdmaQueue::State::take_landed(const ibv_wc& completion, RxPacket& packet, s
     mark_broken(peer);
     return false;
   }
-  // Otherwise the completion belongs to an earlier queue pair with the same number.
+  // If the peer is not connected or has no ring, the completion belongs to a queue pair that is
+  // being closed, or to an earlier one with the same number.
   if (peer.state.load(std::memory_order_acquire) != PeerState::kReady || peer.ring_slots == 0) {
     return false;
   }
@@ -193,8 +194,8 @@ size_t RdmaQueue::State::rx_burst(std::span<RxPacket> packets) {
 }
 
 // The caller must sleep on the result at once. Completions that arrive from now on make it
-// readable; those that arrived before are read here, and then the result is a descriptor that is
-// readable.
+// readable. Completions that arrived before are read here; if packets are among them, the result is
+// a descriptor that is readable already.
 int RdmaQueue::State::event_fd() {
   if (!armed) armed = ibv_req_notify_cq(completion_queue.get(), 0) == 0;
   poll_completions();

@@ -26,7 +26,7 @@ class SlotRanges {
     return first;
   }
 
-  // Return the length of, and free, the range that take() returned as `first`.
+  // Return the length of a range, and free it. `first` is what take() returned.
   uint32_t length(uint32_t first) const { return taken_.at(first); }
   void give_back(uint32_t first) { PBOX_CHECK(taken_.erase(first) == 1); }
 

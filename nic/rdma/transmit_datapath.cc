@@ -10,7 +10,8 @@
 namespace pbox::nic {
 namespace {
 
-// If what a packet needs does not come free for this long, it is dropped, as on a network.
+// A packet without room is dropped, as on a network, once no send to its peer has completed for
+// this long.
 constexpr uint64_t kStuckNs = 10 * kNanosPerMilli;
 
 uint64_t send_id(uint32_t slot, uint64_t sequence) {
@@ -33,7 +34,7 @@ void RdmaQueue::State::mark_broken(Peer& peer) {
   }
 }
 
-// Frees the packets with sequences below `until`, which were sent or will never be.
+// Frees the packets with sequences below `until`, which have been sent or never will be.
 void RdmaQueue::State::free_sent(Peer& peer, uint64_t until) {
   PBOX_DCHECK(until >= peer.completed && until <= peer.posted);
   PBOX_DCHECK(peer.posted - peer.completed <= kSendDepth);
@@ -56,7 +57,7 @@ void RdmaQueue::State::on_sent(const ibv_wc& completion) {
   const auto slot = static_cast<uint32_t>((completion.wr_id & ~kSendMark) >> kSequenceBits);
   if (slot >= peer_count) return;
   Peer& peer = peers[slot];
-  // Otherwise the completion belongs to an earlier queue pair in the same slot.
+  // With another number, the completion belongs to an earlier queue pair in the same slot.
   if (peer.number.load(std::memory_order_relaxed) != completion.qp_num) return;
   if (completion.status != IBV_WC_SUCCESS) return mark_broken(peer);
   const auto done = static_cast<uint32_t>(completion.wr_id) + 1;
@@ -134,7 +135,8 @@ uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet,
   pieces[0] = piece_of(copy, limits::kPacketOverheadBytes + payload_bytes, own_memory->lkey);
   counters.add(PortCounter::kStagedPackets);
   if (payload_memory.find(packet.payload, payload_bytes) != nullptr) ++refused_packets;
-  // All peers share few staging buffers, so each is signalled and returns separately.
+  // All peers share few staging buffers, so each copied packet is signalled, and its buffer is free
+  // as soon as it has been sent.
   flags |= IBV_SEND_SIGNALED;
   return 1;
 }
@@ -154,13 +156,14 @@ void RdmaQueue::State::write_to_ring(Peer& peer, const TxPacket& packet, ibv_sen
   request.wr.rdma.rkey = peer.target.key;
 }
 
-// Adds the packet to its peer's chain, or holds it if the peer is full, or drops and counts it if
-// the peer is broken or stuck. Returns false if there is no room now.
+// Adds the packet to its peer's chain, or holds it if the peer is full. Drops and counts it if the
+// peer is broken or stuck, or if it would have to be held and cannot be. Returns false if there is
+// no room now.
 bool RdmaQueue::State::make_request(Peer& peer, const TxPacket& packet, size_t index) {
   const bool is_small = limits::kPacketOverheadBytes + packet.header.payload_bytes <= kInlineBytes;
   PayloadMemory::Region* region = is_small ? nullptr : registered_region(packet);
   const bool needs_staging = !is_small && region == nullptr;
-  // Behind those that are held already, in their order.
+  // A packet waits behind those of its peer that are held already, so that their order is kept.
   const bool waits = held_packets.count(slot_of(peer)) > 0;
   const Room room = waits ? Room::kFull : make_room(peer, needs_staging);
   if (room == Room::kNo) return false;
@@ -168,7 +171,8 @@ bool RdmaQueue::State::make_request(Peer& peer, const TxPacket& packet, size_t i
     append_request(peer, packet, region, index);
     return true;
   }
-  // Memory that is not registered may change as soon as this returns, so it cannot be held.
+  // A payload in memory that is not registered may change as soon as this call returns, so its
+  // packet cannot be held.
   const bool is_held =
       room == Room::kFull && !needs_staging && held_packets.add(slot_of(peer), packet, region);
   if (!is_held) counters.add(PortCounter::kNoQueuePair);
@@ -196,7 +200,8 @@ void RdmaQueue::State::append_request(Peer& peer, const TxPacket& packet,
   peer.last = &request;
 }
 
-// Sends what was held and has room now. Each packet is posted at once, as its copy does not stay.
+// Sends the held packets for which there is room now. Each one is posted at once, because its copy
+// in held_packets is removed afterwards.
 void RdmaQueue::State::send_held() {
   if (!has_progress || held_packets.empty()) return;
   has_progress = false;

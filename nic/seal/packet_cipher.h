@@ -1,5 +1,6 @@
 // Seals the packets of one direction of a session with one key, and opens them. The nonce comes
-// from the key and the packet number in the header, so whoever seals must use a number once.
+// from the key and the packet number in the header, so the side that seals must use each number
+// only once.
 #pragma once
 
 #include <span>
@@ -30,8 +31,8 @@ class KeyChain {
  public:
   virtual ~KeyChain() = default;
 
-  // The side that seals has the cipher of the present generation. The side that opens has the one
-  // before and the next one too. Until the first update the one before opens nothing.
+  // Return the ciphers of three generations. The side that seals has only present(). The side that
+  // opens has all three, but before() may be called only after the first update.
   virtual PacketCipher& present() = 0;
   virtual PacketCipher& before() = 0;
   virtual PacketCipher& next() = 0;

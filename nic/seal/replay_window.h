@@ -11,7 +11,8 @@ namespace pbox::seal {
 
 class ReplayWindow {
  public:
-  // A packet that is late by this many or more is dropped. The worker asks for it again.
+  // A packet that is late by this many or more is dropped. The worker then sends it, or asks for
+  // it, again.
   static constexpr uint64_t kPackets = 1024;
 
   // Returns whether the number is new, and remembers it. Only for numbers of packets whose tag was

@@ -65,7 +65,8 @@ void SessionSeal::seal(const wire::TagPolicy& policy, nic::TxPacket& packet, std
   packet.header = std::bit_cast<wire::Header>(words);
 }
 
-// Makes a packet that nobody can open, and that shows nothing.
+// Returns a tag with which the other end cannot open the packet. If the session encrypts, replaces
+// the payload by zeros, so that it does not leave in clear.
 wire::Tag SessionSeal::refuse_to_seal(const std::byte*& payload, size_t bytes, std::byte* room) {
   if (keys_->encrypts) {
     std::memset(room, 0, bytes);
@@ -91,8 +92,8 @@ void SessionSeal::update_sending(uint64_t first_number) {
   begin_generation(first_number);
 }
 
-// A packet of the other phase is of the next generation or of the one before. Numbers tell them
-// apart: the other end uses a key for consecutive ones.
+// A packet of the other phase is of the next generation or of the one before. Its number tells
+// which, because the other end seals consecutive numbers with one key.
 bool SessionSeal::open_with_keys(wire::Parsed& parsed, std::byte* room) {
   const wire::Header& header = parsed.header;
   const bool is_encrypted = (header.flags & wire::flag::kEncrypted) != 0;

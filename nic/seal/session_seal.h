@@ -48,7 +48,7 @@ class SessionSeal {
   SessionSeal(std::unique_ptr<KeyChain> sending, std::unique_ptr<KeyChain> receiving, bool encrypts,
               const std::optional<KeyUpdates>& updates);
 
-  // Opens nothing, and sends nothing.
+  // Returns a seal that opens no packet. It must not be used to send.
   static SessionSeal closed();
 
   bool has_keys() const { return keys_ != nullptr; }
@@ -57,8 +57,7 @@ class SessionSeal {
 
   // Numbers a packet and returns its tag. `words` is its header, complete but for the number and
   // the flags of keys; `payload` points to its `bytes`. With a session that encrypts, the payload
-  // is written to `room`, to which `payload` points afterwards. `policy`: of a session without
-  // keys.
+  // is written to `room`, to which `payload` points afterwards. `policy` applies only without keys.
   wire::Tag seal(const wire::TagPolicy& policy, wire::HeaderWords& words, const std::byte*& payload,
                  size_t bytes, std::byte* room) {
     static_assert(offsetof(wire::Header, packet_number) == sizeof(words[0]));
@@ -78,9 +77,10 @@ class SessionSeal {
   // As seal() above, for a whole packet, whose header has the payload's length.
   void seal(const wire::TagPolicy& policy, nic::TxPacket& packet, std::byte* room);
 
-  // Returns whether the other end has made this packet, and it is new. Only for a packet that
-  // wire::parse() accepted. With a session that encrypts, the payload is written to `room`, which
-  // has limits::kFragmentBytesMax bytes, and `parsed` points to it afterwards.
+  // With keys, returns whether the other end has made this packet and it is new. Without keys,
+  // returns whether its checksum is right. Only for a packet that wire::parse() accepted. With a
+  // session that encrypts, the payload is written to `room`, which has limits::kFragmentBytesMax
+  // bytes, and `parsed` points to it afterwards.
   bool open(const wire::TagPolicy& policy, wire::Parsed& parsed, std::byte* room) {
     if (keys_ == nullptr) [[likely]] {
       return (parsed.header.flags & kKeyFlags) == 0 && wire::verify_tag(policy, parsed);
@@ -102,7 +102,7 @@ class SessionSeal {
   // Generations of keys that have followed the first one.
   uint64_t updates_sent() const { return keys_ == nullptr ? 0 : keys_->sending.generation; }
   uint64_t updates_received() const { return keys_ == nullptr ? 0 : keys_->receiving.generation; }
-  // Packets of the generation before the present one still open.
+  // Returns whether packets of the generation before the present one still open.
   bool opens_before() const { return keys_ != nullptr && keys_->receiving.has_before; }
 
  private:
@@ -119,7 +119,7 @@ class SessionSeal {
   struct Receiving {
     std::unique_ptr<KeyChain> chain;
     uint64_t generation = 0;
-    uint64_t first_number = 0;  // the packet's that began the generation
+    uint64_t first_number = 0;  // number of the packet that began the generation
     uint64_t update_at = 0;     // the next generation is due when this number arrives
     bool has_before = false;    // packets of the generation before still open
     bool forgets_before = false;
@@ -164,7 +164,7 @@ class SealRoom {
     constexpr size_t kBytes = limits::kBurstPackets * limits::kFragmentBytesMax;
     bytes_ = std::make_unique_for_overwrite<std::byte[]>(kBytes);
   }
-  // For the packet at this index of the burst; null if there is no room.
+  // Returns the room for the packet at this index of the burst; null until make() is called.
   std::byte* at(size_t index) {
     PBOX_DCHECK(index < limits::kBurstPackets);
     return bytes_ == nullptr ? nullptr : bytes_.get() + index * limits::kFragmentBytesMax;

@@ -1,4 +1,4 @@
-// Conversion between Endpoint and sockaddr, and what a sockaddr says.
+// Conversion between Endpoint and sockaddr, and the prefix length of a netmask.
 #pragma once
 
 #include <sys/socket.h>

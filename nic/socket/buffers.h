@@ -45,7 +45,7 @@ struct SocketPort::Buffers {
   size_t segment_bytes = 0;   // packet length within message_next
   Endpoint segment_from;      // sender of message_next
   LocalAddress segment_to{};  // the address that message_next came to, if the port has several
-  // The last system call has found the socket empty, so that the next rx_burst can do without one.
+  // The last system call has emptied the socket, so the next rx_burst need not make one.
   bool is_drained = false;
 
   std::array<mmsghdr, limits::kBurstPackets> send_headers{};

@@ -135,8 +135,8 @@ const LocalAddress& SocketPort::source_of(const TxPacket& packet) const {
   return packet.from != nullptr ? *packet.from : kNoLocalAddress;
 }
 
-// Writes the address and the interface that a packet of an unconnected port leaves from, and
-// returns the length of that. 0 if the kernel chooses both as they must be.
+// Writes a control message with the address and the interface that a packet of an unconnected port
+// leaves from, and returns its length. Writes nothing and returns 0 if the kernel may choose both.
 size_t SocketPort::write_source(const TxPacket& packet, cmsghdr* control) const {
   const LocalAddress& own = source_of(packet);
   if (own == kNoLocalAddress) return 0;
@@ -154,8 +154,9 @@ size_t SocketPort::write_source(const TxPacket& packet, cmsghdr* control) const 
   return write_control(control, IPPROTO_IP, IP_PKTINFO, info);
 }
 
-// Returns how many of the first packets can leave as one segmented message: same peer, same size
-// except that the last may be shorter, within the kernel's bounds.
+// Returns how many of the first packets can leave as one segmented message. They have the same peer
+// and source address, and the same size, except that the last may be shorter. The message is within
+// the kernel's bounds.
 size_t SocketPort::group_length(std::span<const TxPacket> packets) const {
   PBOX_DCHECK(!packets.empty());
   if (!capabilities_.segmentation_offload) return 1;

@@ -22,19 +22,20 @@ class SendBound {
   // half empty, so half of the bound must last as long.
   static constexpr uint64_t kSlackNs = 2 * kNanosPerMilli;
   static constexpr uint64_t kLeastBytes = 2 * uint64_t{limits::kUdpPayloadMax};
-  // Before anything is measured.
+  // The bound before anything is measured.
   static constexpr uint64_t kFirstBytes = 2 * kLeastBytes;
 
-  // `most_bytes`: bound of the bound.
+  // `most_bytes`: the largest value that the bound may take.
   explicit SendBound(uint64_t most_bytes)
       : most_bytes_(std::max(most_bytes, kLeastBytes)),
         bytes_(std::min(kFirstBytes, most_bytes_)) {}
 
   uint64_t bytes() const { return bytes_; }
 
-  // The kernel has taken a message.
+  // Records that the kernel has taken a message.
   void add(uint64_t message_bytes) { taken_bytes_ += message_bytes; }
-  // The kernel takes no more. Returns the new bound if it has changed enough to tell the kernel.
+  // Records that the kernel takes no more. Returns the new bound if it has changed enough to tell
+  // the kernel.
   std::optional<uint64_t> on_full(uint64_t now_ns) {
     PBOX_DCHECK(now_ns >= mark_ns_);
     const uint64_t elapsed_ns = now_ns - mark_ns_;

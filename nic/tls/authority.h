@@ -37,9 +37,9 @@ Result<AuthorityFacts> authority_facts(const std::string& certificate);
 // A certificate to be signed. `uris`: the identities that it states; peers accept exactly one.
 struct CertificateOrder {
   std::vector<std::string> uris;
-  // Names and IP addresses by which clients other than PBox's, which look at no identity, know it.
+  // Names and IP addresses by which HTTP clients, which do not look at identities, know the box.
   std::vector<std::string> hosts = {};
-  bool serves = false;  // a box's: it may stand at the end that accepts connections
+  bool serves = false;  // for a box, which accepts connections
   Validity validity;
 };
 

@@ -1,6 +1,6 @@
-// One end of a TLS connection, without its socket: bytes from the peer go in, what has to be sent
-// to the peer comes out. So box and worker, with their different manners of waiting, share it, and
-// tests need no network. TLS 1.3 only, and both sides show a certificate.
+// One end of a TLS connection, without its socket: bytes from the peer go in, and bytes for the
+// peer come out. So box and worker can share it although they wait in different ways, and tests
+// need no network. TLS 1.3 only, and both sides show a certificate.
 //
 // No OpenSSL in this header: libpbox includes it, and makes connections through libpbox_tls.so.1.
 #pragma once
@@ -31,10 +31,10 @@ class Connection {
   // Encrypts a message and appends it to `to_peer`. Only once is_established().
   virtual Status send(std::string_view plain, std::string& to_peer) = 0;
 
-  // The peer has proved its identity. A client cannot know yet whether the box accepts its own: if
-  // not, the next receive() fails.
+  // Returns whether the peer has proved its identity. A client cannot know yet whether the box
+  // accepts the client's own identity: if it does not, a later receive() fails.
   virtual bool is_established() const = 0;
-  // Once is_established().
+  // Returns the peer's identity. Only once is_established().
   virtual const Identity& peer() const = 0;
   // The certificates that the peer has shown, its own first, in PEM. Once is_established().
   virtual std::string peer_certificates() const = 0;

@@ -17,7 +17,8 @@ namespace {
 // Certificates of one peer, in bytes; bounds what a handshake may make this side hold.
 constexpr long kPeerCertificateBytesMax = 16 * 1024;
 
-// The library may be a guest in the process, whose threads may still use it when the process ends.
+// Initialises OpenSSL without an exit handler, because threads of the application that has loaded
+// this library may still use it when the process ends.
 void initialise_once() {
   static const bool is_initialised = OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, nullptr) == 1;
   PBOX_CHECK(is_initialised);
@@ -134,7 +135,7 @@ Status Credentials::read_certificate(const KeyFiles& files) {
   return ok_status();
 }
 
-// So that a mistake is reported here, and not by each peer.
+// Checks the own certificate as peers will, so that a mistake is reported here, not by each peer.
 Status Credentials::check_certificate(const KeyFiles& files, X509* certificate,
                                       STACK_OF(X509) * chain) {
   expires_unix_s_ = unix_seconds_of(X509_get0_notAfter(certificate));

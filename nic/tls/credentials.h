@@ -3,7 +3,7 @@
 //
 //   ca.pem    certificates of the cluster's authority; several while it is being replaced
 //   cert.pem  the own certificate, then those between it and the authority, if there are any
-//   key.pem   its private key; nobody but the owner may read the file, or root's group if root is
+//   key.pem   its private key; readable by its owner only, or, if root owns it, also by its group
 //   crl.pem   optional: certificates that the authority has revoked
 //
 // A peer must present a certificate that one of the authorities has signed, that is valid now, that
@@ -35,8 +35,8 @@ class Credentials : public Client {
   const std::string& authority_fingerprints() const { return authority_fingerprints_; }
 
   // Returns an error if a connection with this peer must not go on: its certificate is revoked, or
-  // no authority in ca.pem has signed it. It may have expired since the handshake.
-  // `certificates`: as of Connection::peer_certificates().
+  // no authority in ca.pem has signed it. A certificate that has expired since the handshake is no
+  // error. `certificates`: as Connection::peer_certificates() returns them.
   Status check_peer(const std::string& certificates) const;
 
   std::unique_ptr<Connection> connect(const std::string& box) const override;

@@ -48,7 +48,7 @@ Result<Identity> parse_identity(const std::string& uri);
 // Returns the URI. The identity must be valid, as parse_identity() returns it.
 std::string to_uri(const Identity& identity);
 
-// "0-63" or "*".
+// Parses RANGE. The error quotes the text.
 Result<RankRange> parse_ranks(const std::string& text);
 
 // Returns whether the text may stand for CLUSTER, NAME or TENANT.

@@ -1,4 +1,4 @@
-// Whether the files of keys, a folder's or a token, are those that were read. Any thread.
+// Tells whether the files of keys, in a folder or a token, have changed after a read. Any thread.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@ struct FileStamp {
 };
 using KeyStamp = std::array<FileStamp, 5>;
 
-// Returns a value that differs once a file has been replaced, written, removed or added. Taken
-// before the files are read, so that a change meanwhile is noticed the next time.
+// Returns a value that differs once a file has been replaced, written, removed or added. Call it
+// before reading the files, so that a change meanwhile is noticed the next time.
 KeyStamp stamp_of(const std::string& path);
 
 }  // namespace pbox::tls

@@ -56,8 +56,8 @@ class OpenSslConnection : public Connection {
     const int done = SSL_write_ex(ssl_.get(), plain.data(), plain.size(), &written);
     Status result = done == 1 ? ok_status() : outcome_of(done);
     take_output(to_peer);
-    // The buffer grows, so it takes everything at once, unless the peer has sent half of a message
-    // of TLS itself.
+    // The buffer grows, so it takes everything at once, unless a message of the TLS protocol itself
+    // has arrived from the peer only in part.
     if (result && written != plain.size()) {
       return Error{ErrorCode::kInvalidArgument, "the peer interrupts the connection"};
     }
@@ -75,7 +75,7 @@ class OpenSslConnection : public Connection {
     PBOX_CHECK(is_established_);
     std::string text = pem_text(SSL_get0_peer_certificate(ssl_.get()));
     const STACK_OF(X509)* chain = SSL_get_peer_cert_chain(ssl_.get());
-    // A client's chain begins with the peer's own certificate, a server's does not.
+    // The chain begins with the peer's own certificate only at the client's end.
     for (int index = SSL_is_server(ssl_.get()) ? 0 : 1; index < sk_X509_num(chain); ++index) {
       text += pem_text(sk_X509_value(chain, index));
     }
@@ -102,7 +102,7 @@ class OpenSslConnection : public Connection {
     }
   }
 
-  // The peer closes the TCP connection after its close_notify, and the end of that is noticed.
+  // A close_notify is no error: the peer closes the TCP connection next, which the caller notices.
   Status outcome_of(int done) {
     const int error = SSL_get_error(ssl_.get(), done);
     if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_ZERO_RETURN) return ok_status();

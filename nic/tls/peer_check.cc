@@ -51,8 +51,8 @@ int data_index() {
   return index;
 }
 
-// OpenSSL calls this for each certificate of the chain, and for each error in it. An error without
-// a message here means that the peer is refused.
+// OpenSSL calls this for each certificate of the chain, and for each error in it. Returns 0 if the
+// peer is refused; PeerCheck::failure then states why.
 int verify(int is_ok, X509_STORE_CTX* context) {
   if (is_ok == 0 && forgive_stale_list(context)) return 1;
   auto* ssl =

@@ -18,15 +18,15 @@ struct PeerCheck {
   std::string cluster = {};           // the peer must belong to it
   bool must_be_box = false;           // and be a box
   std::string box = {};               // its name; empty: any
-  std::optional<Identity> peer = {};  // once the peer's certificate is accepted
-  std::string failure = {};           // why it is not
+  std::optional<Identity> peer = {};  // its identity, once its certificate is accepted
+  std::string failure = {};           // why the peer is refused; empty if it is not
 };
 
 // Verifies the peer of `ssl` by these rules during its handshake. `check` must outlive `ssl`.
 void set_peer_check(SSL* ssl, PeerCheck* check);
 
-// Takes back OpenSSL's error that a revocation list is missing or stale; returns false if the error
-// is another one. Revoked certificates stay so after the list's next update is due, and an
+// Clears OpenSSL's error that a revocation list is missing or stale; returns false if the error is
+// another one. Revoked certificates stay revoked after the list's next update is due, and an
 // authority without a list has revoked nothing.
 bool forgive_stale_list(X509_STORE_CTX* context);
 

@@ -41,13 +41,15 @@ Result<std::string> read_all(int fd, const std::string& path) {
   return text;
 }
 
-// systemd's credentials and Kubernetes's secrets are root's, and give the service read access by
-// the group or an access list, whose mask stands in the group's bits.
+// Returns the mode bits that a private file must not have. Credentials of systemd and secrets of
+// Kubernetes belong to root, and the service may read them by their group or by an access list,
+// whose mask stands in the group's bits.
 mode_t forbidden_to_others(const struct stat& facts) {
   return facts.st_uid == 0 ? 037 : 077;
 }
 
-// The mode is that of the open file, so it cannot change before the file is read.
+// Checks the mode of the file that is open, so that no other file can be put in its place before it
+// is read.
 Result<std::string> read_file(const std::string& path, bool is_private) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return unreadable(path, errno);

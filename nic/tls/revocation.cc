@@ -11,7 +11,7 @@
 namespace pbox::tls {
 namespace {
 
-constexpr int64_t kClockSkewSeconds = 300;  // a host whose clock is late accepts the list
+constexpr int64_t kClockSkewSeconds = 300;  // a host whose clock is late by less accepts the list
 
 bool is_signed_by(X509_CRL* list, X509* authority) {
   const bool is_signed = X509_CRL_verify(list, X509_get0_pubkey(authority)) == 1;

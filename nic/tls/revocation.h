@@ -16,9 +16,9 @@ struct Revocation {
   bool was_revoked = false;   // it was revoked already, and `lists` has not changed
 };
 
-// Revokes a certificate. The one of `authorities` that has signed it signs the list anew. `lists`:
-// crl.pem so far; empty if there is none. `certificate`: cert.pem, of which the first certificate
-// counts. Errors are sentences.
+// Revokes a certificate. The authority that has signed it, one of `authorities`, signs its next
+// list. `lists`: crl.pem so far; empty if there is none. `certificate`: cert.pem, of which the
+// first certificate counts. Errors are sentences.
 Result<Revocation> revoke(std::span<const KeyPair> authorities, const std::string& lists,
                           const std::string& certificate, int64_t now_unix_s);
 

@@ -3,8 +3,8 @@
 //
 //   pbox-token-1.BASE64URL(SHA-256(files) files), files = ca.pem 0 cert.pem 0 key.pem [0 crl.pem]
 //
-// A token holds the private key: whoever can read it has the keys. Its mode must be as that of
-// key.pem. Set-up thread.
+// A token holds the private key, so anyone who can read the file has the keys. Its mode must be as
+// strict as that of key.pem. Set-up thread.
 #pragma once
 
 #include <optional>

@@ -19,8 +19,8 @@ namespace pbox::wire {
 enum class Compression : uint8_t { kNone = 0, kQ8 = 1, kQ4 = 2 };
 inline constexpr uint32_t kCompressionCount = 3;
 
-// Tensors with fewer elements travel as they are unless each is named: they save little, and
-// biases and norms are sensitive.
+// Tensors with fewer elements are compressed only if the application asks for each one: they save
+// little, and biases and norms are sensitive.
 inline constexpr uint64_t kCompressedElementsMin = 4096;
 
 // The type of the payloads of a tensor of f32.
@@ -37,7 +37,7 @@ constexpr bool is_in_blocks(Dtype dtype) {
   return dtype == Dtype::kQ8 || dtype == Dtype::kQ4;
 }
 
-// Beginning of a block: its scale. The integers follow.
+// The size of a block. It begins with its scale, and the integers follow.
 struct BlockLayout {
   uint32_t elements = 0;
   uint32_t scale_bytes = 0;
@@ -52,7 +52,7 @@ constexpr BlockLayout block_layout(Dtype dtype) {
   return dtype == Dtype::kQ8 ? BlockLayout{64, 2, 66} : BlockLayout{32, 1, 17};
 }
 
-// Returns the bytes of so many elements on the wire.
+// Returns the bytes that this number of elements takes on the wire.
 constexpr uint32_t payload_bytes(Dtype dtype, uint32_t elements) {
   if (!is_in_blocks(dtype)) return elements * dtype_bytes(dtype);
   const BlockLayout layout = block_layout(dtype);

@@ -37,7 +37,7 @@ enum class Combine : uint8_t {
   kMean = 1,  // only for floating-point types
   kMin = 2,   // a NaN of any rank is the result
   kMax = 3,
-  kCopy = 4,  // one rank pushes data, the others take part without
+  kCopy = 4,  // one rank pushes data, the others push without data
 };
 inline constexpr uint32_t kCombineCount = 5;
 inline constexpr const char* kCombineNames[] = {"sum", "mean", "min", "max", "copy"};

@@ -2,8 +2,8 @@
 // before it, so boxes and workers can be upgraded one after the other. Pure; any thread.
 //
 // A peer that asks states the versions that it talks: `protocol_version` of its message is the
-// oldest that suffices, `newest_version` the newest. Older releases talk exactly
-// one version, and compare it with `protocol_version`.
+// oldest that suffices, `newest_version` the newest. Older releases talk exactly one version, and
+// compare it with `protocol_version`.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,7 @@ void state_versions(proto::WorkerMessage& message, AddedFields fields = added_fi
 // Returns the versions that the sender of a question talks; nullopt if the message states none,
 // because its kind has no version.
 std::optional<VersionRange> stated_versions(const proto::WorkerMessage& message);
-// Returns the versions that a box talks by its answer to AskDataAddresses.
+// Returns the versions that a box talks, according to its answer to AskDataAddresses.
 VersionRange stated_versions(const proto::DataAddresses& answer);
 
 // Returns the first name in `needs` that this release does not know; null if it knows all.

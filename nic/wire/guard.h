@@ -10,9 +10,9 @@ namespace pbox::wire {
 // The reaction to an unsound value in a rank's push. Values are stable: they appear on the control
 // connection and in the C ABI.
 enum class Guard : uint8_t {
-  kFlag = 0,    // counts for the rank; the result is as without the guard
+  kFlag = 0,    // the value is counted for the rank; the result is as without the guard
   kReject = 1,  // mode aggregate: the job fails; mode optimize: the round is skipped
-  kZero = 2,    // counts for the rank; the element counts as 0
+  kZero = 2,    // the value is counted for the rank, and taken as 0
 };
 inline constexpr uint8_t kGuardCount = 3;
 inline constexpr const char* kGuardNames[] = {"flag", "reject", "zero"};

@@ -8,8 +8,9 @@
 // which few rows are sent takes one packet.
 //
 // A fragment goes whole if all of its rows are sent, or if there is no room for the bitmap. In the
-// second case, rows of at least kRowBytesLazyMin that are not sent can only be the first and the
-// last one of the fragment, with few bytes in it: `scale` of a push says so.
+// second case the rows that are not sent have few bytes in the fragment. If rows have at least
+// kRowBytesLazyMin bytes, only the first and the last row of the fragment can be missing. In a
+// push, `scale` names those that are (kLacksFirstRow, kLacksLastRow).
 #pragma once
 
 #include <algorithm>
@@ -35,7 +36,7 @@ static_assert(sizeof(RowsHead) == 4);
 
 inline constexpr uint32_t kRowWordBits = 32;
 
-// The bitmap of a fragment takes less.
+// Rows of at least this size, in bytes, are no smaller than head and bitmap of a fragment of them.
 inline constexpr uint32_t kRowBytesLazyMin = 128;
 static_assert(limits::kFragmentBytesMax / kRowBytesLazyMin / 8 + 3 * sizeof(uint32_t) <=
               kRowBytesLazyMin);
@@ -113,8 +114,8 @@ struct RowsView {
   bool has(uint32_t index) const {
     return (word(index / kRowWordBits) >> (index % kRowWordBits) & 1) != 0;
   }
-  // Returns the first covered row from `index` on that is carried, or not if `carried` is false, as
-  // an index into the range; row_count if there is none.
+  // Returns the first covered row from `index` on that is carried, or if `carried` is false, the
+  // first that is not. Rows are indices into the range; row_count if there is none.
   uint32_t next(uint32_t index, bool carried) const {
     while (index < range.row_count) {
       const uint32_t word =
@@ -168,8 +169,8 @@ void for_each_run(const RowLayout& layout, RowBits bits, Take&& take) {
   for_each_run(layout, view, [&](const RowRun& run, const std::byte*) { take(run); });
 }
 
-// Reads a payload by rows of a chunk of that layout. Returns false if it is malformed. Elements of
-// `element_bytes` are not cut, if row_bytes and fragment_bytes cut none.
+// Reads a payload by rows of a chunk of that layout. Returns false if it is malformed. No run cuts
+// an element if row_bytes, skipped_bytes and fragment_bytes are multiples of an element's size.
 bool parse_rows(const RowLayout& layout, const Parsed& parsed, RowsView& rows);
 
 // Reads a push of a chunk of that layout, by rows or of a whole fragment. Returns false if it is

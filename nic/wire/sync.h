@@ -1,6 +1,7 @@
 // The consistency model of a job: when a worker may proceed without the others. Workers ask for a
 // model, and pipelines enforce it. The models are BSP and ASP; SSP (Ho et al., NIPS 2013); ESSP
-// (Dai et al., AAAI 2015); PSSP, dynamic PSSP and dropping of stragglers (FluentPS, CLUSTER 2019).
+// (Dai et al., AAAI 2015); PSSP, dynamic PSSP and dropping of stragglers (FluentPS, CLUSTER 2019);
+// and adaptive.
 //
 // A worker's clock is the number of iterations it has finished. The data that it reads has a clock
 // too: the data contains all workers' iterations below that clock. The staleness of a read is the
@@ -44,7 +45,7 @@ enum class Release : uint8_t {
   kLazy = 1,  // when all workers have finished the waiting worker's own iteration
 };
 
-// When a worker reads from the box. ESSP knows the last two only.
+// When a worker reads from the box. With ESSP, kFresh means kCached.
 enum class Reads : uint8_t {
   kFresh = 0,   // at each iteration
   kCached = 1,  // only when its copy is older than the model allows
@@ -59,7 +60,7 @@ inline constexpr uint32_t kGraceAuto = UINT32_MAX;
 
 struct SyncSpec {
   SyncModel model = SyncModel::kBsp;
-  // Iterations, at most kStalenessMax; SSP, ESSP, PSSP and DPSSP only. kAdaptive: the most.
+  // Iterations, at most kStalenessMax; only if has_staleness(model). kAdaptive: the most.
   uint32_t staleness = 0;
   float probability = 1;  // c of PSSP, alpha of DPSSP; in (0, 1]. kAdaptive: the least c
   Release release = Release::kSoft;

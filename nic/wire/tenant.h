@@ -1,4 +1,4 @@
-// The tenant of a job: to whom the job counts where a box shares itself out.
+// The tenant of a job. A box divides memory, connections, credit and turns to send among tenants.
 #pragma once
 
 #include <string_view>
@@ -6,7 +6,7 @@
 namespace pbox::wire {
 
 // Returns the part of the job's name before the first '/'. Jobs without a '/' are of the tenant "".
-// Backup copies count to the tenant of their job, whose name theirs begins with.
+// A backup copy is of the tenant of its job, because its name begins with the job's name.
 constexpr std::string_view tenant_of(std::string_view job) {
   const size_t slash = job.find('/');
   return slash == std::string_view::npos ? std::string_view() : job.substr(0, slash);

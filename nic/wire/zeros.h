@@ -1,6 +1,6 @@
-// Fragments that are zero need not be sent. One packet of type ZEROS names those of a push, or of a
-// result, that have no other bits than zeros. A float of -0 has one. Pure; any thread.
-// docs/protocol.md, Zeros.
+// Fragments that are zero need not be sent. One packet of type ZEROS names the fragments of a push,
+// or of a result, in which every bit is 0. A float of -0 is not zero in this sense. Pure; any
+// thread. docs/protocol.md, Zeros.
 #pragma once
 
 #include <algorithm>

@@ -10,7 +10,7 @@ FENCE = re.compile(r"^ {0,3}(```+|~~~+) *(.*?) *$")
 
 
 class Block(NamedTuple):
-    """A fenced block: the words behind the fence, and the line of its first line of text."""
+    """A fenced block: the two words behind the fence, its text, and the text's first line."""
     page: pathlib.Path
     line: int
     language: str
@@ -30,12 +30,12 @@ def all_pages():
 
 
 def user_pages():
-    """The pages in which a user looks something up."""
+    """Returns the pages in which a user looks something up."""
     return [TREE / "README.md", *sorted((TREE / "docs").rglob("*.md"))]
 
 
 def prose_lines(text):
-    """(line number, line) outside of fenced blocks."""
+    """Yields (line number, line) outside of fenced blocks."""
     fence = None
     for number, line in enumerate(text.split("\n"), 1):
         found = FENCE.match(line)
@@ -63,7 +63,7 @@ def blocks(page):
 
 
 def anchors(page):
-    """The anchors that GitHub makes of the headings of a page, and those written as HTML."""
+    """Returns the anchors that GitHub makes of a page's headings, and those written as HTML."""
     text = page.read_text(encoding="utf-8")
     made = set(re.findall(r'<a (?:id|name)="([^"]+)"', text))
     for _, line in prose_lines(text):
@@ -80,7 +80,7 @@ def anchors(page):
 
 
 def links(page):
-    """(line number, target) of the links of a page, images and reference definitions included."""
+    """Yields (line number, target) of a page's links, images and reference definitions."""
     for number, line in prose_lines(page.read_text(encoding="utf-8")):
         line = re.sub(r"`[^`]*`", "``", line)
         for target in re.findall(r"\]\(([^()\s]+(?:\([^()]*\))?)[^()]*\)", line):

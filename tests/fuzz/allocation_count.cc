@@ -24,7 +24,7 @@ size_t allocation_count() {
 
 }  // namespace pbox::fuzz
 
-// Through malloc, which the sanitizers still watch. The array forms call these.
+// These operators call malloc, which the sanitizers still watch. The array forms call these.
 void* operator new(size_t bytes) {
   return counted(std::malloc(bytes));
 }

@@ -1,4 +1,4 @@
-// Calls of operator new by this process: the data path must make none.
+// Counts the calls of operator new in this process. The data path must make none.
 #pragma once
 
 #include <cstddef>

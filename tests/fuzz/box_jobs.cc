@@ -31,7 +31,7 @@ std::vector<std::byte> join(const wire::Header& header, const std::vector<std::b
   return packet;
 }
 
-// Any code: small weights, large ones and none.
+// Returns any code of a weight, also that of no weight.
 uint16_t drawn_weight(const Place& place, uint64_t drawn) {
   return static_cast<uint16_t>((drawn * 37 + place.rank * 5 + place.fragment) % wire::kWeightCodes);
 }
@@ -53,10 +53,11 @@ wire::SyncSpec read_sync(Input& input, uint32_t workers) {
   return sync;
 }
 
-// A `size` that says that the job is one of collectives.
+// The value of `size` that makes the job one of collectives.
 constexpr uint8_t kCollective = 3;
 
-// Refused by the box: a rank that is left out, and all but the plainest modes.
+// The box refuses jobs of collectives that leave ranks out, or that have other modes than the
+// plainest, so none is drawn.
 JobShape read_collective(Input& input, uint32_t job, uint32_t workers) {
   JobShape shape;
   shape.job = job;

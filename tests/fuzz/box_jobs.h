@@ -18,7 +18,7 @@ struct JobShape {
   uint32_t job = 0;
   uint32_t workers = 2;
   bool is_collective = false;  // then chunks are slots (box_slots.h), and elements are bytes
-  uint8_t seed = 0;            // draws what the rounds of slots are
+  uint8_t seed = 0;            // from which slots' rounds are drawn
   uint32_t elements = 200;     // elements of each chunk
   uint32_t chunks = 2;         // ids [0, chunks); chunk id `chunks` belongs to another pipeline
   wire::Dtype dtype = wire::Dtype::kF32;
@@ -47,7 +47,7 @@ struct JobShape {
   uint32_t present() const;
   bool is_bsp() const { return sync.model == wire::SyncModel::kBsp; }
   bool drops() const { return sync.model == wire::SyncModel::kDrop; }
-  // Beyond the initial weights.
+  // Returns whether pushes after the initial weights are applied on arrival.
   bool applies_on_arrival() const { return wire::applies_on_arrival(sync.model); }
 };
 
@@ -61,15 +61,16 @@ struct Place {
   uint32_t fragment = 0;
 };
 
-// Packets without their tag: header, then payload.
+// These make packets without a tag: the header, then the payload.
 std::vector<std::byte> push_packet(const JobShape& shape, const Place& place, uint64_t number,
                                    uint8_t value);
 std::vector<std::byte> pull_packet(const JobShape& shape, const Place& place, uint64_t number,
                                    uint64_t held_mask);
-// Names fragments of a push as zero.
+// Makes a packet that names fragments of a push as zero.
 std::vector<std::byte> zeros_packet(const JobShape& shape, const Place& place, uint64_t number,
                                     uint64_t mask);
-// Ends the packet with the tag that its first bytes, taken as a header, ask for.
+// Appends the packet's tag. The first bytes are taken as its header. The tag is zeros if the length
+// in that header is wrong.
 void append_tag(std::vector<std::byte>& packet);
 
 }  // namespace pbox::fuzz

@@ -16,8 +16,8 @@
 namespace pbox::fuzz {
 namespace {
 
-// The fragments that a push of a slot carries; those that its round does not have are not among
-// them.
+// Returns the fragments that a push of a slot carries, as bits, without those that its round does
+// not have.
 uint64_t slot_mask(const wire::Header& header) {
   if (!wire::is_empty_push(header)) return uint64_t{1} << header.fragment;
   return wire::full_mask(header.fragment + 1u);
@@ -190,7 +190,7 @@ void BoxOracle::somebody_excluded() {
   }
 }
 
-// How many are in each fragment, and the mean over them.
+// Counts the contributors of each fragment and, for a mean, divides the fragment's sum.
 void BoxOracle::average(Chunk& chunk) const {
   const bool initial = shape_.mode == pipeline::Mode::kOptimize && chunk.open_round == 0;
   for (uint32_t fragment = 0; fragment < shape_.fragments(); ++fragment) {
@@ -215,7 +215,7 @@ void BoxOracle::finish(Chunk& chunk) {
     return open_next(chunk);
   }
   const bool optimizes = shape_.mode == pipeline::Mode::kOptimize;
-  // The optimizer multiplies by the share itself where all are there: other roundings.
+  // With all ranks present the optimizer multiplies by the share itself, which rounds differently.
   const bool scales_in_step = optimizes && !shape_.weighted && !shape_.drops() &&
                               (!shape_.partial || shape_.present() == shape_.workers);
   if (chunk.copy_rank == pipeline::kNoRank && !scales_in_step) average(chunk);
@@ -307,7 +307,7 @@ void BoxOracle::check_status(const wire::Header& header, const wire::StatusPaylo
     return;
   }
   PBOX_CHECK(status.finished_round <= chunk.open_round);
-  if (status.finished_round != chunk.open_round) return;  // it was so when it was asked
+  if (status.finished_round != chunk.open_round) return;  // it was true when it was made
   PBOX_CHECK(status.missing_workers <= shape_.workers);
   PBOX_CHECK(status.missing_workers == 0 || status.first_missing_rank < shape_.workers);
   const bool open = header.round == chunk.open_round;

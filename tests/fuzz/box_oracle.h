@@ -1,6 +1,6 @@
-// An independent account of what one job's shard must hold: told of every fragment that the box
-// counted as aggregated, it sums by the scalar references, in the order of arrival, and says what
-// each result packet must carry.
+// An independent account of what one job's shard must hold. It is told of every fragment that the
+// box has counted as aggregated, and sums them by the scalar references, in the order of arrival.
+// It checks what each result packet carries.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +22,15 @@ class BoxOracle {
   explicit BoxOracle(const JobShape& shape);
 
   const JobShape& shape() const { return shape_; }
-  // The shape says since now that somebody is absent: rounds may be complete without it.
+  // The ranks that the shape calls absent have changed, so some rounds may be complete now.
   void somebody_excluded();
   uint32_t open_round(uint32_t chunk) const { return chunks_[chunk].open_round; }
   // The round that the rank pushes next if it keeps the protocol.
   uint32_t next_round(uint32_t chunk, uint32_t rank) const;
   // Ends the process unless the shard counts reads that wait as FluentPS's rules have it.
   void check_parked(const pipeline::JobShard& shard) const;
-  // With nothing left to be sent, and nothing lost on the way.
+  // Ends the process unless all answers that are due have been sent. Called when nothing is left to
+  // send, and nothing was lost.
   void check_all_answered() const;
   uint64_t rounds_finished() const { return rounds_finished_; }
   bool awaits_copy_of(uint32_t rank) const { return chunks_[0].copy_rank == rank; }
@@ -38,14 +39,14 @@ class BoxOracle {
   // Ends the process unless the fragment may count: of this job, of an open round, once per rank.
   void aggregated(const wire::Parsed& push);
   // The box has refused the push because its rank disagrees with another one: from now on nothing
-  // may count. Ends the process unless the push is not what the slot's open round is.
+  // may count. Ends the process unless the push disagrees with the slot's open round.
   void refused(const wire::Parsed& push, const pipeline::ShapeMismatch& mismatch);
   bool has_mismatch() const { return has_mismatch_; }
   // Ends the process unless the result is that of the newest finished round, bit for bit.
   void check_result(const wire::Header& header, const std::byte* payload);
   // The same for a packet that names fragments of it as zero.
   void check_zeros(const wire::Header& header, const std::byte* payload);
-  // Ends the process unless what the box says of a rank's fragments is so.
+  // Ends the process unless the box's report of a rank's fragments is true.
   void check_status(const wire::Header& header, const wire::StatusPayload& status) const;
 
  private:

@@ -1,6 +1,6 @@
 // The protocol core of a pipeline, driven by any sequence of packets, sends, commands and times.
-// Checked after each: every packet is counted once, what was aggregated may have been, sums equal
-// an independent oracle's, nothing is allocated.
+// After each it is checked that every packet is counted once, that only fragments that may count
+// are aggregated, that sums equal an independent oracle's, and that nothing is allocated.
 //
 // Input: two shapes of jobs (box_jobs.h), then operations (see BoxDriver::run).
 #include <array>
@@ -37,8 +37,8 @@ class BoxDriver {
     for (Job& job : jobs_) remove(job);
   }
 
-  // Each operation is a byte: what in the low four bits, of which job in the highest, a variant in
-  // those between.
+  // Each operation is a byte: its kind in the low four bits, its job in the highest bit, a variant
+  // in the bits between.
   void run() {
     while (!input_.empty()) {
       const uint8_t operation = input_.byte();
@@ -69,7 +69,7 @@ class BoxDriver {
   }
 
  private:
-  // Every resend queued, each of a whole chunk, and every fan-out fit into this many bursts.
+  // All queued resends, each of a whole chunk, and all fan-outs fit into this many bursts.
   static constexpr uint32_t kTurnsMax = 4096;
 
   struct Job {
@@ -90,7 +90,7 @@ class BoxDriver {
   void remove(Job& job) {
     packets_lost_ = true;
     engine_.execute({.kind = pipeline::CommandKind::kRemove, .shard = job.shard.get()});
-    job.shard.reset();  // the sanitizer sees a late touch
+    job.shard.reset();  // so that the sanitizer sees any later access
   }
 
   void reinstall(Job& job) {
@@ -114,7 +114,7 @@ class BoxDriver {
   }
 
   std::vector<std::byte> push(Job& job, bool gives_copy = false) {
-    const Place place = choose_place(job);  // the bytes have an order, arguments have none
+    const Place place = choose_place(job);  // first, because arguments have no defined order
     auto packet = push_packet(job.shape, place, next_number_++, input_.byte());
     if (!gives_copy) return packet;
     wire::Header header;
@@ -134,7 +134,7 @@ class BoxDriver {
     return pull_packet(job.shape, place, next_number_++, input_.byte());
   }
 
-  // Most masks are those of fragments that the chunk has.
+  // Most masks name only fragments that the chunk has.
   std::vector<std::byte> zeros(Job& job) {
     const Place place = choose_place(job);
     const uint8_t mask = input_.byte();
@@ -148,7 +148,8 @@ class BoxDriver {
     return packet;
   }
 
-  // Then of another length than its type has, and says so.
+  // Gives the packet a payload of this length, which may be wrong for its type, and states it in
+  // the header.
   static void resize_payload(std::vector<std::byte>& packet, uint32_t bytes) {
     packet.resize(sizeof(wire::Header) + bytes);
     wire::Header header;
@@ -157,7 +158,7 @@ class BoxDriver {
     std::memcpy(packet.data(), &header, sizeof(header));
   }
 
-  // A sound packet with a few bytes changed, before or after its tag was made.
+  // Returns a sound packet with a few bytes changed, before or after its tag was made.
   std::vector<std::byte> damaged(Job& job) {
     const uint8_t how = input_.byte();
     auto packet = (how & 1) != 0 ? push(job) : pull(job);
@@ -190,7 +191,7 @@ class BoxDriver {
     }
   }
 
-  // The same request many times: what a replay, or a worker whose timer is broken, does.
+  // Delivers the same request many times, as a replay would, or a worker whose timer is broken.
   void repeat(Job& job) {
     const auto packet = sealed(pull(job));
     for (uint32_t times = input_.byte(); times > 0; --times) deliver(packet);
@@ -216,7 +217,7 @@ class BoxDriver {
     const uint8_t choice = input_.byte();
     const uint32_t rank = (choice & 3u) % job.shape.workers;
     const bool comes = (choice & 4) != 0 || job.oracle->awaits_copy_of(rank);
-    // Refused by control.
+    // The job registry refuses these changes.
     if (comes ? !job.shape.is_bsp() : job.shape.is_collective) return;
     packets_lost_ = packets_lost_ || !comes;
     if (comes) ++job.shape.admissions[rank];
@@ -318,8 +319,8 @@ class BoxDriver {
     BoxOracle& oracle = *job_of(header.spi).oracle;
     const bool names_zeros = header.type() == wire::PacketType::kZeros;
     const bool is_result = header.type() == wire::PacketType::kResult || names_zeros;
-    // Results leave from where they lie. One that its port held back for a whole round may carry
-    // what came after; nobody waits for it any more.
+    // Results leave from the memory where they lie. A result that its port has held back for a
+    // whole round may carry a later one. No rank waits for it any more.
     const bool waits_for_all = oracle.shape().is_bsp();
     if (is_result && waits_for_all && header.round + 1 != oracle.open_round(header.chunk)) return;
     PBOX_CHECK(packet.tag == wire::make_tag(kTag, header, packet.payload));
@@ -344,7 +345,7 @@ class BoxDriver {
   uint64_t next_number_ = 1;
   uint64_t delivered_ = 0;
   uint64_t finished_before_ = 0;  // rounds of shards that are gone
-  bool packets_lost_ = false;     // made, and dropped by a command
+  bool packets_lost_ = false;     // a command has dropped packets that were made
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Any text as a configuration file: every outcome is a configuration that prints and reads back
-// the same, or a list of errors; never a crash, never neither.
+// Any text as a configuration file. Every outcome is either a configuration that prints and reads
+// back the same, or a list of errors, and never a crash.
 #include <string>
 
 #include "base/check.h"

@@ -1,14 +1,14 @@
 // Control connections with arbitrary content: a stream of bytes through the product's framing,
 // parsing, validation and job registry, with real pipeline engines behind it. Messages come raw, or
-// well formed with fields from the input, so that jobs do start. The answers of the box must fit a
-// frame.
+// well formed with fields from the input, so that jobs do start. Each answer of the box must fit a
+// frame of the control protocol.
 //
 // The other direction, a SESSION with any content at a worker: an accepted one makes an exchange.
 //
-// One end of an RDMA connection sends anything to either of them.
+// A QueuePair with any content, as one end of an RDMA connection may send it to the other.
 //
-// Input: one byte of options, then operations (see Registry::run), with options & 4 a SESSION, or
-// with options & 8 a QueuePair.
+// Input: one byte of options, then a SESSION if options & 4 is set, or a QueuePair if options & 8
+// is set, otherwise operations (see Registry::run).
 #include <google/protobuf/stubs/logging.h>
 
 #include <array>
@@ -54,7 +54,7 @@ class Pipelines : public control::PipelineHost {
       pipeline::Engine({.pipeline_index = 1, .tag = {}})};
 };
 
-// One piece again and again: long, of several bytes a character, or no text at all.
+// Returns one piece repeated: a long text, characters of several bytes, or bytes that are no text.
 std::string odd_text(Input& input) {
   static constexpr const char* kPieces[] = {"n", "\"", "\n", "\u00e9", "\u20ac", "\xff"};
   const char* piece = kPieces[input.below(std::size(kPieces))];
@@ -156,7 +156,7 @@ class Registry {
                    .payload_crc = (options & 2) != 0},
                   pipelines_, epochs_, parts_) {}
 
-  // Each operation is a byte: what in the low half, on which connection in the high half.
+  // Each operation is a byte: its kind in the low three bits, its connection in the high half.
   void run(Input& input) {
     while (!input.empty()) {
       const uint8_t operation = input.byte();
@@ -196,7 +196,8 @@ class Registry {
     say(id, std::vector<std::byte>(data, data + framed->size()));
   }
 
-  // As ControlServer: what the frame reader gives goes to the registry, nonsense ends the stream.
+  // Does as ControlServer does: the frame reader's messages go to the registry, and an invalid
+  // frame ends the connection.
   void say(ConnectionId id, const std::vector<std::byte>& bytes) {
     if (!readers_.contains(id)) {
       readers_[id] = {};
@@ -236,7 +237,7 @@ class Registry {
     PBOX_CHECK(registry_.connection_count() == readers_.size());
   }
 
-  // Makes the views that the admin side shows.
+  // Checks the views that the admin side shows.
   void check_views() const {
     uint64_t memory_bytes = 0;
     for (const control::JobView& job : registry_.views(now_ns_)) {

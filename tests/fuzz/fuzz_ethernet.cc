@@ -1,8 +1,9 @@
-// Any frames at an Ethernet host: each gets a verdict and nothing outside of it is read; answers
-// are bounded, go to who asked and are in order for it; the neighbour table names stations only.
-// The input: a byte of the interface (1: VLAN 5), then frames, each as a byte of options (1: what
-// the NIC has verified, 2: addressed to us, 4: checksums repaired, 8: 50 s later, 0xf0: the link),
-// a length of 16 bits and so many bytes.
+// Any frames at an Ethernet host. Each frame gets a verdict, and nothing outside of it is read.
+// Answers have a bounded length, and go to the station that asked, which would accept them. The
+// neighbour table has addresses of single stations only. Input: a byte for the interface (1: VLAN
+// 5), then frames. Each frame is a byte of options (1: the NIC has verified its checksums, 2:
+// addressed to this host, 4: its checksums are repaired, 8: it comes 50 s later, 0xf0: the link), a
+// length of 16 bits, and that many bytes.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -36,7 +37,7 @@ MacAddress mac_at(const std::byte* at) {
   return mac;
 }
 
-// So that what lies behind the checksums is reached. `before`: the sum of a pseudo-header.
+// Repairs a checksum, so that the checks after it are reached. `before`: a pseudo-header's sum.
 void repair_sum(std::byte* bytes, size_t count, size_t field, uint64_t before) {
   store16(bytes + field, 0);
   const uint16_t checksum = ~fold(before + sum_words({bytes, count}));
@@ -81,8 +82,8 @@ void check_datagram(const Frame& frame, const RxPacket& datagram, const Interfac
   PBOX_CHECK(interface.is_peer(ip_address(datagram.from), kOwnMac));
 }
 
-// The asking host accepts the frame: it has the address that the answer goes to, or, if it asked
-// without one, some other address.
+// Checks that the asking host would accept the reply. The host has the address that the reply goes
+// to or, if it asked without an address, some other one.
 void check_answer(const Frame& request, const Frame& reply, const Interface& interface) {
   PBOX_CHECK(reply.size() <= std::max(request.size(), kAnswerBytesMin));
   const MacAddress asker = mac_at(request.data() + ethernet::kSource);
@@ -101,7 +102,7 @@ void check_answer(const Frame& request, const Frame& reply, const Interface& int
                    .gateway6 = std::nullopt,
                    .vlan = interface.vlan};
   const Verdict verdict = classify_other(reply, askers, asker, {});
-  // An echo reply is in order up to there; an ARP probe is answered to no address.
+  // An echo reply passes all checks but the protocol's. An ARP probe is answered to no address.
   PBOX_CHECK(verdict == Verdict::kLearn || verdict == Verdict::kProtocol || probe);
 }
 

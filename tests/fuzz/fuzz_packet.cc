@@ -62,7 +62,7 @@ void check_taken(const std::vector<std::byte>& packet, const wire::Parsed& parse
   const wire::Tag tag = wire::make_tag(policy, rebuilt, parsed.payload);
   const auto sent = encode(rebuilt, parsed.payload, tag);
   PBOX_CHECK(sent.size() == packet.size());
-  // All but the tag is the same in any case; the tag is if it verifies, and only then.
+  // All bytes before the tag are always the same. The tag is the same if and only if it verifies.
   PBOX_CHECK(std::memcmp(sent.data(), packet.data(), sent.size() - tag.size()) == 0);
   PBOX_CHECK(wire::verify_tag(policy, parsed) == (sent == packet));
 
@@ -107,7 +107,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const auto packet = input.bytes(size);
-  // Both ways to compute it agree, from any start.
+  // Both ways to compute a CRC32C agree, from any initial value.
   PBOX_CHECK(wire::crc32c(options, packet.data(), packet.size()) ==
              wire::crc32c_portable(options, packet.data(), packet.size()));
   wire::Parsed parsed;

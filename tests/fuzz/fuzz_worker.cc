@@ -1,7 +1,7 @@
 // The worker's protocol core, driven by any sequence of starts, packets, partial sends and times.
-// Checked throughout: what leaves is what was to be pushed, what comes in lands where it belongs
-// or nowhere, each packet counts once. At the end an honest box answers everything: every tensor
-// must then complete.
+// It is checked throughout that pushes carry what they must, that arriving data lands where it
+// belongs or nowhere, and that each packet counts once. At the end either the exchange is
+// abandoned, or an honest box answers everything and every tensor must then complete.
 //
 // Input: the shapes of the tensors (worker_oracle.h), credit, then operations (WorkerDriver::run).
 #include <array>
@@ -26,7 +26,7 @@ class WorkerDriver {
         exchange_(oracle_.session(input.byte() * limits::kCreditUnitBytes), oracle_.specs(),
                   oracle_.shadow()) {}
 
-  // Each operation is a byte; the low half says what.
+  // Each operation is a byte, with its kind in the low half.
   void run() {
     while (!input_.empty()) {
       const uint8_t operation = input_.byte();
@@ -88,7 +88,7 @@ class WorkerDriver {
                      .slot = slot.round});
   }
 
-  // Only with a shadow may the box be another one, which has forgotten what it had.
+  // Resumes at a box that may have lost its state, which only a worker with a shadow can do.
   void resume() {
     if (!oracle_.has_shadow()) return;
     exchange_.suspend();
@@ -129,7 +129,7 @@ class WorkerDriver {
     check_laggards();
   }
 
-  // As the I/O thread's.
+  // Does what a turn of the I/O thread does.
   void turn() {
     drain();
     exchange_.on_timer(now_ns_);
@@ -231,7 +231,8 @@ class WorkerDriver {
     return packet;
   }
 
-  // A sound packet with a few bytes of its header changed before its tag is made, or cut short.
+  // Returns a sound packet with a few bytes of its header changed before its tag is made, or with
+  // another length.
   std::vector<std::byte> damaged() {
     const uint8_t how = input_.byte();
     auto packet = (how & 1) != 0 ? result(choose_place()) : status(choose_place());
@@ -250,7 +251,7 @@ class WorkerDriver {
     }
   }
 
-  // On the pipeline that its spi names, if that is one; any socket may receive anything.
+  // Delivers the packet on the pipeline that its spi names; on pipeline 0 if the packet is unsound.
   void deliver(const std::vector<std::byte>& packet) {
     wire::Parsed parsed;
     const bool sound = wire::parse(packet.data(), static_cast<uint32_t>(packet.size()), parsed) ==
@@ -282,7 +283,7 @@ class WorkerDriver {
     for (const uint32_t tensor : exchange_.take_completed()) oracle_.completed(tensor);
   }
 
-  // An honest box from now on: what was pushed is answered. No tensor may be left waiting.
+  // From now on the box is honest and answers all pushes. No tensor may be left waiting.
   void heal() {
     for (uint32_t turns = 0; is_busy() || oracle_.is_giving(); ++turns) {
       PBOX_CHECK(turns < kTurnsMax);
@@ -308,7 +309,7 @@ class WorkerDriver {
       const WorkerOracle::Chunk& now = oracle_.chunks()[id];
       if (!oracle_.awaits(id, now.round, fragment)) continue;
       const uint64_t pulled = exchange_.statistics().bytes_pulled;
-      // A box that drops rounds has but the newest result.
+      // A box that drops rounds has only the newest result.
       const uint32_t newest = now.clock > now.round ? now.clock - 1 : now.round;
       deliver(sealed(result({id, newest, fragment})));
       PBOX_CHECK(exchange_.statistics().bytes_pulled > pulled);
@@ -329,7 +330,7 @@ class WorkerDriver {
     PBOX_CHECK(exchange_.next_deadline_ns() == UINT64_MAX && exchange_.take_completed().empty());
   }
 
-  // Somebody is waited for only where something is under way.
+  // Checks that only a tensor with an operation in flight waits for a rank or the box.
   void check_laggards() const {
     for (uint32_t tensor = 0; tensor < exchange_.tensor_count(); ++tensor) {
       const worker::Laggard laggard = exchange_.laggard(tensor, now_ns_);

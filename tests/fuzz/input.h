@@ -30,10 +30,10 @@ class Input {
     return value;
   }
 
-  // In [0, bound).
+  // Returns a number in [0, bound).
   uint32_t below(uint32_t bound) { return byte() % bound; }
 
-  // Little endian.
+  // Reads a number in little endian.
   template <typename T>
   T number() {
     T value = 0;
@@ -43,8 +43,8 @@ class Input {
     return value;
   }
 
-  // The next `count` bytes, or what is left of them. A copy of exactly that size: the sanitizer
-  // sees a read past its end.
+  // Returns the next `count` bytes, or as many as are left. It is a copy of exactly that size, so
+  // that the sanitizer sees a read past its end.
   std::vector<std::byte> bytes(size_t count) {
     const auto taken = left_.first(std::min(count, left_.size()));
     left_ = left_.subspan(taken.size());

@@ -119,7 +119,7 @@ def control_frames() -> None:
     wide = [bytes([connection << 4 | 1, 48, 0, connection, 0, 0]) + struct.pack("<IH", 1 << 20, 700)
             + b"\1\0\x63\0" for connection in range(2)]
     write("fuzz_control_frame", "chunks-too-wide-for-the-path", b"\1" + wide[0] + wide[1])
-    alive = b"\x02\x01\x05\x12\x01\x05\x04\x50"  # both say so, then eight seconds pass
+    alive = b"\x02\x01\x05\x12\x01\x05\x04\x50"  # two heartbeats, then eight seconds pass
     write("fuzz_control_frame", "worker-lost", job + b"\x03" + alive * 3)
     write("fuzz_control_frame", "nobody-else-joins", b"\1" + join(0, 0) + alive * 9)
     write("fuzz_control_frame", "raw-join-and-nonsense",
@@ -130,7 +130,7 @@ def control_frames() -> None:
     pair = (b"\x08" + b"\x08\x01\x10\xac\x02\x18\x4d\x22\x10" + b"\0" * 10
             + b"\xff\xff\x0a\x09\x00\x01\x30\x80\x20")
     write("fuzz_control_frame", "queue-pair", pair)
-    # It asks for 241 landing slots, and has a ring of as many of 32832 bytes.
+    # It asks for 241 landing slots, and has a ring of 241 slots of 32832 bytes.
     write("fuzz_control_frame", "queue-pair-with-a-ring",
           pair + b"\x38\xf1\x01\x42\x15\x09" + struct.pack("<Q", 0x7f0012340000) + b"\x15"
           + struct.pack("<I", 0xfedcba98) + b"\x18\xf1\x01\x20\xc0\x80\x02")

@@ -60,7 +60,7 @@ bool is_same(T left, T right) {
   return left == right;
 }
 
-// Elements of a payload, in the type in which they are combined.
+// Returns the elements of a payload, in the type in which they are combined.
 std::vector<std::byte> widened(Dtype dtype, const std::byte* payload, uint32_t bytes) {
   const uint32_t count = bytes / wire::dtype_bytes(dtype);
   std::vector<std::byte> wide(size_t{count} * wire::combined_bytes(dtype));

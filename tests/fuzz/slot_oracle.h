@@ -1,5 +1,5 @@
-// An independent account of one slot of a job of collectives: what its open round is, and what the
-// result of its last finished round must be. One element at a time.
+// An independent account of one slot of a job of collectives: the shape of its open round, and the
+// correct result of its last finished round. It computes one element at a time.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,12 @@ class SlotOracle {
   // `shape` outlives the oracle.
   explicit SlotOracle(const JobShape& shape) : shape_(shape) {}
 
-  // Returns the fragments of the slot that the push shows not to be missing from its rank. Ends the
-  // process unless the push has the open round's shape, and a length that it may have. `is_copy`:
-  // it gives back a result.
+  // Returns the fragments of the slot that the rank no longer owes after this push: those that it
+  // carries, and those that the round does not have. Ends the process unless the push has the open
+  // round's shape, and a length that it may have. `is_copy`: it gives back a result.
   uint64_t aggregated(const wire::Parsed& push, bool is_copy);
-  // True unless a push with the header's shape may be of the open round.
+  // Returns true if the header states a valid shape other than that of the open round, or if that
+  // round has no shape yet.
   bool disagrees(const wire::Header& header) const;
   void finish();
   // Ends the process unless this is what the rank must get of the last finished round.

@@ -1,5 +1,5 @@
-// An independent account of one chunk whose pushes are applied as they come, from when its initial
-// weights are there: FluentPS's server for one shard as its authors write it, over the scalar
+// An independent account of one chunk whose pushes are applied on arrival, once it has its initial
+// weights. It is FluentPS's server for one shard as its authors describe it, over the scalar
 // reference of each optimizer.
 #pragma once
 
@@ -17,22 +17,22 @@ class SyncOracle {
   // `shape` outlives the oracle; what it says of members may change.
   SyncOracle(const JobShape& shape, const std::vector<float>& weights);
 
-  // V: the oldest round that somebody who takes part has not pushed.
+  // FluentPS's V: the oldest round that some present rank has not pushed.
   uint64_t oldest() const { return oldest_; }
   uint64_t next(uint32_t rank) const { return next_[rank]; }
-  // Reads that wait, where each push is one; there have been `delayed` of them.
+  // Number of reads that wait now, and of all that ever had to wait. Each push is also a read.
   size_t parked_count() const { return parked_.size(); }
   uint64_t delayed() const { return delayed_; }
 
   // Ends the process unless the fragment is one that the rank has not pushed.
   void aggregated(uint32_t rank, const wire::Parsed& push, const optimizer::OptimizerSpec& spec);
-  // The shape says since now that somebody is absent.
+  // The ranks that the shape calls absent have changed.
   void somebody_excluded();
-  // Ends the process unless the packet carries what the chunk now is, and says so.
+  // Ends the process unless the packet carries the present weights, and describes them correctly.
   void check_result(uint32_t rank, const wire::Header& header, const std::byte* payload);
   void check_status(uint32_t rank, const wire::Header& header,
                     const wire::StatusPayload& status) const;
-  // Ends the process unless everybody whose push is answered was sent all of the answer.
+  // Ends the process unless each rank whose read does not wait was sent the whole answer.
   void check_all_answered() const;
 
  private:
@@ -50,12 +50,13 @@ class SyncOracle {
   std::vector<uint64_t> next_;             // by rank: the round it pushes next
   std::vector<uint64_t> claimed_;          // by rank: fragments of it
   std::vector<uint64_t> answered_;         // by rank: fragments sent since it was let go on
-  std::map<uint32_t, uint64_t> parked_;    // by rank: the slot its read waits in
+  std::map<uint32_t, uint64_t> parked_;    // by rank: its read waits until oldest_ exceeds this
   uint64_t oldest_ = 1;
   uint64_t delayed_ = 0;
 };
 
-// Equal bits, or both no number: which of two NaNs an addition keeps is the processor's choice.
+// Returns whether all elements have equal bits or are NaN on both sides. Which of two NaNs an
+// addition keeps is the processor's choice.
 bool same_elements(wire::Dtype dtype, const std::byte* left, const std::byte* right,
                    uint32_t bytes);
 

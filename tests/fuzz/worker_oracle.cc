@@ -172,7 +172,7 @@ void WorkerOracle::start(uint32_t index, uint8_t value, const StartedSlot& start
   tensor.slot = started;
   for (size_t at = 0; at < tensor.input.size(); ++at) {
     tensor.input[at] = std::byte(value + at % 251);
-    // Some fragments are zero, or all but the last byte.
+    // Some fragments are zero, or zero but for the last byte.
     const size_t fragment = at / kFragmentBytes;
     const bool is_whole = (value & 64) == 0 || at % kFragmentBytes + 1 < kFragmentBytes;
     const bool is_zero = (value & 1) != 0 && (value >> (1 + fragment % 5) & 1) != 0;
@@ -181,7 +181,7 @@ void WorkerOracle::start(uint32_t index, uint8_t value, const StartedSlot& start
   if (tensor.in_place) tensor.output = tensor.expected = tensor.input;
   for (Chunk& chunk : chunks_) {
     if (chunk.tensor != index) continue;
-    if (!chunk.giving) {  // the way of what is given back goes on
+    if (!chunk.giving) {  // a result that is given back is still in flight
       chunk.held = 0;
       chunk.pushed = false;
       if (is_collective_) chunk.bytes = started.round->bytes;
@@ -207,8 +207,8 @@ void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
   Tensor& tensor = tensors_[chunk.tensor];
   PBOX_CHECK(chunk.giving || (tensor.started && !chunk.is_done));
   if (sync_.model == SyncModel::kDrop && !chunk.in_round) {
-    // All chunks of an operation have one round, whatever results they have seen before. Rounds are
-    // skipped, none is done twice.
+    // All chunks of an operation have one round, whatever results they have seen before. Rounds may
+    // be skipped, but none is done twice.
     if (!tensor.round) tensor.round = header.round;
     PBOX_CHECK(header.round == *tensor.round && header.round + 1 >= tensor.operations);
     chunk.round = header.round;
@@ -243,7 +243,7 @@ void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
                          header.payload_bytes) == 0);
 }
 
-// Only fragments that are zero are named so.
+// Checks that only fragments that are zero are named as zero.
 void WorkerOracle::check_zeros(const nic::TxPacket& packet, const Chunk& chunk) const {
   PBOX_CHECK(takes_zeros_ && !chunk.giving && !is_collective_);
   PBOX_CHECK(sync_.model == SyncModel::kBsp);
@@ -327,7 +327,7 @@ void WorkerOracle::accepted(const wire::Parsed& result) {
     chunk.held = 0;
   }
   chunk.clock = header.round + 1;
-  chunk.in_round = true;  // with what came, be it newer than the operation
+  chunk.in_round = true;  // `round` is now the result's, which may be newer
   PBOX_CHECK((chunk.held >> header.fragment & 1) == 0);
   chunk.staged.resize(chunk.bytes);
   std::memcpy(chunk.staged.data() + header.fragment * kFragmentBytes, result.payload,
@@ -355,7 +355,7 @@ void WorkerOracle::finish(Chunk& chunk) {
   ++chunk.round;
 }
 
-// The rank may have pushed the result itself.
+// Ends the chunk's round. If the rank has pushed the result itself, its push is the result.
 void WorkerOracle::finish_without_result(Chunk& chunk) {
   Tensor& tensor = tensors_[chunk.tensor];
   PBOX_CHECK(tensor.started && !chunk.is_done);
@@ -369,7 +369,7 @@ void WorkerOracle::finish_without_result(Chunk& chunk) {
   finish(chunk);
 }
 
-// A result that may be taken for an answer to the push of the chunk's round.
+// Checks that the result may be an answer to the push of the chunk's round.
 void WorkerOracle::check_version(const Chunk& chunk, const wire::Header& result) const {
   if (sync_.model == SyncModel::kDrop) {
     PBOX_CHECK(result.round >= chunk.round);
@@ -419,7 +419,7 @@ void WorkerOracle::finish_if_readable(Chunk& chunk) {
   ++chunk.round;
 }
 
-// Expects the contents of the copy plus every own gradient since.
+// Expects the weights of the copy, stepped by every own gradient since then.
 void WorkerOracle::read(Chunk& chunk, uint32_t index) {
   Tensor& tensor = tensors_[chunk.tensor];
   const wire::Dtype dtype = tensor.spec.dtype;
@@ -434,8 +434,8 @@ void WorkerOracle::read(Chunk& chunk, uint32_t index) {
   }
 }
 
-// The chunk is requested together with the tensor's others; until then nothing is in flight. A
-// result that was given back is here already.
+// Delivery by pull: after the announcement the chunk is requested together with the tensor's
+// others, and until then nothing is in flight. A result that was given back need not be requested.
 void WorkerOracle::told(const wire::Parsed& parsed) {
   wire::StatusPayload status;
   if (parsed.header.payload_bytes != sizeof(status)) return;
@@ -453,7 +453,7 @@ void WorkerOracle::told(const wire::Parsed& parsed) {
   chunk.announced = !std::exchange(chunk.giving, false);
 }
 
-// A fragment of what was given back: delivered nowhere.
+// Takes a fragment of a result that was given back. It is delivered nowhere.
 void WorkerOracle::came_back(const wire::Parsed& result) {
   if (result.header.type() == wire::PacketType::kZeros) {
     for (const wire::Parsed& fragment : fragments_of(result)) came_back(fragment);

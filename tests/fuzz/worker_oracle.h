@@ -31,11 +31,11 @@ class WorkerOracle {
     uint32_t operations = 0;        // started so far
     std::optional<uint32_t> round;  // model drop: of the operation at hand, once it is seen
     std::vector<std::byte> input, output, expected;  // exactly the tensor's bytes
-    // In jobs of collectives the tensor is a slot: its operation at hand or last one, and the round
-    // of the last one that has ended.
+    // In jobs of collectives, where the tensor is a slot: the operation in flight, or the last one,
+    // and the round of the last one that has ended.
     StartedSlot slot = {};
     std::shared_ptr<const worker::SlotRound> consumed_slot = {};
-    // The operation's result is written over what it pushes.
+    // Returns whether the operation's result is written over what it pushes.
     bool overwrites_input() const {
       return in_place && slot.writes && (slot.round == nullptr || !slot.round->is_empty);
     }
@@ -51,13 +51,13 @@ class WorkerOracle {
     uint32_t offset = 0;
     uint32_t bytes = 0;
     uint32_t round = 0;
-    uint64_t held = 0;     // fragments of the round's result
-    bool made = false;     // given back: a packet of it was, though the port may not have taken it
-    bool pushed = false;   // a packet of this round was seen
-    bool is_done = true;   // in the tensor's current round
-    uint32_t clock = 0;    // the newest result seen is of the round before
-    bool in_round = true;  // model drop: `round` is that of the operation at hand
-    bool giving = false;   // the box asked for the round before, and has not sent it back yet
+    uint64_t held = 0;       // fragments of the round's result
+    bool made = false;       // a packet that gives it back was made; the port may not have it
+    bool pushed = false;     // a packet of this round was seen
+    bool is_done = true;     // in the tensor's current round
+    uint32_t clock = 0;      // round of the newest result that was seen, plus 1
+    bool in_round = true;    // model drop: `round` is that of the operation at hand
+    bool giving = false;     // the box asked for the round before, and has not sent it back yet
     bool announced = false;  // delivery by pull: told that the round's result is there
     bool has_copy = false;
     std::vector<std::byte> staged = {}, copy = {};  // the current round's, the previous round's
@@ -67,7 +67,7 @@ class WorkerOracle {
     uint32_t fragments() const;
   };
 
-  // Shapes of the tensors, from the input.
+  // Reads the shapes of the tensors from the input.
   explicit WorkerOracle(Input& input);
 
   worker::SessionSpec session(uint32_t credit_bytes);
@@ -80,12 +80,12 @@ class WorkerOracle {
     const Tensor& tensor = tensors_[chunk.tensor];
     return chunk.giving ? tensor.consumed_slot.get() : tensor.slot.round.get();
   }
-  // The chunk ends without a RESULT: the box says that the round is finished.
+  // Returns whether the chunk ends without a RESULT, when the box says that the round is finished.
   bool gets_no_result(const Chunk& chunk) const {
     return slot(chunk) != nullptr && !slot(chunk)->shape.is_sent_to(kOwnRank);
   }
   const wire::SyncSpec& sync() const { return sync_; }
-  // The chunk's round at hand ends with an acknowledgement, and is read from the copy.
+  // Returns whether the chunk's round ends with an acknowledgement and is read from the copy.
   bool reads_cache(const Chunk& chunk) const {
     return wire::keeps_copies(sync_) && chunk.round > 0;
   }
@@ -100,19 +100,20 @@ class WorkerOracle {
   const std::vector<Chunk>& chunks() const { return chunks_; }
 
   void start(uint32_t tensor, uint8_t value, const StartedSlot& slot);
-  // Another session, of a box whose rounds and whose need of copies the input chooses among what
-  // can be.
+  // Returns the next session. The input chooses the box's rounds and the copies that it asks for,
+  // among those that are possible.
   worker::SessionSpec resume(Input& input);
   void new_generation() { ++generation_; }
   bool is_giving() const;
-  // Each ends the process unless what the core did is right.
-  // The core has it ready; the port may take it or not.
+  // Each of these ends the process unless the core did the right thing.
+  //
+  // The core has made this packet. The port may not take it.
   void made(const nic::TxPacket& packet);
   void check_sent(const nic::TxPacket& packet, uint32_t pipeline);
   void accepted(const wire::Parsed& result);
   void came_back(const wire::Parsed& result);
   void acknowledged(const wire::Parsed& status);
-  // A sound STATUS of what is in flight.
+  // The core has received a sound STATUS of a chunk in flight.
   void told(const wire::Parsed& status);
   void completed(uint32_t tensor);
   void check_outputs() const;

@@ -44,7 +44,7 @@ def torch_optimizer(kind, spec, parameter):
 
 
 def numbers(seed, count):
-    """Multiples of 2^-15 in (-2, 2), never 0: exact in f32 and in decimal."""
+    """Returns multiples of 2^-15 in (-2, 2), never 0: exact in f32 and in decimal."""
     state = seed
     out = []
     while len(out) < count:
@@ -56,7 +56,7 @@ def numbers(seed, count):
 
 
 def fnv1a(values):
-    """64-bit FNV-1a over the little-endian f32 bytes."""
+    """Returns the 64-bit FNV-1a of the little-endian f32 bytes."""
     digest = 0xcbf29ce484222325
     for byte in struct.pack(f"<{len(values)}f", *values):
         digest = ((digest ^ byte) * 0x100000001b3) % 2**64
@@ -64,7 +64,7 @@ def fnv1a(values):
 
 
 def braces(values, indent):
-    """Nine digits name a float exactly."""
+    """Returns lines of float literals, of nine digits, which name a float exactly."""
     lines, line = [], indent
     for value in values:
         text = f"{value:.9g}"

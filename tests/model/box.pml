@@ -58,7 +58,7 @@ inline clear_round() {
   copy_rank = NOBODY
 }
 
-/* What is copied is sent as it was, with who contributed to it. */
+/* A result that was copied is sent as it was, with the contributors that it states. */
 inline finish_round() {
   printf("box: round %d is complete\n", open);
   at = 0;
@@ -123,8 +123,8 @@ inline finish_round() {
 #define as_sent(value) (value)
 #endif
 
-/* A PULL, or a duplicate of a finished round: of use only after the network has lost everything, or
- * when the membership has changed. */
+/* Sends a result again for a PULL or for a duplicate of a finished round. That is of use only after
+ * the network has lost everything, or when the membership has changed. */
 #define RESEND_RESULT(w, e, r, f)                                                                 \
   :: d_step {                                                                                     \
        !gathering && (e) == epoch && (r) + 1 == open && needed[w] == (r) && phase[w] == RUNS &&   \
@@ -134,7 +134,7 @@ inline finish_round() {
        generations(e, r, f) = generations(e, r, f) | (1 << job_generation)                        \
      }
 
-/* The job's connection to rank w's packets: keys of one incarnation, one queue. */
+/* Takes rank w's packets at the box: with the keys of one incarnation, on one queue. */
 proctype Link(byte w) {
 end:
   do

@@ -1,4 +1,4 @@
-/* What may go wrong, within the budgets of slot.pml. */
+/* The faults, within the budgets of slot.pml. */
 
 #define CRASH_WORKER(w)                                                                           \
   :: d_step {                                                                                     \
@@ -30,7 +30,7 @@ end:
      }
   EACH_WORKER(CRASH_WORKER)
   EACH_WORKER(DISCONNECT)
-  /* Everything on the way is lost, and from here on nothing goes wrong any more. */
+  /* All packets in flight are lost, and from now on there are no faults. */
   :: d_step {
        !faults_over && !all_finished ->
        printf("faults are over\n");

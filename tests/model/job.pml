@@ -1,4 +1,4 @@
-/* What the job's control does about a restart, a rejoin and an exclusion: appliance/control/. */
+/* The control plane of the job in a restart, a rejoin and an exclusion: appliance/control/. */
 
 /* JOIN or SESSION is lost with its connection. */
 inline leave_gathering(w) {
@@ -12,7 +12,7 @@ inline leave_gathering(w) {
   fi
 }
 
-/* The box has nothing of the job's rounds any more. */
+/* The box has lost the job's rounds, and the job gathers. */
 inline gather() {
   gathering = true;
   open = 0;
@@ -43,8 +43,9 @@ inline admit(w, kind, round) {
   phase[w] = JOINED
 }
 
-/* A rank's JOIN while the job runs: new keys replace the old ones, bits already claimed stand. If it
- * is a new process in the place of the rank that was to give a copy, all say anew what they have. */
+/* A rank's JOIN while the job runs. New keys replace the old ones, and bits already claimed stand.
+ * If a new process takes the place of the rank that was to give a copy, the job gathers again, so
+ * that all ranks report their rounds anew. */
 inline readmit(w, kind, round) {
 #ifdef REJOIN_CLEARS_BITS
   claimed[w] = 0;
@@ -61,8 +62,8 @@ inline readmit(w, kind, round) {
   fi
 }
 
-/* Over the ranks that resume: the highest round that one of them has consumed and still holds, and
- * the lowest that one needs. Both 0 if nobody resumes. */
+/* Compares the ranks that resume. `most` is the highest `needed` of a rank that still holds the
+ * result of the round before it, and `least` the lowest `needed`. Both are 0 if no rank resumes. */
 #ifdef GIVE_UNHELD
 #define can_give(w) (joined[w] == RESUMES)
 #else
@@ -98,7 +99,7 @@ inline compare_rounds() {
   fi
 }
 
-/* The highest that a rank knows of, and one more if somebody is left out. */
+/* The generation becomes the highest that a member knows of, plus 1 if a rank is left out. */
 inline agree_generation() {
   rank = 0;
   do
@@ -116,7 +117,8 @@ inline agree_generation() {
   fi
 }
 
-/* The restarted box has heard who is there: a new epoch, and each chunk opens where it must. */
+/* The restarted box knows which ranks are there. It takes a new epoch, and opens the chunk at the
+ * round that these ranks can go on from. */
 inline start_job() {
   compare_rounds();
 #ifndef EPOCH_REUSED
@@ -169,7 +171,7 @@ inline start_job() {
          open, copy_rank)
 }
 
-/* Two of the same, since a macro does not expand within itself. */
+/* `some` and `any_rank` are the same, because a macro does not expand within itself. */
 #if WORKERS == 2
 #define some(what, w) (what(0, w) || what(1, w))
 #define any_rank(what, w) (what(0, w) || what(1, w))
@@ -181,8 +183,9 @@ inline start_job() {
 #define any(what) (what(0) || what(1) || what(2))
 #define EACH_WORKER(step) step(0) step(1) step(2)
 #endif
-/* The job has gone on without rank w, says the newest of those who resume. Generations count from
- * what the ranks know that are there: only with the epoch, which is durable, are they in order. */
+/* Whether the newest of the ranks that resume knows that the job has gone on without rank w.
+ * Generations count from what the present ranks know, so they are in order only together with the
+ * epoch, which is durable. */
 #ifdef GENERATION_ALONE
 #define age(w) generation[w]
 #else
@@ -196,16 +199,16 @@ inline start_job() {
 #else
 #define left_behind(w) (joined[w] == RESUMES && any_rank(refused, w))
 #endif
-/* A round opens again that rank w has no gradient for: it began behind it, and nobody has the
- * result. */
+/* Whether a round must open again for which rank w has no gradient, because it began after that
+ * round, and no rank has the round's result. */
 #define behind(v, w) (joined[v] == RESUMES && needed[v] < needed[w])
 #define gives(v, w) (can_give(v) && needed[v] == needed[w])
 #define beyond(w) (joined[w] == RESUMES && some(behind, w) && !some(gives, w))
 #define awaited(w) (!joined[w] && !any_rank(outlived, w))
 #define may_start (!any(left_behind) && !any(beyond))
 
-/* Rounds no longer wait for it; what it has contributed stands. But if it was to give a copy, all
- * say anew what they have, it too if it is there. */
+/* Rounds no longer wait for rank w, and its contributions stand. But if it was to give a copy, the
+ * job gathers again, and all ranks that are there, w included, report their rounds anew. */
 inline exclude(w) {
   printf("box excludes worker %d\n", w);
   if

@@ -3,7 +3,7 @@
  *
  * The network is the set of what has ever been sent. A packet of it may be delivered at any later
  * time, any number of times, or never: loss, duplication, reordering and delay without bound. So
- * a sender sends as soon as it may: that it sends later is that the packet is delivered later.
+ * a sender sends as soon as it may. If it sent later, the packet would only be delivered later.
  * A delivery that the receiver's checks would drop changes nothing and is therefore no transition.
  */
 #ifndef WORKERS
@@ -22,7 +22,7 @@
 #define WORKER_CRASHES 0
 #endif
 #ifndef DISCONNECTS
-#define DISCONNECTS 0 /* of a control connection while both ends live */
+#define DISCONNECTS 0 /* a control connection ends while both of its ends live */
 #endif
 #ifndef EXCLUSIONS
 #define EXCLUSIONS 0 /* partial membership: how often a rank is given up */
@@ -41,10 +41,10 @@
 #endif
 
 #ifndef INCARNATIONS
-#define INCARNATIONS 4 /* of one rank, at most 7; the model says where that is too few */
+#define INCARNATIONS 4 /* for each rank, at most 7; an assertion fails if they are too few */
 #endif
 
-/* A job gathers when its box was lost, and again when who was to give a copy then is lost too. */
+/* A job gathers when its box was lost, and again when the rank that gives a copy is lost too. */
 #if BOX_CRASHES > 0
 #define EPOCHS (1 + BOX_CRASHES + WORKER_CRASHES + EXCLUSIONS)
 #else
@@ -53,16 +53,16 @@
 #define ALL_FRAGMENTS ((1 << FRAGMENTS) - 1)
 #define NOBODY 7
 
-/* Beyond these the packets would not all be there: see EACH_PACKET and push_bit. */
+/* Larger configurations would lack some of their packets: see EACH_PACKET and push_bit. */
 #if WORKERS < 2 || WORKERS > 3 || ROUNDS < 2 || ROUNDS > 3 || FRAGMENTS > 2 || EPOCHS > 5 || \
     ROUNDS * FRAGMENTS * INCARNATIONS > 31
 #error "no such configuration"
 #endif
 
-/* A sum, exact about what went into it: three bits per worker hold 1 + the incarnation that
- * contributed. ORDER is who came first: floating-point sums depend on it; with two workers they do
- * not, where it stands for the orders that more workers have. COUNTED is what the box says of who
- * contributed; the other two bits are what must never be. */
+/* A sum that states exactly what went into it. Three bits per worker hold 1 + the incarnation that
+ * contributed. ORDER is the worker that came first, because floating-point sums depend on the
+ * order. With two workers they do not; ORDER then stands for the orders that more workers have.
+ * COUNTED holds the contributors that the box states. TWICE and MIXED must never be set. */
 #define part(value, w) ((value >> (3 * (w))) & 7)
 #define ORDER_SHIFT 9
 #define TWICE (1 << 11)
@@ -101,8 +101,8 @@ byte needed[WORKERS]; /* the round whose result it needs next; below it everythi
 bool holds[WORKERS];  /* its shadow is the whole result of round needed - 1 */
 byte staged[WORKERS]; /* fragments of the result of round needed that its shadow has */
 int shadow[WORKERS * FRAGMENTS];
-byte generation[WORKERS]; /* of the membership that it knows of */
-byte absent[WORKERS];     /* whom that one goes on without, as bits */
+byte generation[WORKERS]; /* the newest membership that it knows of */
+byte absent[WORKERS];     /* ranks that this membership leaves out, as bits */
 
 /* --- control connections: what SESSION will say to a worker that has joined ----------------- */
 #define NOT_JOINED 0
@@ -114,7 +114,7 @@ bool told_to_give[WORKERS];
 
 /* --- the box -------------------------------------------------------------------------------- */
 bool gathering; /* restarted: the job is not here yet */
-byte epoch;     /* what alone is durable */
+byte epoch;     /* the only durable state */
 byte open;      /* the open round; the result of the one before is kept */
 byte claimed[WORKERS];
 int sum[FRAGMENTS];
@@ -122,16 +122,17 @@ int kept[FRAGMENTS]; /* 0: none, the chunk was recovered at this round */
 byte copy_rank = NOBODY;
 byte member[WORKERS] = 1;
 byte admitted[WORKERS]; /* the incarnation whose keys are valid */
-byte job_generation;    /* of the membership: one more for each change */
+byte job_generation;    /* the membership's: one more for each change */
 
-/* --- what is left of the faults' budgets, and what must hold --------------------------------- */
+/* --- the faults' budgets that are left, and what must hold ------------------------------------ */
 byte box_crashes = BOX_CRASHES;
 byte worker_crashes = WORKER_CRASHES;
 byte disconnects = DISCONNECTS;
 byte exclusions = EXCLUSIONS;
 bool faults_over;
-/* What each incarnation consumed. A worker that crashed took its weights with it, and one that was
- * given up can only start again: what only such have consumed binds nobody. */
+/* The results that each incarnation has consumed. The weights of a worker that crashed are gone,
+ * and a worker that was given up can only start again, so results that only these have consumed
+ * bind no rank. */
 int histories[WORKERS * ROUNDS * FRAGMENTS];
 #define history(w, fragment) histories[(w) * ROUNDS * FRAGMENTS + (fragment)]
 bool doomed[WORKERS];
@@ -172,7 +173,7 @@ hidden byte at, rank, other, least, most; /* scratch of one step */
   EACH_ROUND(step, w, 2) EACH_ROUND(step, w, 3) EACH_ROUND(step, w, 4)
 #endif
 
-/* All who consumed a round saw the identical result, with the identical contributors. */
+/* All workers that consumed a round saw the identical result, with the identical contributors. */
 inline check_agreement() {
   rank = 0;
   do

@@ -58,8 +58,8 @@ inline consume(w) {
   fi
 }
 
-/* A fragment of a result overwrites the shadow: that there is one proves that every worker has
- * pushed this round, so that nobody needs the result of the one before any more. */
+/* A fragment of a result overwrites the shadow. A result proves that every worker has pushed this
+ * round, so no worker needs the result of the round before. */
 #define TAKE_RESULT(w, e, r, f)                                                                   \
   :: d_step {                                                                                     \
        result(e, r, f) && worker_takes(w, e, r) && right_generation(w, e, r, f) &&                \
@@ -84,9 +84,9 @@ inline suspend(w) {
 #endif
 }
 
-/* Of a worker that has nothing left but to be started again: crashed, refused or left behind. */
+/* Starts a worker again that has crashed, was refused or was left behind. */
 inline start_again(w) {
-  assert(WORKER_CRASHES + EXCLUSIONS > 0); /* who did nothing wrong loses nothing */
+  assert(WORKER_CRASHES + EXCLUSIONS > 0); /* a rank without a fault loses nothing */
   phase[w] = STARTING;
   incarnation[w]++;
   assert(incarnation[w] < INCARNATIONS); /* the model's own bound */
@@ -112,7 +112,7 @@ inline start_again(w) {
   doomed[w] = false
 }
 
-/* SESSION: its state against the box's open round. */
+/* SESSION has come: compares the worker's state with the box's open round. */
 inline take_session(w) {
   printf("worker %d: session of epoch %d, open round %d, give %d\n", w, epoch, told_open[w],
          told_to_give[w]);
@@ -157,7 +157,7 @@ proctype Worker(byte w) {
 end:
   do
   EACH_PACKET(TAKE_RESULT, w)
-  /* The session is gone, sooner or later it notices. */
+  /* The session is gone, and the worker notices that at some time. */
   :: d_step {
        phase[w] == RUNS &&
        (gathering || session_epoch[w] != epoch || !member[w]) && !all_finished ->
@@ -176,7 +176,7 @@ end:
        :: else -> printf("worker %d is refused\n", w); start_again(w)
        fi
      }
-  /* Message Membership. */
+  /* Message MembershipUpdate. */
   :: d_step {
        phase[w] == RUNS && !gathering && member[w] && session_epoch[w] == epoch &&
        generation[w] != job_generation ->
@@ -201,7 +201,7 @@ end:
        readmit(w, FRESH, open - 1)
      }
   :: d_step { phase[w] == JOINED && !gathering -> take_session(w) }
-  /* Retransmission, asked for by STATUS: of use only after the network has lost everything. */
+  /* Retransmission, for which STATUS asks. It is of use only after the network lost everything. */
   :: d_step {
        phase[w] == RUNS && !gathering && session_epoch[w] == epoch && needed[w] == open &&
        open < ROUNDS && claimed[w] != ALL_FRAGMENTS && admitted[w] == incarnation[w] &&

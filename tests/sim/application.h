@@ -1,6 +1,6 @@
 // The process that uses a rank's membership: training, which exchanges tensors round by round, or
-// calls of collectives. It has a pace of its own, checks every result, and sees to it that nobody
-// touches its buffers.
+// calls of collectives. It has a pace of its own, checks every result, and checks that nothing else
+// writes to its buffers.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,7 @@ class Application {
   virtual bool done() const = 0;
   // The priority that the tensor's last operation was started with.
   virtual int32_t priority(uint32_t tensor) const = 0;
-  // Number of operations of which the box dropped some part; nothing once they are no longer
-  // counted.
+  // Number of operations of which the box dropped some part; nothing if that is not known.
   virtual std::optional<uint64_t> operations_dropped() const = 0;
   virtual uint64_t rounds_completed() const = 0;
   // Start of the oldest incomplete operation, in rack time; UINT64_MAX if there is none.

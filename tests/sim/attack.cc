@@ -30,7 +30,7 @@ uint64_t Box::attack(uint64_t draw, Forger& forger, uint32_t bursts) {
   const auto index = static_cast<uint32_t>(draw % pipelines_.size());
   Pipeline& target = pipelines_[index];
   pipeline::Engine& engine = *target.engine;
-  // These are made here already so that an answer to a forgery would come on top.
+  // Packets that wait already are counted here. An answer to a forgery would be one more.
   const size_t unsent = engine.to_send().size();
   const uint64_t state = checker_->state_of(index);
   const uint64_t refused = refused_by(engine);
@@ -77,7 +77,8 @@ uint64_t Member::attack(uint64_t draw, Forger& forger, uint32_t bursts) {
   return forged;
 }
 
-// A packet that the network led to another pipeline has not reached its session.
+// Shows the packet to the forger, unless the network has led it to another pipeline, because then
+// it has not reached its session.
 void World::overhear(const Packet& packet) {
   wire::Header header;
   if (packet.damaged || packet.bytes.size() < sizeof(header)) return;

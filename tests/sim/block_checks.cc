@@ -5,7 +5,7 @@
 
 namespace pbox::sim {
 
-// A round is made once. Later it must still be there as it was.
+// A round's result is made once, and must not change until the next round finishes.
 void BoxChecker::check_blocks(Shard& entry, const pipeline::Chunk& chunk) {
   const auto index = static_cast<size_t>(&chunk - entry.shard->chunks().data());
   const uint32_t round = chunk.open_round() - 1;
@@ -23,8 +23,8 @@ void BoxChecker::check_blocks(Shard& entry, const pipeline::Chunk& chunk) {
   require(!what, [&] { return place(*entry.job, chunk, round) + ", at the box: " + *what; });
 }
 
-// As check_blocks(). A replicated chunk's weights are those after the open round before that has
-// finished, and another box may go on from them.
+// Does the same for deltas. A replicated chunk has the weights of its open round before that round
+// has finished, and another box may continue from them. So such a round counts as made.
 void BoxChecker::check_deltas(Shard& entry, const pipeline::Chunk& chunk) {
   if (chunk.rounds_made() == chunk.first_round) return;
   const auto index = static_cast<size_t>(&chunk - entry.shard->chunks().data());

@@ -17,8 +17,8 @@
 
 namespace pbox::sim {
 
-// Fills in the values that the rank pushes, any of its processes. `chunk_elements`: of whole
-// chunks.
+// Fills in the values that a rank pushes. They are the same for each of its processes.
+// `chunk_elements`: elements of a whole chunk.
 void fill_compressed(const TensorOptions& tensor, uint64_t stream, uint32_t chunk_elements,
                      std::span<float> values);
 
@@ -30,7 +30,7 @@ class BlockOracle {
     uint64_t tensor_hash = 0;
     uint32_t first_element = 0, elements = 0;
   };
-  // `values(rank, round)`: what the rank pushes of the chunk.
+  // One value for each element of a chunk.
   using Values = std::vector<float>;
 
   BlockOracle(const std::string& job, uint32_t part, pipeline::Reduction reduction,
@@ -39,11 +39,11 @@ class BlockOracle {
   void add(const Chunk& chunk) { chunks_[chunk.id].chunk = chunk; }
   bool has(uint32_t chunk) const { return chunks_.contains(chunk); }
   wire::Dtype dtype(uint32_t chunk) const { return at(chunk).chunk.dtype; }
-  // How many rounds of the rank's pushes are known.
+  // Returns how many rounds of the rank's pushes are known.
   uint32_t pushed_rounds(uint32_t chunk, uint32_t rank) const;
-  // The rank's next push is of these values.
+  // Records the rank's next push, which carries these values.
   void push(uint32_t chunk, uint32_t rank, const Values& values);
-  // The rank's next push is of weights, in full.
+  // Records that the rank's next push carries weights in full.
   void push_weights(uint32_t chunk, uint32_t rank) {
     chunks_.at(chunk).pushes[rank].emplace_back();
   }
@@ -51,17 +51,19 @@ class BlockOracle {
   // Adds up what the pushes of `ranks` carry, from element `first` of the chunk on.
   void sum(uint32_t chunk, uint32_t round, uint32_t ranks, uint32_t first,
            std::span<float> sums) const;
-  // Returns a box's blocks of these values and this residue, which is changed to what they leave.
+  // Returns the blocks that a box makes of `values` plus `residue`. Sets `residue` to what the
+  // blocks do not carry.
   std::vector<std::byte> result_of(uint32_t chunk, uint32_t round, const Values& values,
                                    Values& residue) const;
-  // A box has made a result of all ranks' pushes, with this residue of earlier ones, which is
-  // changed to what this one leaves. Returns what is wrong with it.
+  // Returns what is wrong with a result that a box has made of all ranks' pushes. `residue` is what
+  // earlier results have left; it is set to what this one leaves.
   std::optional<std::string> made(uint32_t chunk, uint32_t round, Values& residue,
                                   const std::byte* blocks);
-  // A box has a result that a rank has given back: one that some box has made.
+  // Returns what is wrong with a result that a rank has given back to a box. It must be one that
+  // some box has made.
   std::optional<std::string> given_back(uint32_t chunk, uint32_t round,
                                         const std::byte* blocks) const;
-  // A rank has these values as a result.
+  // Returns what is wrong with the values that a rank has as a result.
   std::optional<std::string> consumed(uint32_t chunk, uint32_t round,
                                       const std::byte* values) const;
 
@@ -71,7 +73,7 @@ class BlockOracle {
     // By rank: the residue, and the pushes by round.
     std::map<uint32_t, Values> residues;
     std::map<uint32_t, std::vector<std::vector<std::byte>>> pushes;
-    // By round: a box that has lost its state makes a round again.
+    // By round: every result that boxes have made. A box that has lost its state makes it again.
     std::map<uint32_t, std::vector<std::vector<std::byte>>> results;
   };
   const State& at(uint32_t chunk) const { return chunks_.at(chunk); }

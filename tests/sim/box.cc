@@ -38,7 +38,8 @@ Box::Box(Rack& rack, HostId host)
   rack.control.attach(client_host_, client_);
 }
 
-// The checker opens what either end sends.
+// Makes the keys of a connection. For each session the checker gets mirrors that open what either
+// end sends.
 void Box::open_keys(ConnectionId id) {
   session_keys_[id] =
       rack_.keys.of(id, crypto::End::kBox, [this, id](const auto& name, const auto& spec) {
@@ -64,8 +65,8 @@ control::RegistryOptions Box::registry_options() {
   options.job_memory_bytes = rack_.options.memory_of(host_);
   options.arena_bytes.assign(rack_.options.pipelines, rack_.options.arena_of(host_));
   // Half of all seeds draw the same session numbers at each start. Then only the epoch
-  // distinguishes a session from one before the crash. Names of backup copies must differ in any
-  // case.
+  // distinguishes a session from one before the crash. The names of backup copies must differ in
+  // all seeds.
   const auto& jobs = rack_.options.jobs;
   const bool names_copies =
       std::any_of(jobs.begin(), jobs.end(), [](const JobOptions& job) { return job.has_copy; });
@@ -369,7 +370,7 @@ JobModel& Box::job_of(ConnectionId id) {
 
 void Box::note_refusal(const std::string& text) {
   if (!rack_.options.is_tight) return;
-  // With keys a refusal does not name the key of the configuration.
+  // On a box with keys a refusal does not name the configuration key, so more texts are looked for.
   const bool lacks_slot = text.find("a place among the jobs") != std::string::npos;
   const bool lacks_memory = text.find(" bytes on pipeline ") != std::string::npos ||
                             text.find(" bytes; the box has no room") != std::string::npos ||

@@ -73,7 +73,7 @@ class Box final : public ControlEnd,
   uint64_t attack(uint64_t draw, Forger& forger, uint32_t bursts);
 
   void check_all() { checker_->check_all(); }
-  // Since the last start.
+  // Returns the PULLs received since the last start, on all pipelines.
   uint64_t pulls_received() const;
 
  private:
@@ -143,8 +143,8 @@ class Box final : public ControlEnd,
   // A part was refused. The job need not survive that if the rack is short of room.
   void note_refusal(const std::string& text);
   void check_installed(uint32_t pipeline, pipeline::JobShard& shard);
-  // The parts of a job take one slot together. `refused`: the job that was refused a slot, or null.
   void check_quota() const;
+  // The parts of a job take one slot together. `refused`: the job that was refused a slot, or null.
   void check_slots(const JobModel* refused) const;
   // A part without room here is handed back, unless no other box has room either.
   void check_handed_back(const JobModel& job) const;

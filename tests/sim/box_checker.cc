@@ -86,7 +86,7 @@ void BoxChecker::named(uint32_t pipeline, uint32_t spi, JobModel& job) {
     for (const auto& session : entry.shard->sessions()) {
       if (session.spi != spi) continue;
       entry.job = &job;
-      for (const pipeline::Chunk& chunk : entry.shard->chunks()) {  // those that have moved here
+      for (const pipeline::Chunk& chunk : entry.shard->chunks()) {  // some may have moved here
         if (job.has_deltas(chunk.id)) check_deltas(entry, chunk);
       }
       rack_.cluster.note_draw_seed(job, entry.shard->draw_seed);
@@ -127,7 +127,8 @@ uint64_t BoxChecker::hash(const Pipeline& pipeline) {
         if (values != nullptr) hash = crc_of(hash, values, chunk.elements * element_bytes);
       }
       const bool has_deltas = chunk.deltas.master != nullptr;
-      // A chunk whose open round is in full has pushes and results in blocks all the same.
+      // A chunk whose open round carries weights in full still has its memory for pushes and
+      // results in blocks.
       const size_t wire_bytes =
           has_deltas ? wire::payload_bytes(chunk.deltas.dtype, chunk.elements) : chunk.wire_bytes;
       hash = crc_of(hash, chunk.result[0], wire_bytes);
@@ -261,8 +262,8 @@ void BoxChecker::sent(uint32_t index, const SimPort& port, const nic::TxPacket& 
   }
 }
 
-// A resend that a full port has kept back may point at a result that the box has replaced since.
-// Its receiver has that result, and refuses the packet.
+// A resend that a full port has kept back may point at a result that the box has replaced since. By
+// then its receiver has the result that it asked for, and refuses the packet.
 bool BoxChecker::is_overtaken(const Pipeline& pipeline, const wire::Header& header) {
   if (header.type() != wire::PacketType::kResult) return false;
   for (const Shard& entry : pipeline.shards) {
@@ -355,7 +356,7 @@ void BoxChecker::check_touched(Shard& entry, const wire::Header& header) {
     return;
   }
   check_chunk(entry, *chunk);
-  if (header.type() == wire::PacketType::kZeros) {  // it may be of any of them
+  if (header.type() == wire::PacketType::kZeros) {  // the packet may name any fragment
     for (uint32_t fragment = 0; fragment < chunk->fragment_count; ++fragment) {
       check_sum(entry, *chunk, fragment);
     }
@@ -368,7 +369,8 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
   JobModel& job = *entry.job;
   const auto index = static_cast<size_t>(&chunk - entry.shard->chunks().data());
   uint64_t& seen = entry.rounds_finished[index];
-  // Before it leaves for the backup box, and before the layout is the next round's.
+  // The open round is checked before it leaves for the backup box, while the chunk still has that
+  // round's layout.
   if (job.has_deltas(chunk.id) && chunk.is_stepped) check_deltas(entry, chunk);
   if (chunk.rounds_finished != seen) {
     require(chunk.rounds_finished == seen + 1, [&] {
@@ -393,11 +395,12 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
     any |= chunk.claimed[rank];
     complete += entry.shard->sessions()[rank].present && chunk.claimed[rank] == chunk.full_mask;
   }
-  // all bits except the copy's are claimed
+  // A chunk that awaits a copy has the bits of all other ranks claimed, so masks are not compared.
   const bool copied = chunk.copy_rank != pipeline::kNoRank;
   entry.copies[index] = copied;
   const uint32_t present_count = entry.shard->present_count();
-  // A full round goes to the backup box before it is finished. One that the guard rejects never is.
+  // A full round goes to the backup box before it is finished. A round that the guard rejects is
+  // never finished.
   const bool goes_on =
       complete == present_count && (chunk.is_stepped || entry.shard->has_rejected());
   // A push to a slot may come without data, and claims fragments that the round does not have.
@@ -408,8 +411,8 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
           [&] { return place(job, chunk, chunk.open_round()) + ": masks and counts disagree"; });
 }
 
-// With numerics ordered there is no sum before the round is full. Returns the sum of the kept
-// fragments.
+// Returns the sum of the kept fragments. With numerics ordered there is no other sum before the
+// round is full.
 std::vector<float> sum_of_kept(const pipeline::JobShard& shard, const pipeline::Chunk& chunk,
                                uint32_t fragment, uint32_t ranks, uint32_t count) {
   std::vector<float> sum(count, 0.0f);
@@ -427,8 +430,7 @@ std::vector<float> sum_of_kept(const pipeline::JobShard& shard, const pipeline::
   return sum;
 }
 
-// Checks after every packet that a fragment's sum contains each rank whose bit is claimed exactly
-// once.
+// Checks that a fragment's sum contains the push of each rank whose bit is claimed, exactly once.
 void BoxChecker::check_sum(Shard& entry, const pipeline::Chunk& chunk, uint32_t fragment) {
   JobModel& job = *entry.job;
   if (job.collectives && job.options.rogue) return;

@@ -53,16 +53,16 @@ class BoxChecker {
     JobModel* job = nullptr;                // null until a worker has been told of the session
     std::vector<uint64_t> rounds_finished;  // by chunk of the shard
     std::vector<bool> copies;               // by chunk: the open round's result will be a copy
-    uint32_t present = 0;                // ranks before the turn, as bits; if some may be missing
-    std::unique_ptr<SyncReplay> replay;  // set if the model is not BSP
-    // Compressed chunks, by chunk of the shard: the last result, and what results have left here.
+    uint32_t present = 0;                   // ranks before the turn, as bits; if may_lack_ranks()
+    std::unique_ptr<SyncReplay> replay;     // set if the model is not BSP
+    // Compressed chunks, by chunk of the shard: the last result, and the residue that it has left.
     struct Blocks {
       uint64_t rounds = 0;
       std::vector<std::byte> result;
       std::vector<float> residue;
     };
     std::map<size_t, Blocks> blocks;
-    // The same in mode optimize: rounds whose result is made.
+    // The same in mode optimize. `rounds` counts the rounds whose result is made.
     struct Deltas {
       uint64_t rounds = 0;
       DeltaOracle::Held held;
@@ -117,7 +117,7 @@ class BoxChecker {
   std::vector<Pipeline> pipelines_;
   std::map<uint32_t, Mirrors> mirrors_;  // by spi
   std::vector<std::byte> room_ = std::vector<std::byte>(limits::kFragmentBytesMax);
-  std::vector<std::byte> packet_;  // at hand in opened()
+  std::vector<std::byte> packet_;  // the sealed packet; opened() uses it again each time
 };
 
 }  // namespace pbox::sim

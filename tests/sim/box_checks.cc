@@ -17,8 +17,8 @@ void Box::check_installed(uint32_t index, pipeline::JobShard& shard) {
   if (!is_copy) check_place(shard.name, shard.part);
 }
 
-// A part that comes back is let in without regard to the state that it left here, which stays until
-// its ranks are back.
+// A part that comes back is admitted as if the state that it left here took no memory. So jobs may
+// hold more than the quota while the box keeps such a state.
 void Box::check_quota() const {
   if (!checker_ || registry_->states_kept() > 0) return;
   require(registry_->memory_taken_bytes() <= rack_.options.memory_of(host_),

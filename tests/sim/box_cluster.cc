@@ -112,8 +112,8 @@ BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& th
           .delete_after = kDeleteMapsAfter});
 }
 
-// No box gives a part to a box that it knows to drain, but to itself, which has the part and cannot
-// let it move.
+// No box gives a part to a box that it knows to drain. An exception is a box that has the part: it
+// may give the part to itself if the part cannot move.
 void BoxCluster::check_duties(const cluster::Transaction& transaction) const {
   constexpr std::string_view kJobs = "jobs/";
   for (const cluster::Put& put : transaction.puts) {

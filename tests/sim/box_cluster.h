@@ -18,11 +18,11 @@
 
 namespace pbox::sim {
 
-// How a box asks another one, given by its address.
+// Asks the box at `address`, and calls `done` with its answer, or with an error after `timeout_ns`.
 using AskBox = std::function<void(const std::string& address, const proto::WorkerMessage& question,
                                   uint64_t timeout_ns, cluster::Environment::Answer done)>;
 
-// How long the map of a job that is over stays: for longer than its ranks look for a lost box.
+// The map of a job that is over stays this long: longer than its ranks look for a lost box.
 inline constexpr std::chrono::seconds kDeleteMapsAfter{310};
 
 class SimEnvironment final : public cluster::Environment {
@@ -56,7 +56,8 @@ class BoxCluster {
     AskBox ask;
   };
 
-  // Everything outlives this object. `starts` counts the processes of this box.
+  // All arguments that are passed by reference outlive this object. `starts` counts the processes
+  // of this box.
   BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& thread, storage::Disk& disk,
              storage::EpochStore& epochs, Callbacks callbacks);
 

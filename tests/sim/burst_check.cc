@@ -7,8 +7,8 @@
 namespace pbox::sim {
 namespace {
 
-// Returns the largest size that has room though it is not urgent; -1 if none has, nothing if there
-// is no bound.
+// Returns the size in bytes of the largest chunk that has room without being urgent; -1 if none
+// has, nothing if there is no bound.
 std::optional<int64_t> room_on(const worker::SendPath& path, uint64_t now_ns) {
   if (path.has_room(UINT32_MAX, INT32_MIN, now_ns)) return std::nullopt;
   int64_t fits = -1, too_large = UINT32_MAX;
@@ -48,7 +48,8 @@ void BurstCheck::check_first(const wire::Header& header, const std::optional<Chu
   });
 }
 
-// Returns the first packet of a push that has not been under way before; null if there is none.
+// Returns the first packet of a push that has not been under way before. Returns null if there is
+// none, or if the burst before was full, because the push may have set out then.
 const wire::Header* BurstCheck::note_started(std::span<const nic::TxPacket> packets) {
   const wire::Header* started = nullptr;
   for (const nic::TxPacket& packet : packets) {

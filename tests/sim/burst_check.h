@@ -1,6 +1,6 @@
-// Checks each burst that a lane of a worker builds. It begins with the packet that the lane has
-// named to its process as the next one. A chunk sets out if the path to its pipeline has room, and
-// takes up room there, whichever part of the job it is of.
+// Checks each burst that a lane of a worker builds. The first packet must have the priority that
+// the lane has named to its process. A chunk of any part may set out only if the path to its
+// pipeline has room, and must then take up room there.
 #pragma once
 
 #include <map>
@@ -15,16 +15,18 @@ namespace pbox::sim {
 
 class BurstCheck {
  public:
-  // A chunk as far as it is known: the priority of its tensor's operation, and its size.
+  // The priority of the operation of the chunk's tensor, and the chunk's least size.
   struct Chunk {
     int32_t priority = 0;
     uint32_t bytes = 0;
   };
 
-  // The lane is about to give packets to its port. `path`: the one of all parts to its pipeline.
+  // The lane is about to give packets to its port. `path`: the path to its pipeline, which all
+  // parts share.
   void before(const worker::Exchange& exchange, uint32_t lane, const worker::SendPath& path,
               uint64_t now_ns);
-  // It gives these. `chunk_of(id)` returns what is known of a chunk; nothing if it is not known.
+  // The lane gives these packets. `chunk_of(id)` returns a chunk's priority and size; nothing if
+  // they are not known.
   template <typename ChunkOf>
   void after(std::span<const nic::TxPacket> packets, const worker::SendPath& path, uint64_t now_ns,
              const ChunkOf& chunk_of) {
@@ -47,10 +49,10 @@ class BurstCheck {
   void check_taken(const worker::SendPath& path, uint64_t now_ns) const;
 
   std::optional<int32_t> named_;  // the priority of the next packet, as the lane says
-  bool was_full_ = false;  // the last burst: a chunk may have set out without a packet of its own
-  // Room on the path before the burst: bytes of a chunk that is not urgent, negative if there is
-  // none at all; nothing without a bound. And whether one of the named priority has room in any
-  // case.
+  bool was_full_ = false;         // the last burst; a chunk may have set out without a packet in it
+  // Room on the path before the burst, in bytes, for a chunk that is not urgent; negative if there
+  // is none, nothing if there is no bound. `is_urgent_`: a chunk of any size has room if it has the
+  // named priority.
   std::optional<int64_t> room_bytes_;
   bool is_urgent_ = false;
   std::map<uint32_t, uint32_t> rounds_;  // by chunk: the round that set out last

@@ -29,7 +29,8 @@ class Calls final : public Application {
 
  private:
   struct Call {
-    // With `output` in `input`, or the other way round, one of the two is empty.
+    // In place: `output` is empty if the call writes into `input`. If the call reads from `output`,
+    // `input` is a copy that it does not touch.
     std::vector<std::byte> input, output;
     std::vector<std::byte> expected_input, expected_output;  // after the call
     uint64_t started_ns = 0;

@@ -90,7 +90,7 @@ CollectiveOracle::CollectiveOracle(uint64_t seed, uint32_t job, const JobOptions
   if (options.pushes_unsound && options.guard.policy == wire::Guard::kReject) draw_rejected();
 }
 
-// Some call must be guarded.
+// Draws the one unsound value. Some call must be guarded.
 void CollectiveOracle::draw_rejected() {
   Rng rng(stream_ ^ 0x2545f4914f6cdd1dull);
   std::vector<uint32_t> guarded;
@@ -115,7 +115,7 @@ void CollectiveOracle::draw_rejected() {
   rejected_ = rejected;
 }
 
-// A slot has room for the values while they are combined: 4 bytes for each half.
+// A slot has room for the values while they are combined: 4 bytes for each f16 or bf16 value.
 uint32_t CollectiveOracle::elements_per_piece(const CallOptions& call) const {
   const uint32_t bytes = wire::dtype_bytes(call.dtype);
   return options_.chunk_bytes / (reduces(call) ? std::max(bytes, bytes == 2 ? 4u : 0u) : bytes);
@@ -194,7 +194,7 @@ std::vector<std::byte> CollectiveOracle::input(uint32_t rank, uint32_t number) c
   return as_bytes(call.dtype, pushed);
 }
 
-// Returns the combination of the ranks of the mask, which have elements of the piece.
+// Returns `elements` elements of the piece from `first` on, combined over the ranks of the mask.
 std::vector<double> CollectiveOracle::combine(const Piece& piece, uint32_t ranks, uint32_t first,
                                               uint32_t elements) const {
   const CallOptions& call = piece.options;

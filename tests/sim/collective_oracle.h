@@ -1,6 +1,7 @@
 // The oracle of a job of collectives: each rank's calls, the rounds of slots that they take, and
-// all correct values. It reads docs/protocol.md ("Collectives") a second time, and uses nothing of
-// worker/collective. Values are whole numbers up to 12: exact in every type, as their sums are.
+// all correct values. It is a second implementation of docs/protocol.md ("Collectives"), and uses
+// nothing of worker/collective. Values are whole numbers up to 12: exact in every type, as their
+// sums are.
 #pragma once
 
 #include <cstddef>
@@ -31,14 +32,15 @@ class CollectiveOracle {
     bool operator==(const Piece&) const = default;
   };
 
-  // Nothing if the rank's calls do not reach that far.
+  // Returns the piece that the rank pushes to the slot in this round; nothing if its calls do not
+  // reach that far.
   std::optional<Piece> piece(uint32_t rank, uint32_t slot, uint64_t round) const;
   // Returns the same if all ranks' calls give the round the same piece, otherwise nothing.
   std::optional<Piece> agreed_piece(uint32_t slot, uint64_t round) const;
   // Whether all ranks make the rank's call alike, and give its pieces the same rounds.
   bool is_agreed(uint32_t rank, uint32_t call) const;
   // Guard reject: the round to which a rank pushes the one unsound value. Nothing if the job's
-  // guard is another.
+  // guard is another, or no rank pushes an unsound value.
   struct Rejected {
     uint32_t rank = 0, slot = 0, round = 0;
   };
@@ -74,7 +76,8 @@ class CollectiveOracle {
   std::optional<Rejected> rejected_;
   uint32_t rejected_call_ = 0;
   uint64_t rejected_element_ = 0;  // index into the input
-  std::vector<bool> is_agreed_;    // by place: all ranks have the same piece there
+  // By place, which is round * number of slots + slot: all ranks have the same piece there.
+  std::vector<bool> is_agreed_;
   // Values and results are computed once and kept, because boxes and ranks are compared with them
   // again and again: values by rank and call, results by call and piece.
   struct Result {

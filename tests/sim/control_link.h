@@ -1,6 +1,6 @@
-// Control connections: ordered streams of messages between a worker and a box. They stall while
-// packets between the two hosts are blocked. They break, and each end learns of that at a different
-// time.
+// Control connections: ordered streams of messages between a worker and a box, or between two
+// boxes, one of which takes the worker's place here. They stall while packets between the two hosts
+// are blocked. They may break, and an end may learn of that only when it next sends.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ class ControlNetwork {
   // The outcome comes later, through on_connected or on_closed.
   ConnectionId connect(HostId worker, HostId box);
   void send(ConnectionId id, HostId from, std::string body);
-  // Closes behind everything sent before. The host that closes gets no more events of the
-  // connection.
+  // Closes the connection once everything sent before is delivered. The host that closes gets no
+  // more events of the connection.
   void close(ConnectionId id, HostId from);
   // The host's process has died. Its peers see the end at once. If the whole machine failed
   // (`silently`), they see it only when they next send and the machine answers again.

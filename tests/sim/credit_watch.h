@@ -76,7 +76,8 @@ class CreditWatch {
       enter(chunk);
       send_fragment(chunk, packet);
     }
-    // A poll is for two chunks, and for twice as many after one that has crossed a result.
+    // A poll asks for two chunks, and for twice as many after a poll that has crossed a result on
+    // its way.
     constexpr uint32_t kPollsMax = 4;
     require(polls <= kPollsMax || !loses_nothing, [&] {
       return "polls: a rank asks at once for " + std::to_string(polls) +
@@ -101,8 +102,7 @@ class CreditWatch {
     bool awaits_full = false;  // weights have come, in place of a delta
   };
 
-  // Reports of the box about a push that an earlier session made, before this session sent any of
-  // it.
+  // Reports of the box about an earlier session's push, before this session sent any of it.
   struct Said {
     uint32_t round = 0;
     uint64_t received_mask = 0;
@@ -124,7 +124,7 @@ class CreditWatch {
     const wire::Header& header = packet.header;
     uint64_t fragments = uint64_t{1} << header.fragment;
     if (header.type() == wire::PacketType::kZeros) {
-      // One that is encrypted counts as naming its first fragment only: it is one packet anyway.
+      // An encrypted packet counts as if it named its first fragment only: it is one packet anyway.
       const bool is_plain = (header.flags & wire::flag::kEncrypted) == 0;
       if (is_plain) std::memcpy(&fragments, packet.payload, sizeof(fragments));
       chunk.named_mask |= fragments;
@@ -168,9 +168,9 @@ class CreditWatch {
     if (is_result && answers(chunk, header)) {
       const bool is_full = job_.has_deltas(header.chunk) && (header.dtype_scale & 15) == 0;
       if (is_full && std::exchange(chunk.awaits_full, true) == false) chunk.result_mask = 0;
-      if (is_full != chunk.awaits_full) return;  // a delta: the worker takes the weights
+      if (is_full != chunk.awaits_full) return;  // a delta is of no use once weights have come
       chunk.result_mask |= covered(parsed);
-      // Its label says that the box has applied this fragment of the push.
+      // A result that answers this push says that the box has applied this fragment of it.
       if (reads_cached(chunk)) chunk.received_mask |= uint64_t{1} << header.fragment;
       if (chunk.result_mask == (is_full ? full_mask_of(header.chunk) : all)) finish(header.chunk);
     } else if (header.type() == wire::PacketType::kStatus && header.round == chunk.round) {
@@ -220,12 +220,12 @@ class CreditWatch {
     return session_.sync.reads == wire::Reads::kCached && chunk.round > 0;
   }
 
-  // Returns whether this RESULT answers the push in flight, by the rules of the job's consistency
-  // model.
+  // Returns whether this RESULT answers the push in flight, by the rules of the tensor's model.
   bool answers(Chunk& chunk, const wire::Header& header) const {
     if (chunk.announced && !chunk.asked) return false;  // the worker ignores it
     const wire::SyncModel model = job_.options.sync_of(job_.chunks[header.chunk].tensor).model;
-    // the fragment of its round or a later one; all fragments of the newest round
+    // Any result of the push's round or a later one answers. The fragments of a result must all be
+    // of the newest round that has come.
     if (model == wire::SyncModel::kDrop) {
       const uint32_t least = chunk.result_mask != 0 ? chunk.result_round : chunk.round;
       if (wire::round_distance(header.round, least) < 0) return false;

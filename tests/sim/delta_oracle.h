@@ -19,19 +19,20 @@ class DeltaOracle {
   // `blocks` outlives this.
   DeltaOracle(const JobOptions& job, const BlockOracle& blocks) : job_(job), blocks_(blocks) {}
 
-  // The initial weights of a chunk, which are rank 0's.
+  // Sets the initial weights of a chunk, which are rank 0's.
   void begin(uint32_t chunk, const Values& weights);
 
-  // A box has this of a chunk: the weights that ranks have, and the optimizer's own. Empty if it
-  // has just been given the chunk, or has come by the weights in another way than by a step.
+  // The state of a chunk at a box: the weights that ranks have, and the optimizer's own. Empty if
+  // the box has just been given the chunk, or has its weights from elsewhere than a step.
   struct Held {
     Values weights, master;
   };
-  // A box has made the result of this round, which takes `held` to `weights`. It has sent it as
-  // `delta`, or as the weights if that is null. Returns what is wrong.
+  // Returns what is wrong with the result that a box has made of this round, and brings `held` up
+  // to date. After the round the box keeps `weights`. It has sent `delta`, or the weights in full
+  // if that is null.
   std::optional<std::string> made(uint32_t chunk, uint32_t round, Held& held,
                                   const std::byte* delta, const Values& weights);
-  // A rank has these values as a result.
+  // Returns what is wrong with the values that a rank has as a result.
   std::optional<std::string> consumed(uint32_t chunk, uint32_t round,
                                       const std::byte* values) const;
 
@@ -40,7 +41,8 @@ class DeltaOracle {
 
   const JobOptions& job_;
   const BlockOracle& blocks_;
-  // By chunk and round: a box that has lost its state makes a round again.
+  // By chunk and round: all results that boxes have made. A box that has lost its state makes a
+  // round again.
   std::map<uint32_t, std::map<uint32_t, std::vector<Values>>> results_;
 };
 

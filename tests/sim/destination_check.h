@@ -21,11 +21,10 @@ class DestinationCheck {
   void note(const pipeline::Session& session);
 
  private:
-  // Where a session's worker is, as of the end of the pipeline's last turn, and where it was
-  // before.
+  // The address of a session's worker at the end of the pipeline's last turn, and the one before.
   struct Endpoints {
     nic::Endpoint now, former;
-    size_t late_packets = 0;  // sent to the former one since
+    size_t late_packets = 0;  // sent since to an address that the worker no longer has
   };
 
   bool was_made_before(const nic::TxPacket& packet);

@@ -18,7 +18,8 @@ class Draw {
   // Returns a number in [low, high].
   uint32_t between(uint32_t low, uint32_t high) { return low + below(high - low + 1); }
   uint64_t number() { return rng_.next(); }
-  // Returns a number that is evenly distributed over the powers of two between low and high.
+  // Returns a number in [low, high], of any order of magnitude: `low` is doubled with probability
+  // 3/4 time and again.
   uint64_t scaled(uint64_t low, uint64_t high) {
     uint64_t value = low;
     while (value * 2 <= high && chance(0.75)) value *= 2;
@@ -35,7 +36,8 @@ class Draw {
 
 // Draws tensors with at most this many chunks together.
 void draw_tensors(Draw& draw, uint32_t chunks_left, JobOptions& job);
-// A job with an optimizer must not lose ranks: the oracle cannot know how many were in each step.
+// Draws an optimizer. The job must then not lose ranks, because the oracle cannot know how many
+// were in each step.
 void draw_optimizer(Draw& draw, JobOptions& job);
 // Draws the calls of a job of collectives, the same for all ranks.
 void draw_calls(Draw& draw, JobOptions& job);
@@ -67,13 +69,13 @@ void draw_compression(uint64_t seed, Options& options);
 // depend on it.
 // Draws more boxes, and jobs that move between them while the boxes' views of the map differ.
 void draw_moves(uint64_t seed, Options& options);
-// In some seeds boxes have about as much room as a job or two need, or less.
 // Draws models of tensors, and changes of models, for relaxed jobs.
 void draw_tensor_models(uint64_t seed, Options& options);
 // Draws how long rounds of model drop wait for more ranks than their quorum.
 void draw_graces(uint64_t seed, Options& options);
-// Jobs are divided into parts by now: each knows whether a tensor of another one is relaxed.
+// Tells each part whether a tensor in any part of its job is relaxed. Called after draw_parts().
 void note_relaxed_parts(Options& options);
+// In some seeds boxes have about as much room as a job or two need, or less.
 void draw_room(uint64_t seed, Options& options);
 // Divides jobs of a cluster into parts, with tensors of their own. Their ranks are separate hosts.
 // In some racks several parts of a job are on one box, and their results wait for its slow link.

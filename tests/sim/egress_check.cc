@@ -107,8 +107,9 @@ std::vector<EgressCheck::Sent> EgressCheck::results_of(Job& job,
   return results;
 }
 
-// Whatever leaves later in the burst, or is left over, was there when the first packet was made. A
-// part that was chosen for something more urgent first finishes what a worker has a part of.
+// Results that leave later in the burst, or are left over, were waiting when the first packet was
+// made. A part that was chosen for a more urgent result first finishes the group that a worker has
+// some of.
 void EgressCheck::check_first_copies(const Job& job, const std::vector<Sent>& results) {
   std::vector<int64_t> waiting;
   for (const Part& part : job.parts) {
@@ -132,8 +133,8 @@ void EgressCheck::check_first_copies(const Job& job, const std::vector<Sent>& re
 }
 
 void EgressCheck::check_resends(const Job& job, const std::vector<Sent>& results) {
-  // One in each turn of the job, of which a burst has three at most: a burst is smaller than two
-  // turns.
+  // The job sends its oldest resend in each of its turns. A burst is smaller than two turns, so it
+  // has packets of three at most.
   constexpr size_t kOldestMax = 3;
   int64_t waiting = kNone;
   for (const Part& part : job.parts) waiting = std::max(waiting, next_priority(*part.shard));
@@ -161,8 +162,8 @@ std::optional<EgressCheck::Resend> EgressCheck::oldest_of(const Job& job) {
   return oldest;
 }
 
-// A job's turn with room for two packets has one for the oldest resend. A rank may ask again in
-// between, and then lacks as much after a part of it was sent as before.
+// A turn of the job that has room for two packets sends one of the oldest resend. The resend's mask
+// need not show that, because the rank may have asked again in between.
 void EgressCheck::check_oldest(Job& job, const std::vector<Sent>& results) {
   if (!job.oldest || results.size() < 2) return;
   const pipeline::Answer* still = job.oldest->shard->egress.oldest_resend();

@@ -2,8 +2,8 @@
 // parts of a job goes first. A job's oldest resend goes with each burst, whatever its priority;
 // other resends do not go before first copies that are more urgent.
 //
-// The parts of a job fan out chunk by chunk: what has begun goes to one worker as a group of two
-// chunks, so the second of them may be less urgent than another part's result.
+// Each part of a job sends results in groups of two chunks for one worker. A group that has begun
+// goes on, so its second chunk may be less urgent than another part's result.
 #pragma once
 
 #include <optional>
@@ -32,8 +32,9 @@ class EgressCheck {
     // The checker knows how results of the part are ordered: first copies go to all ranks, with
     // priorities that do not change.
     bool is_ordered = false;
-    // The newest first copy that was sent: its rank, chunk and priority, and the priority by which
-    // it may have been chosen, which is that of the chunk before if that went to the same rank.
+    // The newest first copy that was sent: its rank, chunk and own priority. `priority` is the one
+    // by which it may have been chosen: also that of the chunk before, if that went to the same
+    // rank and is more urgent.
     uint32_t rank = UINT32_MAX, chunk = 0;
     int32_t own_priority = 0, priority = 0;
   };

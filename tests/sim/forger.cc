@@ -7,8 +7,8 @@
 namespace pbox::sim {
 namespace {
 
-// Packets that are kept of each port. Once there are as many, a new one replaces any of them, so
-// some are from long ago.
+// Number of packets that are kept for each port. Once there are as many, a new packet replaces one
+// at random, so some are from long ago.
 constexpr size_t kKept = 512;
 constexpr uint64_t kWindowPackets = 1024;
 
@@ -69,7 +69,7 @@ void Forger::flip(std::vector<std::byte>& bytes) {
   bytes[bit / 8] ^= std::byte{1} << (bit % 8);
 }
 
-// The payload and tag of another packet, behind a header that states their length.
+// Puts the payload and tag of another packet behind the header, and their length into it.
 void Forger::splice(std::vector<std::byte>& bytes) {
   const std::vector<std::byte>& other = elsewhere().bytes;
   wire::Header header = header_of(bytes);

@@ -17,7 +17,7 @@ struct Goodput {
   std::string violation = {};  // empty if all results were right
 };
 
-// With the product's window and with a smaller one.
+// Measures with the product's window and with a smaller one.
 std::vector<Goodput> measure_goodput();
 
 }  // namespace pbox::sim

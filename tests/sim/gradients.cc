@@ -16,7 +16,7 @@ namespace pbox::sim {
 Gradients::Gradients(uint64_t seed, uint32_t job, const JobOptions& options)
     : stream_(seed * 64 + job), options_(options) {
   if (!options.pushes_unsound || options.guard.policy != wire::Guard::kReject) return;
-  if (options.is_collective) return;  // CollectiveOracle
+  if (options.is_collective) return;  // CollectiveOracle draws it
   Rng rng(stream_ ^ 0x2545f4914f6cdd1dull);
   Rejected rejected;
   rejected.rank = static_cast<uint32_t>(rng.below(options.workers));
@@ -66,8 +66,9 @@ std::vector<uint8_t> Gradients::draw_digits(uint64_t stream, uint32_t tensor,
   return digits;
 }
 
-// In most rounds of a tensor some, most or all fragments are zero: on all ranks the same, so that
-// the results are too, or on each rank others. Some are but for their last element.
+// In most rounds of a tensor some, most or all fragments are zero. They are the same on all ranks,
+// so that the results are zero too, or other ones on each rank. Some of these fragments are zero
+// but for their last element.
 void Gradients::make_zeros(uint32_t tensor, uint32_t round, uint64_t stream,
                            std::vector<uint8_t>& digits) const {
   if (options_.tensors[tensor].row_elements > 0) return;

@@ -12,7 +12,7 @@ namespace pbox::sim {
 
 class Thread {
  public:
-  // `turn` is called when there may be work, but never from within wake().
+  // `turn` is called when there may be work, but never from within wake_soon() or wake_at().
   Thread(EventQueue& queue, std::function<void()> turn) : queue_(queue), turn_(std::move(turn)) {}
   Thread(const Thread&) = delete;
   Thread& operator=(const Thread&) = delete;

@@ -172,7 +172,7 @@ std::optional<uint32_t> JobModel::contributors(const Chunk& chunk, uint32_t roun
   return found;
 }
 
-// The ranks whose part of all these sums is 0.
+// Returns the ranks whose part of all these sums is 0.
 uint32_t JobModel::silent_ranks(std::span<const double> sums) const {
   uint32_t loud = 0;
   for (const double sum : sums) {
@@ -184,8 +184,8 @@ uint32_t JobModel::silent_ranks(std::span<const double> sums) const {
 }
 
 // A fragment contains whole contributions only: there must be one set of ranks, with one process
-// per rank, that explains the sums of all its elements. Returns that set. For a mean, only sets
-// that include `ranks` are looked for.
+// per rank, that explains the sums of all its elements. Returns that set if it includes `ranks`,
+// otherwise nothing. For a mean, each possible divisor is tried.
 std::optional<uint32_t> JobModel::ranks_in(const Chunk& chunk, uint32_t round, uint32_t ranks,
                                            const std::byte* bytes, uint32_t first,
                                            uint32_t count) const {
@@ -283,7 +283,7 @@ void JobModel::open_blocks() {
   if (blocks && options.mode == pipeline::Mode::kOptimize) deltas.emplace(options, *blocks);
 }
 
-// The oracle of blocks knows all ranks' pushes of the chunk up to this round.
+// Tells the oracle of blocks the pushes of all ranks up to this round, which is included.
 void JobModel::know_pushes(uint32_t id, uint32_t round) {
   const Chunk& chunk = chunks[id];
   std::vector<float> tensor(options.tensors[chunk.tensor].elements);

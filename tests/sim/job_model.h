@@ -35,8 +35,7 @@ struct JobModel {
   uint32_t begin_process(uint32_t rank);
 
   // Returns what is wrong with a chunk's result; nothing if it is right. If ranks may be excluded,
-  // each fragment must be the sum of a set of ranks that includes `ranks`, with one process per
-  // rank.
+  // each fragment must be the sum of a set of ranks that includes `ranks`, one process per rank.
   std::optional<std::string> wrong(uint32_t chunk, uint32_t round, uint32_t ranks,
                                    const std::byte* bytes);
   // Does the same for a result that a rank has consumed. All other ranks must then consume the same
@@ -73,7 +72,7 @@ struct JobModel {
 
   // A box has finished a round of a compressed chunk. `residue`: what its earlier results have
   // left, since it has had the chunk. `is_copy`: a rank has given the result back. Returns what is
-  // wrong.
+  // wrong with the result.
   std::optional<std::string> wrong_blocks(uint32_t chunk, uint32_t round, bool is_copy,
                                           std::vector<float>& residue, const std::byte* blocks);
   // Mode optimize: the same; the result is weights, as DeltaOracle::made() says.
@@ -120,12 +119,12 @@ struct JobModel {
   std::optional<CollectiveOracle> collectives;  // set if the job is one of collectives
   std::vector<Chunk> chunks;                    // by id
   std::optional<BlockOracle> blocks;            // set if a tensor is compressed
-  std::optional<DeltaOracle> deltas;            // ... in mode optimize
+  std::optional<DeltaOracle> deltas;            // set if one is in mode optimize
 
   // The consistency models in force, by tensor.
   std::vector<wire::SyncSpec> models;
-  // Those before, while an operator changes them: the parts of a job change one after another.
-  // Otherwise empty.
+  // The models before a change, while an operator makes it, because the parts of a job change one
+  // after another. Otherwise empty.
   std::vector<wire::SyncSpec> former_models;
   const wire::SyncSpec& model_of(uint32_t chunk) const { return models[chunks[chunk].tensor]; }
 
@@ -136,16 +135,16 @@ struct JobModel {
   // The job's box was lost, or seemed lost to another box that asked it for the job's state.
   bool may_lose_state = false;
   std::set<uint32_t> awaited;  // ranks of an elastic job that have not been in yet
-  uint32_t epoch = 0;          // the newest of an elastic job
+  uint32_t epoch = 0;          // the newest of an elastic or relaxed job
   std::set<uint32_t> at_barrier;
   std::set<uint32_t> done;  // ranks that may leave, or have failed for good
 
  private:
   std::optional<uint32_t> ranks_in(const Chunk& chunk, uint32_t round, uint32_t ranks,
                                    const std::byte* bytes, uint32_t first, uint32_t count) const;
+  uint32_t silent_ranks(std::span<const double> sums) const;
   // Returns the ranks that sums from element `first` on contain; nothing if they are not sums of
   // whole contributions.
-  uint32_t silent_ranks(std::span<const double> sums) const;
   std::optional<uint32_t> contributors(const Chunk& chunk, uint32_t round, uint32_t first,
                                        std::span<const double> sums) const;
   bool has_replacements() const;
@@ -163,8 +162,7 @@ struct JobModel {
     std::vector<std::byte> bytes;
     std::set<uint32_t> ranks;
   };
-  // By chunk and round, for jobs in mode aggregate only. The optimizers' results are checked by the
-  // oracle.
+  // By chunk and round, for sums and deltas. The oracle knows all other results of optimizers.
   std::vector<std::map<uint32_t, Consumed>> consumed_;
   // The last results that were right though no oracle knows them, by chunk and round & 1. Boxes and
   // ranks compare the same bytes time and again.

@@ -198,7 +198,7 @@ void Member::on_closed(ConnectionId id, const std::string& reason) {
   perform();
 }
 
-// The first port does not work, which its probes have shown. The session goes on by the next one.
+// Sends the probes of a first port that turns out not to work. The session then uses the next port.
 void Member::fall_back(const worker::SessionSpec& session) {
   constexpr uint16_t kFirstPorts = 0x2000;
   rack_.counts.add(Fault::kPortFallback);

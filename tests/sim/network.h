@@ -1,7 +1,7 @@
 // The rack's network: packets between sockets of hosts, with the faults that a seed has drawn, and
 // an account of every packet. Each packet that a port has sent or the network has duplicated is
-// delivered, dropped by a named fault, in flight, or waiting in a receive ring. There is no other
-// outcome.
+// delivered, dropped by a named fault, in flight, or waiting in a receive ring. A packet has no
+// other outcome.
 #pragma once
 
 #include <deque>
@@ -63,8 +63,8 @@ class Network {
   const Packet& overheard(uint64_t draw) const { return overheard_[draw % overheard_.size()]; }
   // Takes one packet from a ring for the port that polls it.
   Packet take(ReceiveRing& ring);
-  // Returns whether the host's link has sent all that it was given in `ahead_ns` from now on. If
-  // not, `on_room` is called as soon as it will.
+  // Returns whether the host's link will have sent all that it was given within `ahead_ns` from
+  // now. If not, `on_room` is called at the time from which it will.
   bool has_room(HostId host, uint64_t ahead_ns, const std::function<void()>& on_room);
   // The port needs the packet no more; its memory serves another one.
   void give_back(Packet& packet) { spare_.push_back(std::move(packet.bytes)); }
@@ -75,8 +75,7 @@ class Network {
   void set_blocked(HostId from, HostId to, bool blocked) { link(from, to).blocked = blocked; }
   bool blocked(HostId from, HostId to) { return link(from, to).blocked; }
   void set_clogged(HostId from, HostId to, bool clogged);
-  // Selects all PUSH or RESULT packets of one fragment of a chunk that hosts [first, last) send or
-  // receive.
+  // Selects all PUSH or RESULT packets with one fragment of a chunk to or from hosts [first, last).
   struct Fragment {
     HostId first = 0, last = 0;
     uint32_t chunk = 0;
@@ -140,7 +139,7 @@ class Network {
   uint64_t in_flight_ = 0, waiting_ = 0;
 };
 
-// A product port over this network. The box's pipelines poll it like any other port.
+// A port over this network. Pipelines and workers poll it like any other port.
 class SimPort {
  public:
   SimPort(Network& network, const nic::Endpoint& local, ReceiveRing& ring, const Options& options)
@@ -166,7 +165,7 @@ class SimPort {
   // True if the port took all packets that it was last offered.
   bool took_all() const { return took_all_; }
   void set_burst_packets(uint32_t burst_packets) { burst_packets_ = burst_packets; }
-  // The port takes packets only while its host's link will have sent all others in `ahead_ns`.
+  // The port takes packets only while its host's link will have sent all others within `ahead_ns`.
   // `on_room` is called when it takes packets again.
   void bound_sending(uint64_t ahead_ns, std::function<void()> on_room) {
     send_ahead_ns_ = ahead_ns;

@@ -207,8 +207,8 @@ Options draw_rack(uint64_t seed) {
   options.faults_end_ns = 3 * kNanosPerMilli + draw.scaled(kNanosPerMilli, 4 * work_ns(options));
   options.faults = draw_packet_faults(draw);
   draw_episodes(draw, options);
-  // Without payload_crc only the UDP checksum would find a flipped bit in a payload, and it is not
-  // simulated.
+  // Without payload_crc only the UDP checksum, which is not simulated, would find a flipped bit in
+  // a payload.
   options.payload_crc = options.faults.flip > 0 || draw.chance(0.7);
   return options;
 }
@@ -225,8 +225,8 @@ void draw_schedules(uint64_t seed, Options& options) {
   }
 }
 
-// Draws in the same way from which addresses workers are heard. A box must ask for a proof of some,
-// which costs time and packets, so a quiet rack has none of this.
+// Draws in the same way the addresses from which boxes hear workers. A box must ask for a proof of
+// some of them, which costs time and packets, so a quiet rack has none of this.
 void draw_addresses(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x8ebc6af09c88c6e3ull);
   if (options.faults_end_ns == 0) return;
@@ -265,9 +265,9 @@ void draw_numerics(uint64_t seed, Options& options) {
 // a rank pushes on purpose, so sums are beyond it.
 // * `flag`: every value over 1 is unsound, and nothing else changes.
 // * `zero`: ranks push unsound values here and there, which count as 0.
-// * `reject`: one rank pushes one unsound value, once, and the job ends. Only jobs in one part that
-//   have one box to go to: a further part ends with the first. Nor elastic ones, in whose round
-//   that rank may not be.
+// * `reject`: one rank pushes one unsound value, once, and the job ends. Not for jobs in several
+//   parts or that may move, because other parts would end too, or the job go on elsewhere. Not for
+//   elastic jobs, because that rank may be missing in the round.
 void draw_guards(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x589965cc75374cc3ull);
   for (JobOptions& job : options.jobs) {
@@ -295,7 +295,7 @@ void draw_guards(uint64_t seed, Options& options) {
   }
 }
 
-// The fault that takes a box down often takes a worker down with it. Then nobody has some result.
+// A fault that takes a box down often takes a worker down with it, and both may lose a result.
 void draw_outages(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0xd1b54a32d192ed03ull);
   std::vector<Episode> also;
@@ -347,8 +347,8 @@ void draw_stragglers(Draw& draw, JobOptions& job) {
   job.straggler_factor = draw.chance(0.3) ? 100 : draw.between(2, 10);
 }
 
-// Draws a job that the model permits (appliance/control/sync_spec.h) and that can be checked
-// (updates.h).
+// Makes the job one that its model permits (appliance/control/sync_spec.h) and whose reads can be
+// checked (updates.h).
 void relax(Draw& draw, JobOptions& job) {
   using control::LostPolicy;
   constexpr LostPolicy kPolicies[] = {LostPolicy::kPartial, LostPolicy::kPartial, LostPolicy::kWait,
@@ -373,8 +373,7 @@ void relax(Draw& draw, JobOptions& job) {
   job.rounds = std::min(std::max(job.rounds, draw.between(4, 12)), Updates::rounds_max(job));
 }
 
-// Adds permanent losses of ranks while others continue, which are rare if all kinds of faults are
-// drawn.
+// Adds permanent losses of ranks while others continue. They are rare if all kinds are drawn.
 void draw_losses(Draw& draw, Options& options) {
   for (uint32_t left = draw.between(1, 2); left > 0; --left) {
     const EpisodeKind kind =
@@ -406,8 +405,9 @@ void draw_models(uint64_t seed, Options& options) {
   }
 }
 
-// Tables. Small rows would be stepped by zeros, which SGD without weight decay alone may do: the
-// optimizer of the models that apply pushes on arrival.
+// Makes some tensors tables. Rows below kRowBytesLazyMin that are not pushed may arrive as zeros,
+// so they need an optimizer that ignores zeros. Among the simulated jobs only those whose models
+// apply pushes on arrival are sure to have one: SGD without weight decay.
 void draw_tables(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x7461626c65735f5full);
   for (JobOptions& job : options.jobs) {

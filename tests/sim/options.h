@@ -89,8 +89,8 @@ struct JobOptions {
   bool rogue = false;             // rank 0 violates the protocol
   bool may_move = false;          // may move between boxes while it runs
   bool has_copy = false;          // another box has a backup copy of weights and optimizer state
-  // An elastic job begins with so many of its ranks, or more; 0: with all. By rank: when it comes,
-  // counted from the start of the run; empty: all come at once.
+  // An elastic job begins with this many of its ranks, or more; 0: with all. `arrivals_ns`: when
+  // each rank comes, counted from the start of the run; empty: all come at once.
   uint32_t workers_min = 0;
   std::vector<uint64_t> arrivals_ns = {};
   // A job of collectives: the tensors are its slots, and `rounds` is the number of calls.
@@ -222,7 +222,7 @@ struct Options {
 const char* name_of(EpisodeKind kind);
 
 Options draw(uint64_t seed);
-// The same rack, but with keys in any case, and with attacks.
+// Returns the same rack as draw(seed), but always with keys, and with attacks.
 Options draw_attacked(uint64_t seed);
 
 // Returns one line with all options.

@@ -33,7 +33,8 @@ void draw_crashes(Draw& draw, const JobOptions& job, Options& options) {
   }
 }
 
-// A cluster has no member that violates the protocol. Jobs move as the product lets them.
+// Makes the rack a cluster. It has no member that violates the protocol, and each job may move if
+// the product permits that.
 void join_boxes(Options& options) {
   options.has_cluster = true;
   for (JobOptions& job : options.jobs) {

@@ -12,7 +12,7 @@ using wire::Combine;
 using wire::Dtype;
 using wire::Verb;
 
-// A verb that reduces needs twice the memory for halves.
+// Returns how many elements fit a slot while they are combined: f16 and bf16 then take 4 bytes.
 uint32_t elements_per_slot(const JobOptions& job, const CallOptions& call) {
   return job.chunk_bytes / std::max(wire::combined_bytes(call.dtype), 1u);
 }
@@ -42,7 +42,7 @@ CallOptions draw_call(Draw& draw, const JobOptions& job) {
   return call;
 }
 
-// Makes that a packet of the slot's first round, which all ranks push, is lost for a long time.
+// Loses the first fragment of all pushes to the slot, for a long time from the start of the run.
 // Later rounds of other slots go on meanwhile.
 void delay_slot(Draw& draw, const JobOptions& job, uint32_t first_worker, uint32_t slot,
                 Options& options) {
@@ -78,7 +78,7 @@ CallOptions draw_other(Draw& draw, const JobOptions& job, CallOptions call) {
     case 3: call.combine = call.combine == Combine::kMax ? Combine::kMin : Combine::kMax; break;
     default: call = draw_call(draw, job); break;
   }
-  // A call must not differ by what its verb ignores alone.
+  // The calls must not differ only in an argument that the verb ignores.
   const bool reduces = call.verb == Verb::kAllReduce || call.verb == Verb::kReduceScatter;
   if (!reduces) call.combine = Combine::kSum;
   if (call.verb == Verb::kBarrier) call = {};
@@ -88,8 +88,9 @@ CallOptions draw_other(Draw& draw, const JobOptions& job, CallOptions call) {
   return call;
 }
 
-// One rank skips a call, makes one more, makes another one, or makes two of one. Two of one have
-// the pieces of the one: later calls have the same slots on all ranks, but not the same numbers.
+// Lets one rank skip a call, add one, change one, or make two calls in place of one. Two such calls
+// have the same pieces as the one. Later calls then have the same slots on all ranks, but not the
+// same numbers.
 void draw_disagreement(Draw& draw, JobOptions& job, uint32_t first_worker, Options& options) {
   Disagreement other{.rank = draw.below(job.workers), .calls = job.calls};
   const uint32_t kind = draw.below(6);
@@ -115,7 +116,7 @@ void draw_disagreement(Draw& draw, JobOptions& job, uint32_t first_worker, Optio
     }
     default: *place = draw_other(draw, job, *place);
   }
-  // They must differ before one of them ends: a rank that leaves early is another matter.
+  // The calls must differ before the shorter list ends: a rank that leaves early is another fault.
   const size_t both = std::min(other.calls.size(), job.calls.size());
   if (!std::equal(job.calls.begin(), job.calls.begin() + static_cast<ptrdiff_t>(both),
                   other.calls.begin())) {

@@ -1,11 +1,12 @@
-// Which tensors are compressed. With ranks that are left out, and with guards, the oracle of blocks
-// does not know what a result must be.
+// Draws which tensors are compressed. With ranks that are left out, and with guards, the oracle of
+// blocks does not know what a result must be.
 #include "tests/sim/draw.h"
 
 namespace pbox::sim {
 namespace {
 
-// Deltas of weights have an oracle with SGD only, and jobs that move or lose their box are rare.
+// Makes more jobs use SGD, the only optimizer with an oracle of deltas. Otherwise few jobs with
+// deltas would move or lose their box.
 void draw_more_sgd(Draw& draw, Options& options) {
   for (const JobOptions& job : options.jobs) {
     if (job.part > 0 || job.mode != pipeline::Mode::kOptimize || job.is_relaxed()) continue;

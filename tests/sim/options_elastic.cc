@@ -6,8 +6,8 @@
 namespace pbox::sim {
 namespace {
 
-// A job that could begin waits for so long for further ranks (job_registry_gathering.cc), and
-// begins with the next tick of its box.
+// A job that could begin waits this long for further ranks (job_registry_gathering.cc), and begins
+// with the next tick of its box.
 constexpr uint64_t kBeginsAfterNs = 3'050 * kNanosPerMilli;
 constexpr uint64_t kTogetherNs = 2 * kNanosPerMilli;
 
@@ -27,7 +27,7 @@ void make_elastic(Draw& draw, JobOptions& job) {
   job.arrivals_ns.resize(job.workers);
   for (uint64_t& arrival_ns : job.arrivals_ns) arrival_ns = draw.scaled(1, kTogetherNs);
   const uint64_t work_ns = job.rounds * job.think_max_ns;
-  // In some jobs too few are there at first.
+  // In some jobs fewer ranks than workers_min are there at first.
   const uint32_t late_max = job.workers - (draw.chance(0.8) ? job.workers_min : 1);
   for (uint32_t late = draw.between(1, late_max); late > 0; --late) {
     uint64_t& arrival_ns = job.arrivals_ns[draw.below(job.workers)];

@@ -7,7 +7,7 @@ namespace {
 
 using wire::SyncModel;
 
-// A model that can stand beside others in one job. Fresh reads only.
+// Draws a model that can stand beside others in one job. Its reads are fresh.
 wire::SyncSpec draw_fresh(Draw& draw, bool may_be_bsp) {
   constexpr SyncModel kModels[] = {SyncModel::kBsp,      SyncModel::kAsp,     SyncModel::kSsp,
                                    SyncModel::kPssp,     SyncModel::kDpssp,   SyncModel::kDpssp,
@@ -48,7 +48,7 @@ void draw_own_models(Draw& draw, JobOptions& job) {
   if (any_bsp) job.reduction = pipeline::Reduction::kSum;
 }
 
-// One in five is a change that the box must refuse.
+// Draws a change of a model. The box must refuse one in five, except a change from drop to drop.
 wire::SyncSpec draw_change(Draw& draw, const JobOptions& job) {
   const bool drops = job.sync.model == SyncModel::kDrop;
   if (draw.chance(0.2)) {

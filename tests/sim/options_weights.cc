@@ -1,4 +1,4 @@
-// Which jobs have weighted means, and the weights of their pushes.
+// Draws which jobs have weighted means, and the weights of their pushes.
 #include <algorithm>
 
 #include "base/rng.h"

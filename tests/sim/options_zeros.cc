@@ -1,4 +1,4 @@
-// Which jobs push gradients of which many fragments are zero.
+// Draws which jobs push gradients with many fragments that are zero.
 #include "tests/sim/draw.h"
 #include "tests/sim/gradients.h"
 

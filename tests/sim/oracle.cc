@@ -70,7 +70,7 @@ void Oracle::next(uint32_t tensor, Chunk& chunk) {
   const bool is_gradient = !optimizes || round > 0;
   const bool is_mean = job.reduction == pipeline::Reduction::kMean;
   const auto divisor = static_cast<float>(job.weights(ranks, tensor, round));
-  // The box divides a weighted sum before the step, which divides any other.
+  // The box divides a weighted sum before the step. The step itself divides any other sum.
   if (is_gradient && is_mean && (job.weighted || !optimizes)) {
     reduce::reference::scale(values.data(), 1.0f / divisor, chunk.elements);
   }

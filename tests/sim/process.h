@@ -22,7 +22,7 @@ class Process final : public ControlEnd {
   Process& operator=(const Process&) = delete;
   ~Process() override;
 
-  // The member of a further part.
+  // Adds the member of one more part of the job.
   void add(Member& member) { members_.push_back(&member); }
 
   // As the end of its host's connections, it passes each event on to all members. They ignore those
@@ -36,7 +36,7 @@ class Process final : public ControlEnd {
   Thread& thread() { return thread_; }
   const Thread& thread() const { return thread_; }
   const std::shared_ptr<worker::SendPaths>& paths() const { return paths_; }
-  // Takes one packet per lane and turn, slowly.
+  // A slow process takes one packet per lane and turn, and has fewer turns.
   void set_slow(bool slow) { is_slow_ = slow; }
   bool is_slow() const { return is_slow_; }
 

@@ -115,7 +115,7 @@ wire::Header Rogue::header(const Place& place, wire::PacketType type) {
   return header;
 }
 
-// Slots: the shape of its next pushes, which is no operation of the other ranks.
+// Collectives: draws the shape of its next pushes, which no operation of the other ranks has.
 void Rogue::draw_shape() {
   shape_.digest = static_cast<uint32_t>(rng_.next());
   shape_.dtype = static_cast<wire::Dtype>(rng_.below(wire::kCollectiveDtypeCount));
@@ -146,7 +146,7 @@ void Rogue::send(const Place& place, wire::Header header, bool no_numbers) {
                        test::packet_bytes(packet));
 }
 
-// Most masks are those of some fragments of the chunk.
+// Writes a mask of fragments. Most masks name only fragments that the chunk has.
 void Rogue::name_fragments(const Place& place, wire::Header& header,
                            std::vector<std::byte>& payload) {
   uint64_t mask = rng_.next();

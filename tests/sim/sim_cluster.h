@@ -28,15 +28,15 @@ class SimCluster {
   // Whether the box has the part now, whatever the map says.
   using Has = std::function<bool(HostId box, const std::string& job, uint32_t part)>;
   void set_has(Has has) { has_ = std::move(has); }
-  // The box takes parts again, as an operator lets it.
+  // Ends the drain of a box, as an operator does, so that it takes parts again.
   void end_drain(HostId box);
   // Number of jobs that have a map.
   size_t map_count() const { return maps_.size(); }
 
   // A box answers a question for its room; `bytes` is what its largest part may take.
   void note_room(HostId box, uint64_t bytes);
-  // No job on any box may have an epoch that another job or start has had. `owner` tells them
-  // apart.
+  // No job on any box may have an epoch that another job or start has had. `owner` names box, start
+  // and job.
   void note_epoch(uint32_t epoch, const std::string& owner);
   // All parts of a job, on all boxes, must draw alike which reads wait (pssp, dpssp).
   void note_draw_seed(const JobModel& job, uint64_t draw_seed);

@@ -1,6 +1,6 @@
 // A box's disk. Written bytes survive a crash only once they are synced, and so do names. Before
-// that, a crash leaves the old bytes, the new ones, or a torn piece of the new ones. Any step may
-// fail, and a box may be lost between any two steps.
+// that, a crash leaves the old bytes, the new ones, or a torn piece of the new ones. Reads, writes,
+// syncs and renames may fail, and a box may be lost between any two steps.
 #pragma once
 
 #include <map>

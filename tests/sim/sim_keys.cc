@@ -18,7 +18,8 @@ uint64_t mixed_key(uint64_t a, uint64_t b) {
   return Rng(a ^ Rng(b).next()).next();
 }
 
-// Stands for what TLS exports: the same at both ends of a connection, and for no other.
+// Stands for the secret that TLS exports: the same at both ends of a connection, and another for
+// each connection.
 void export_secret(uint64_t seed, ConnectionId connection, const std::string& context,
                    crypto::TrafficSecret& to) {
   crypto::TrafficSecret secret;
@@ -72,7 +73,7 @@ class SimKeys::Witness final : public seal::KeyChain {
   }
 
   std::unique_ptr<seal::KeyChain> chain_;
-  uint64_t secret_;  // the first bytes of the first generation's
+  uint64_t secret_;  // the first bytes of the first generation's secret
   SimKeys& keys_;
   uint64_t generation_ = 0;
   Cipher cipher_;

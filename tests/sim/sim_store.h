@@ -1,6 +1,6 @@
 // A box's client of the cluster's store. Answers and events take a while, and none comes while the
-// box has no way to the store, or while its process is stopped. A commit without an answer may have
-// happened. If that lasts longer than the lease, the box's session ends.
+// box is cut off from the store, or while its process is stopped. A commit without an answer may
+// have happened. If the box is cut off for longer than the lease, its session ends.
 #pragma once
 
 #include <deque>
@@ -43,7 +43,8 @@ class SimStore final : public cluster::Store {
   bool is_cut_off() const { return queue_.now_ns() < cut_off_until_ns_; }
   // Calls `function` at this time, unless the process is gone by then.
   void at(uint64_t due_ns, std::function<void()> function);
-  // Calls `apply` at the store and then, here, what that returns; or `fail`.
+  // Calls `apply` when the request reaches the store, and the function that it returns when the
+  // answer is back. Calls `fail` instead if the box is cut off.
   void call(std::function<std::function<void()>()> apply, std::function<void(Error)> fail);
   void begin_session();
   void lose_session(int64_t session);

@@ -12,12 +12,13 @@ namespace pbox::sim {
 // box_checker.cc: names a round, for messages.
 std::string place(const JobModel& job, const pipeline::Chunk& chunk, uint64_t round);
 
-// A fragment of the open round combines each rank whose bit is claimed once.
+// Checks that a fragment of the open round combines the pushes of all ranks whose bits are claimed,
+// each once.
 void check_slot_sum(const JobModel& job, const pipeline::JobShard& shard,
                     const pipeline::Chunk& chunk, uint32_t fragment);
-// The last finished round is one that all ranks' calls make alike, and its result is right.
+// Checks that all ranks' calls make the last finished round alike, and that its result is right.
 void check_slot_result(const JobModel& job, const pipeline::Chunk& chunk);
-// A RESULT goes to a rank that its operation is for.
+// Checks that a RESULT goes to a rank that must get it.
 void check_slot_receiver(const JobModel& job, const pipeline::JobShard& shard,
                          const wire::Header& header);
 

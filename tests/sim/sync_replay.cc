@@ -119,7 +119,7 @@ bool SyncReplay::is_sound(const Chunk& chunk, const wire::Header& header) const 
 
 void SyncReplay::received(uint32_t rank, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
-  // Elsewhere than at its host a rank is sent nothing before it has proved its address.
+  // A rank at an address of another host is sent nothing before it has proved that address.
   if (shard_.sessions()[rank].reachable) heard_ |= 1u << rank;
   if (header.epoch != epoch_ || header.generation != generation_) return;
   const pipeline::Chunk* held = shard_.find(header.chunk);

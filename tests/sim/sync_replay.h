@@ -27,8 +27,7 @@ class SyncReplay {
   bool end_graces();
   // Applies an authentic packet from this rank's session.
   void received(uint32_t rank, const wire::Parsed& parsed);
-  // Checks a RESULT that is sent to the rank: it must hold the current weights and describe them
-  // correctly.
+  // Checks a RESULT that is sent to the rank: it must hold and describe the current weights.
   void check_sent(uint32_t rank, const nic::TxPacket& packet);
   // A command has been carried out, which may have excluded ranks or changed models. Prepared
   // replies may be void.
@@ -58,18 +57,18 @@ class SyncReplay {
     bool reads_cached() const { return rule.reads == wire::Reads::kCached; }
     bool waits_for_clock() const { return rule.reads != wire::Reads::kFresh; }
     uint64_t clock = 0;                   // all workers have pushed the rounds below it
-    std::vector<uint64_t> next, claimed;  // by rank
+    std::vector<uint64_t> next, claimed;  // by rank: the round it pushes next, its fragments
     uint32_t due = 0;                     // ranks to which it must be sent, as bits
     uint32_t parked = 0;                  // ranks with a parked read, as bits
     std::vector<Pushed> pushed;           // model drop: the newest closed round, by rank
     uint64_t quorum_ns = 0;  // model drop: when the open round had its quorum; 0: it has none
     uint64_t quorum_number = 0;
-    uint64_t former_ns = 0;  // the same of the last round, if it waited for more ranks
+    uint64_t former_ns = 0;  // quorum_ns of the round before; 0 if it did not wait for more ranks
     std::vector<float> weights, sums;
     std::vector<uint64_t> weight_sums;  // by fragment, over the pushes in `sums`
   };
 
-  // The model that the ranks have registered or the operator has set must be in force.
+  // Checks that the model that the ranks have registered, or the operator has set, is in force.
   void check_model(const Chunk& chunk) const;
   uint32_t follow_sessions();
   void follow_model(Chunk& chunk);
@@ -92,7 +91,7 @@ class SyncReplay {
   bool waits(const Chunk& chunk, uint32_t rank, uint64_t round) const;
   bool goes_on(const Chunk& chunk, uint64_t round) const;
   uint64_t fastest(const Chunk& chunk) const;
-  // The push has the gradients of rows of a table.
+  // Returns whether a push of the chunk carries rows of a table.
   bool is_gradient_of_table(const Chunk& chunk) const;
   void take_rows(Chunk& chunk, const wire::RowsView& rows) const;
   void step(Chunk& chunk, uint32_t fragment, std::span<const float> gradient) const;
@@ -113,7 +112,7 @@ class SyncReplay {
   std::vector<Chunk> chunks_;  // in the shard's order
   uint64_t now_ns_ = 0;
   uint64_t quorums_ = 0;               // rounds that have waited for more ranks than their quorum
-  std::vector<uint64_t> lateness_ns_;  // how late ranks were behind quorums, ever
+  std::vector<uint64_t> lateness_ns_;  // how long after a quorum ranks were done; all samples
 };
 
 }  // namespace pbox::sim

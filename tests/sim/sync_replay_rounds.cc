@@ -95,7 +95,8 @@ void SyncReplay::note_lateness(const Chunk& chunk, uint64_t since_ns) {
   if (is_sampled && since_ns != 0) lateness_ns_.push_back(now_ns_ - since_ns);
 }
 
-// The median of the newest, and three times the median distance from it; at least a millisecond.
+// Returns the median of the newest samples plus three times the median distance from it, but at
+// least a millisecond; UINT64_MAX while there are too few samples.
 uint64_t SyncReplay::auto_grace_ns() const {
   constexpr size_t kKept = 64, kLeast = 4;
   if (lateness_ns_.size() < kLeast) return UINT64_MAX;

@@ -259,7 +259,7 @@ void Training::completed(uint32_t index, const worker::Exchange& exchange, uint6
   ++rounds_completed_;
   take_back(index);
   tensor.ready_ns = now_ns + think_ns(job_.options, rank_, tensor.round, rng_);
-  // The others may have gone on for longer than this rank, before it took its place.
+  // Other ranks may have gone beyond the last round before this process took the rank's place.
   tensors_done_ +=
       tensor.round == job_.options.rounds || (has_fetched && tensor.round > job_.options.rounds);
   if (tensors_done_ == tensors_.size()) job_.reads.finish(rank_);

@@ -36,18 +36,18 @@ class Training final : public Application {
     int32_t priority = 0;
     uint32_t own_from = 0;  // the round from which on results contain this rank's part for certain
     std::vector<std::byte> input, output;
-    // The output of a table between two operations, since results change it only in part, and the
-    // rows that an operation pushes.
+    // Tables: a checksum of the output between two operations, since results change the output only
+    // in part; and the rows that an operation pushes.
     uint32_t output_crc = 0;
     std::vector<uint64_t> row_ids;
     std::vector<std::byte> rows;
   };
 
   bool may_start(const Tensor& tensor) const;
-  // This rank's rounds are done, but it continues because other ranks need a quorum. Where ranks
-  // may be missing, the box does not count those that have left: they leave once they are done, and
-  // the last one trains on alone for a few steps. This is drawn for jobs of one part only, because
-  // a process leaves all parts at once.
+  // Returns whether this rank continues after its rounds because other ranks need a quorum. In jobs
+  // of one part that may lack ranks it does not, because the box does not count ranks that have
+  // left. There ranks leave once they are done, and the last rank trains alone for a few more
+  // steps. In jobs of several parts they cannot, because a process leaves all parts at once.
   bool goes_on() const;
   void fill(uint32_t index, std::vector<std::byte>& input);
   void start(worker::Membership& membership, uint32_t index, uint64_t rack_now_ns);
@@ -59,7 +59,7 @@ class Training final : public Application {
   bool are_untouched(uint32_t index) const;
   // Returns the rows of a table that the rank pushes.
   std::shared_ptr<const worker::RowPush> rows_of(uint32_t index);
-  // Repeats, as its bytes do with the index modulo 256.
+  // The pattern repeats after 256 bytes.
   using Pattern = std::array<std::byte, 256>;
   static Pattern pattern(uint32_t round);
   static void scribble(std::vector<std::byte>& buffer, uint32_t round);

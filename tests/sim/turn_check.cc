@@ -42,7 +42,7 @@ void TurnCheck::call(const LaneTurn& lane) {
              " with " + text(other.priority);
     });
   }
-  // The burst that has just been sent was not the last that a lane may send in addition.
+  // A pass allows as many additional bursts as it has lanes. After these no lane may go on.
   const bool may_go_on = extra_bursts_ < lanes_ + 1 + waiting_.size();
   require(!sending_ || !next_ || !(called.priority < *next_) || !may_go_on, [&] {
     return "order: a lane with " + text(next_) + " gives its turn to one with " +

@@ -108,7 +108,7 @@ std::string Worker::who() const {
 }
 
 void Worker::start() {
-  // has been started early, after a crash before its time
+  // The rank may run already: the end of a crash episode can start it before its own time.
   if (over_ || membership_ != nullptr || asks_map_) return;
   rack_.say(who(), [&] { return "starts"; });
   ++starts_;
@@ -224,14 +224,14 @@ bool Worker::complete_operations(worker::Exchange& exchange, uint64_t now_ns) {
   return !completed.empty();
 }
 
-// Only with the explicit policy the application says which priorities count.
+// Only with the explicit policy do the application's priorities count.
 std::optional<BurstCheck::Chunk> Worker::chunk(uint32_t id) const {
   if (job_.options.priority_policy != wire::PriorityPolicy::kExplicit || job_.collectives) {
     return std::nullopt;
   }
   const JobModel::Chunk& chunk = job_.chunks[id];
   return BurstCheck::Chunk{.priority = application_->priority(chunk.tensor),
-                           .bytes = job_.wire_bytes(id, 1)};  // or more: weights
+                           .bytes = job_.wire_bytes(id, 1)};  // weights take more
 }
 
 // The product's statistics of reads must equal what was read.

@@ -65,7 +65,7 @@ class Worker final : public Member {
   }
   std::unique_ptr<CreditWatch> watch(const worker::SessionSpec& session,
                                      uint32_t lane) const override {
-    // It does not follow rounds whose sizes differ.
+    // CreditWatch does not follow chunks whose rounds differ in size.
     return job_.collectives ? nullptr : std::make_unique<CreditWatch>(session, lane, job_);
   }
   void end_if_over() override;

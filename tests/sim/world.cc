@@ -10,7 +10,7 @@ namespace pbox::sim {
 namespace {
 
 constexpr uint64_t kEventsMax = 20'000'000;
-// As often as is cheap compared with the rest.
+// Least number of events between two full checks, so that these stay cheap compared with the rest.
 constexpr uint64_t kEventsPerFullCheck = 2'000;
 constexpr uint64_t kEventsPerAttack = 100;
 // Less than the time for which a box waits for another box's answer.
@@ -315,8 +315,8 @@ bool World::are_all_in(const JobModel& job) const {
   });
 }
 
-// Notes when it happens whether a job need not survive a disturbance. This depends on its policy
-// and time-outs, and on ranks that have not joined yet or have left already.
+// Notes at the time of a disturbance whether the job need not survive it. This depends on its
+// policy and time-outs, and on ranks that have not joined yet or have left already.
 void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
   const JobOptions& options = job.options;
   const bool needs_box = options.recovery == control::Recovery::kNone;
@@ -336,7 +336,7 @@ void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
   gather_again(job, all_are_in);
 }
 
-// The job's ranks must all join again.
+// Notes that all ranks of the job must join again.
 void World::gather_again(JobModel& job, bool all_are_in) {
   const JobOptions& options = job.options;
   job.disturbed = true;
@@ -347,20 +347,20 @@ void World::gather_again(JobModel& job, bool all_are_in) {
   }
 }
 
-// Questions about a box's jobs may stay unanswered for this time.
+// Notes that questions about a box's jobs may stay unanswered for this time.
 void World::hide_box(uint64_t length_ns) {
   silence(length_ns);
   if (length_ns < kStateAsksForNs) return;
   for (auto& job : jobs_) lose_state(*job);
 }
 
-// With a model other than BSP nobody else has the state.
+// Notes that the job's state may be lost. With a model other than BSP nobody else has that state.
 void World::lose_state(JobModel& job) {
   job.may_lose_state = true;
   job.may_fail = job.may_fail || (job.options.is_relaxed() && job.options.may_move);
 }
 
-// A silence that a box or its workers may take for a death.
+// Notes a silence that a box or its workers may take for a death.
 void World::silence(uint64_t length_ns) {
   silence_ns_ += length_ns;
   if (silence_ns_ < options_.dead_after_ns / 2) return;

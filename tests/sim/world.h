@@ -23,7 +23,8 @@ struct Outcome {
   uint64_t pulls = 0;        // PULL packets that boxes received
   uint64_t jobs_failed = 0;  // jobs that failed for a valid reason
   uint64_t trace_hash = 0;
-  // Forged packets by kind and by receiver, and updates of keys. Only with Options::attack_bursts.
+  // Forged packets by kind and by receiver, only with Options::attack_bursts. `key_updates`:
+  // updates of sending keys.
   ForgeryCounts forgeries{};
   uint64_t forged_for_boxes = 0, forged_for_workers = 0;
   uint64_t key_updates = 0;
@@ -90,7 +91,7 @@ class World {
   SimKeys keys_;
   Rack rack_;
   std::vector<std::unique_ptr<Box>> boxes_;
-  std::map<HostId, std::shared_ptr<Process>> processes_;  // workers have these
+  std::map<HostId, std::shared_ptr<Process>> processes_;  // workers' processes
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Rogue>> rogues_;
   Rng rng_;

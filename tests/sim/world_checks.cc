@@ -97,8 +97,8 @@ void World::check_everything() {
   }
 }
 
-// A worker whose credit is less than a chunk still sends one chunk, so credit does not bound the
-// rings.
+// Returns whether credit bounds what arrives in the rings. It does not if some worker's credit is
+// less than a chunk, because that worker still sends one chunk.
 bool World::rings_hold_all() const {
   std::vector<uint32_t> sessions(options_.boxes);
   for (const JobOptions& job : options_.jobs) sessions[job.box] += job.workers;
@@ -149,7 +149,7 @@ void World::check_rejection(const Worker& worker) const {
 }
 
 // If a rank's calls are not those of the others, every rank ends with an error that names it. Other
-// jobs never end so.
+// jobs never end with that error.
 void World::check_disagreement(const Worker& worker) {
   const JobModel& job = worker.job();
   if (job.options.rogue) return;

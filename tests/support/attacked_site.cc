@@ -20,7 +20,7 @@ Arguments with(Arguments first, const Arguments& more) {
   return first;
 }
 
-// All files below a folder, with their contents.
+// Returns a line for each file below a folder: its path, its size, and a hash of its contents.
 std::string contents_of(const std::string& folder) {
   std::vector<std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -36,7 +36,7 @@ std::string contents_of(const std::string& folder) {
   return all;
 }
 
-// The facts about a job that its own rounds do not change.
+// Returns the facts about a job that its own rounds do not change.
 Json lasting_facts(const Json& job) {
   Json facts;
   for (const char* key :
@@ -125,7 +125,7 @@ std::string AttackedSite::counts(const std::vector<std::string>& metrics) const 
   return all;
 }
 
-// Changes only if some job begins, or loses a rank.
+// Returns a text that changes only if some job begins, or loses a rank.
 std::string AttackedSite::course_of_jobs() const {
   return contents_of(epochs_.path()) +
          counts({"pbox_workers_lost_total", "pbox_workers_back_total",

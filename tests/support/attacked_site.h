@@ -22,9 +22,9 @@ class AttackedSite {
   // `flags` of pboxd come last. Ranks of the honest job begin rounds, which go on for a while.
   explicit AttackedSite(const Arguments& flags = {});
 
-  // Throws unless all is as it was when the object was made: jobs and their ranks, files of
-  // snapshots and epochs; unless the rounds under way end well, and more rounds do, whose sums are
-  // exact; and unless the weights are those of the honest rank's steps alone.
+  // Ends the rounds under way, runs more, and lets the honest rank step once. Throws unless all
+  // sums are exact and the weights are those of that rank's steps alone. Also throws unless jobs,
+  // their ranks, and the files of snapshots and epochs are as when the object was made.
   void check();
   // The attacker has jobs of its own, which take epochs and lose ranks as any other.
   void allow_other_jobs() { has_other_jobs_ = true; }

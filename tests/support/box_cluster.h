@@ -28,8 +28,7 @@ nlohmann::json boxes_of(const Daemon& box);  // GET /api/v1/boxes
 // Asks the box `at` to drain `box`, or to undo its drain.
 void drain(const Daemon& at, const std::string& box, bool draining);
 
-// Returns the leader if all of `boxes` list exactly each other and name the same leader; else
-// empty.
+// Returns the leader if all of `boxes` list exactly each other and agree on it; otherwise empty.
 std::string agreed_leader(const std::vector<const Daemon*>& boxes);
 
 class BoxCluster {
@@ -39,13 +38,13 @@ class BoxCluster {
              std::vector<std::string> flags = {"--cluster.rebalance=false"});
 
   Daemon& operator[](const std::string& name) { return *boxes_.at(name); }
-  // Also waits until all boxes list it. A box that ran before gets its previous address.
+  // Starts a box and waits until all boxes list it. A box that ran before keeps its address.
   void start(const std::string& name);
   void remove(const std::string& name) { boxes_.erase(name); }
   std::vector<const Daemon*> all() const;
   std::string leader() const;   // waits until all agree on it
   std::string control() const;  // the control addresses of all boxes, in the form of PBOX_BOX
-  // as any box reports it; throws if `name` is not listed
+  // Returns how many parts the box has, as any box reports it. Throws if `name` is not listed.
   size_t parts(const std::string& name) const;
 
  private:

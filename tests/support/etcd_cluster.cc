@@ -15,7 +15,7 @@
 namespace pbox::test {
 namespace {
 
-// The ports from here on are those that the kernel chooses itself, also for every connection.
+// Returns the first of the ports that the kernel chooses itself, also for every connection.
 uint16_t first_ephemeral_port() {
   std::ifstream range("/proc/sys/net/ipv4/ip_local_port_range");
   uint16_t first = 0;

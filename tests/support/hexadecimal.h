@@ -1,4 +1,4 @@
-// Bytes as text, and from their hexadecimal form.
+// Bytes as text, and text from hexadecimal digits.
 #pragma once
 
 #include <cstddef>

@@ -27,7 +27,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// From an hour ago until `seconds` from now.
+// Returns the time from an hour ago until `seconds` from now.
 tls::Validity valid_for(int64_t seconds = 3600);
 
 tls::KeyPair authority(const std::string& cluster = "rack");
@@ -35,8 +35,8 @@ tls::KeyPair authority(const std::string& cluster = "rack");
 // A certificate and a key that a test has made itself, as text.
 tls::KeyPair pem_of(X509* certificate, EVP_PKEY* key);
 
-// The files of one identity that `signer` has signed. The peer must be one that it has signed too,
-// unless `trusted` is given.
+// The files of one identity that `signer` has signed. `trusted` is the certificate of the authority
+// that must have signed peers; by default that of `signer`.
 class KeyFolder : public TemporaryFolder {
  public:
   KeyFolder(const tls::KeyPair& signer, const std::string& uri)
@@ -44,7 +44,8 @@ class KeyFolder : public TemporaryFolder {
   KeyFolder(const tls::KeyPair& signer, const tls::CertificateOrder& order,
             const std::string& trusted);
 
-  // The order of a certificate with this identity, for a box if it is a box's.
+  // Returns the order of a certificate with this identity. It lets its owner accept connections if
+  // the identity is a box's.
   static tls::CertificateOrder order(const std::string& uri, int64_t seconds = 3600);
   // The loaded credentials; throws with the error if they are refused.
   std::shared_ptr<const tls::Credentials> load() const;

@@ -7,8 +7,8 @@
 namespace pbox::test {
 
 // Runs two ranks at each of these boxes, in processes of their own, across a change of the learning
-// rate. Several boxes are those of racks. Returns the error; empty if all rounds' weights were
-// right.
+// rate. If there are several boxes, each is that of a rack. Returns the error; empty if all rounds'
+// weights were right.
 std::string run_momentum(const std::vector<std::string>& racks, bool as_nobody = false,
                          const std::string& port = "socket");
 inline std::string run_momentum(const std::string& box, bool as_nobody = false,

@@ -1,4 +1,4 @@
-// Forgets what messages of the control protocol have that an older version of it does not know.
+// Removes from messages of the control protocol the fields that an older version does not know.
 #pragma once
 
 #include <cstdint>

@@ -41,7 +41,7 @@ SecurePeer::~SecurePeer() {
 
 void SecurePeer::send_bytes(const std::string& bytes) {
   sent_ += bytes;
-  // A box that has closed the connection says why in what it sent before.
+  // A failure needs no report: a box that has closed the connection has sent the reason before.
   static_cast<void>(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL));
 }
 

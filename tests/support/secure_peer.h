@@ -1,4 +1,4 @@
-// A peer of a box with keys, without libpbox: it says what it likes, when it likes.
+// A peer of a box with keys, without libpbox. It sends any message at any time.
 #pragma once
 
 #include <memory>
@@ -14,14 +14,14 @@ namespace pbox::test {
 
 class SecurePeer {
  public:
-  // Connects to a box on 127.0.0.1, HOST:PORT, and ends the handshake, unless either side refuses.
+  // Connects to a box, HOST:PORT on 127.0.0.1, and completes the handshake, unless a side refuses.
   SecurePeer(const std::string& control, const tls::Credentials& keys);
   ~SecurePeer();
   SecurePeer(const SecurePeer&) = delete;
   SecurePeer& operator=(const SecurePeer&) = delete;
 
   void say(const proto::WorkerMessage& message);
-  // Sends any bytes through TLS. `flips_a_bit`: of what TLS has made of them.
+  // Sends any bytes through TLS. `flips_a_bit`: flips a bit after TLS has encrypted them.
   void say_bytes(const std::string& plain, bool flips_a_bit = false);
   // Returns the next message; nothing if the box has closed the connection or is too slow.
   std::optional<proto::BoxMessage> heard();
@@ -39,7 +39,7 @@ class SecurePeer {
 
  private:
   void send_bytes(const std::string& bytes);
-  // Waits for bytes and takes them. False at the end, or if none come in time.
+  // Waits for bytes and takes them. False at the end, if none come in time, or if TLS fails.
   bool take();
 
   int fd_;
@@ -52,8 +52,8 @@ class SecurePeer {
 // A JOIN of one small tensor.
 proto::WorkerMessage join_of(const std::string& job, uint32_t rank = 0, uint32_t world_size = 1);
 
-// The peer's end of its first session on the first pipeline, as a worker with the incarnation of
-// join_of() for rank 0 has it.
+// Makes the peer's end of its session on the first pipeline, for the incarnation that join_of()
+// states for rank 0.
 seal::SessionSeal make_seal(const SecurePeer& peer, const proto::Session& session,
                             const std::string& job);
 

@@ -52,15 +52,15 @@ class WorkerProcess {
   std::string pending_;
 };
 
-// Counts what children have done, one counter each, in memory that they share with the test. Made
-// before the children; copies are of the same counters.
+// Counts what children have done, one counter each, in memory that they share with the test. Must
+// be made before the children. Copies share the counters.
 class Progress {
  public:
   explicit Progress(size_t children);
 
   // For child `index`, in [0, children): it has done one more.
   void advance(size_t index) const { counts_[index].fetch_add(1); }
-  // How many each child has done at least.
+  // Returns the smallest of the children's counts.
   uint64_t least() const;
   // Waits until each child has done `count`. Throws if that takes too long.
   void await(uint64_t count) const;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# In the guest: it has what tests/vm/run promises.
+# Runs in the guest. Checks that it has what tests/vm/run promises.
 . "$(dirname "${BASH_SOURCE[0]}")/guest/rack.sh"
 
 nodes_have_cpus_and_hugepages() {

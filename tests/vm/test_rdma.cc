@@ -15,7 +15,7 @@
 namespace pbox::test {
 namespace {
 
-// Control over loopback: whatever happens to the devices, it stands.
+// The control connections use loopback, so they survive whatever happens to the devices.
 Arguments rdma_box(const Arguments& more) {
   Arguments arguments = {"--data.port=rdma", "--security.insecure=true",
                          "--security.insecure_off_loopback=true"};
@@ -28,8 +28,8 @@ Arguments on_node_0(uint32_t pipelines, const std::string& mode = "send") {
                    "--pipeline.count=" + std::to_string(pipelines), "--rdma.mode=" + mode});
 }
 
-// Returns the objects of a kind that `rdma resource` lists, by device: "qp", "cq", "mr", "pd". All
-// processes' but the kernel's own.
+// Returns how many objects of a kind ("qp", "cq", "mr", "pd") `rdma resource` lists for all
+// processes, without the kernel's own.
 size_t resources(const std::string& kind) {
   Program program("/bin/sh", {"-c", "rdma resource show " + kind + " | grep -c ' pid '"});
   const auto line = program.read_line(kDeadlineMs);
@@ -120,7 +120,7 @@ TEST_CASE("queue pairs that break under a running job are made anew, and no sum 
   auto workers = start_sums(options);
   await_joined(workers);
   for (const WorkerProcess& worker : workers) worker.go();
-  // Nothing gets through for longer than a connection tries.
+  // No packet gets through for longer than an RDMA connection retries.
   must_run({"tc", "qdisc", "add", "dev", "nic1", "root", "netem", "loss", "100%"});
   CHECK(await([&] { return daemon.metric("pbox_port_queue_pairs_total") > 4; }));
   must_run({"tc", "qdisc", "del", "dev", "nic1", "root"});
@@ -167,7 +167,7 @@ TEST_CASE("memory is unregistered under way, even where the network takes nothin
     line.say("registered");
     line.await_go();
     one.push_pull(0, values.data(), values.data());
-    // Longer than it takes the I/O thread to give the device all that there is.
+    // The I/O thread needs less than this to give the device all packets.
     std::this_thread::sleep_for(std::chrono::seconds(1));
     const uint64_t direct = one.statistics().packets_direct;
     one.must(pbox_unregister_memory(one.context(), values.data()));
@@ -294,7 +294,7 @@ TEST_CASE("pipelines, memory and devices share their NUMA nodes", "[numa]") {
   }
   CHECK(pages[0] > 0);
   CHECK(pages[0] == pages[1]);
-  // As the kernel says, not as the box does: which CPU each pipeline's thread may use.
+  // Reads from the kernel, not from the box, which CPU each pipeline's thread may use.
   for (int pipeline = 0; pipeline < 2; ++pipeline) {
     Program found("/bin/sh",
                   {"-c", "for t in " + proc + "/task/*; do [ $(cat $t/comm) = pipeline-" +
@@ -339,7 +339,7 @@ TEST_CASE("a worker's trouble with RDMA is one clear error", "[errors]") {
              Catch::Contains("this box has no RDMA port: set data.port = rdma there"));
 }
 
-// The last: what leads through nic2 goes with its link.
+// This case comes last, because the routes through nic2 are lost with its link.
 TEST_CASE("a link that goes down and comes back is logged and counted, and others are used on",
           "[events]") {
   Daemon daemon(rdma_box({"--pipeline.count=2", "--pipeline.numa=off", "--rdma.devices=rxe0 rxe2",

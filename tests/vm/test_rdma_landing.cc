@@ -56,7 +56,8 @@ struct Rack {
     return worker.tx_burst({&packet, 1}) == 1;
   }
 
-  // Returns the packets that reach the box, in order, until there are `count` or `done` is true.
+  // Returns the packets that reach the box, in order, until there are `count`, `done` is true, or
+  // the patience is over.
   std::vector<uint32_t> receive(size_t count, const std::function<bool()>& done = {}) {
     std::vector<uint32_t> numbers;
     std::vector<RxPacket> packets(4);
@@ -160,7 +161,7 @@ TEST_CASE("a slot that is written again does not change the packet that was rece
   REQUIRE(received == 1);
   const std::vector<std::byte> before(packets[0].data, packets[0].data + packets[0].bytes);
   REQUIRE(rack.send(box, 2));
-  // The device confirms the second write once it has been carried out: the ring's memory shows it.
+  // The ring's memory shows when the device has carried out the second write.
   const auto* slot = reinterpret_cast<const volatile std::byte*>(rack.rings[0].address);
   while (slot[limits::kHeaderBytes] != byte_of(2) && monotonic_ns() < end_ns) {
   }
@@ -176,7 +177,7 @@ TEST_CASE("rings go to peers while there are some, and come back with their queu
     for (uint64_t peer = 1; peer <= 2; ++peer) rack.join(10 * cycle + peer);
     CHECK(rack.rings[3 * cycle].slots == kRing);
     CHECK(rack.rings[3 * cycle + 1].slots == kRing);
-    // None is left: this one sends.
+    // No ring is left, so this peer uses SEND.
     const Endpoint box = rack.join(10 * cycle + 3);
     CHECK(rack.rings[3 * cycle + 2].slots == 0);
     REQUIRE(rack.send(box, 7));

@@ -34,7 +34,8 @@ RdmaQueue open_queue(const std::shared_ptr<RdmaDevice>& device,
   return std::move(*queue);
 }
 
-// A worker of two lanes that share a domain, each connected to a box of few buffers.
+// A worker with two lanes that share a protection domain. Each is connected to a box with few
+// receive buffers.
 struct Lanes {
   static constexpr uint32_t kBoxBuffers = 8;
 
@@ -101,7 +102,7 @@ struct Lanes {
     return lane.worker.counters().get(PortCounter::kStagedPackets);
   }
 
-  // Until the memory is let go of; false if that takes too long.
+  // Waits until the lane has released the memory. Returns false if that takes too long.
   static bool removes(Lane& lane, const std::byte* memory) {
     std::vector<RxPacket> packets(1);
     const uint64_t end_ns = monotonic_ns() + kPatienceNs;
@@ -142,7 +143,7 @@ TEST_CASE("memory registered once is read by all lanes, and by queue pairs made 
         Lanes::connect(lane, owner);
       }
       CHECK(Lanes::staged(lane) == 0);
-      // A byte of it lies beyond.
+      // The last byte of this payload is outside the registered memory, so the packet is copied.
       REQUIRE(Lanes::send(lane, memory.data() + kPayloadBytes + 1));
       CHECK(Lanes::receives(lane, memory.data() + kPayloadBytes + 1));
       CHECK(Lanes::staged(lane) == 1);
@@ -161,7 +162,7 @@ TEST_CASE("memory stays while a packet from there is under way, and new packets 
   REQUIRE(region);
   Lanes::Lane& lane = rack.lanes[0];
   lane.worker.add_memory(memory.data(), memory.size(), (*region)->lkey);
-  const uint64_t count = Lanes::kBoxBuffers + 3;  // the last of which no buffer waits for
+  const uint64_t count = Lanes::kBoxBuffers + 3;  // the box has no buffer for the last three
   for (uint64_t packet = 0; packet < count; ++packet) REQUIRE(Lanes::send(lane, memory.data()));
   CHECK(Lanes::direct(lane) == count);
   CHECK_FALSE(lane.worker.remove_memory(memory.data()));
@@ -181,8 +182,7 @@ TEST_CASE("memory stays while a packet from there is under way, and new packets 
   }
 }
 
-// The box takes no packet of the first peer from its queue, so that the peer's send queue stays
-// full.
+// The box takes no packet of the first peer from its queue, so the peer's send queue stays full.
 TEST_CASE("a peer that takes nothing holds up no packet to another peer", "[memory]") {
   constexpr uint32_t kInFlight = 256;  // the length of a send queue
   const auto memory = patterned(kPayloadBytes);
@@ -213,7 +213,7 @@ TEST_CASE("a peer that takes nothing holds up no packet to another peer", "[memo
     return packet;
   };
   const TxPacket to_full = packet_to(0);
-  uint64_t sent = 0;  // one at a time, so that the device has them
+  uint64_t sent = 0;  // one at a time, so that the device gets each
   for (; sent < kInFlight + Lanes::kBoxBuffers; ++sent) {
     REQUIRE(sender->tx_burst({&to_full, 1}) == 1);
   }
@@ -232,7 +232,7 @@ TEST_CASE("a peer that takes nothing holds up no packet to another peer", "[memo
   };
   CHECK(receives(1) == 1);
   CHECK(sender->counters().get(PortCounter::kNoQueuePair) == 0);
-  // The others were only held: they arrive once the first peer takes what it has.
+  // The packets to the first peer were only held. They arrive once it takes what it has.
   uint64_t arrived = 0;
   while (arrived < sent) {
     const size_t received = receives(0);

@@ -19,8 +19,9 @@ import digits
 import ranks
 import training
 
-# A guest is emulated: what takes seconds elsewhere takes minutes here, and nearly all of that would
-# be imports of torch and its like. There is one: ranks are forks of this process.
+# The guest is emulated, and takes minutes for what takes seconds elsewhere. Most of them would go
+# into imports of torch and other modules. Ranks are forks of this process, so that each module is
+# imported once.
 ranks.START_METHOD = "fork"
 ranks.SILENCE_MAX_S = 900
 training.DEADLINES.update(join_timeout_ms=600_000, wait_timeout_ms=600_000)
@@ -40,15 +41,15 @@ def say(text):
 
 
 def counts(box, name):
-    """A counter's value of each pipeline."""
+    """Returns a counter's value for each pipeline."""
     with urllib.request.urlopen(f"http://{box.admin}/metrics", timeout=READY_TIMEOUT_S) as answer:
         page = answer.read().decode()
     return [int(value) for value in re.findall(rf"^{name}{{.*}} (\d+)$", page, re.MULTILINE)]
 
 
 def train(arguments, port):
-    """By job the weights of every rank, by name, after training through one box; how many queue
-    pairs each of its pipelines had, and how many packets were written into its slots."""
+    """Trains each job through one box. Returns by job the weights of every rank, by name; then how
+    many queue pairs each pipeline has had, and how many packets were written into its slots."""
     os.environ["PBOX_PORT"] = port
     weights = {}
     with pbox.LocalBox(*arguments, ready_timeout_s=READY_TIMEOUT_S) as box:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# On the host: tests/vm/run returns output, errors and status, keeps its limit, and leaves nothing.
+# Runs on the host. Checks that tests/vm/run returns output, errors and status, keeps its limit, and
+# leaves nothing behind.
 #
 #   test_run.sh FOLDER     as tests/vm/run takes it
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -29,7 +30,7 @@ status=$?
 rack_check "a command that does not end is ended" [ "$status" = 124 ]
 rack_check "and the message says so" grep -q "left no exit status" "$scratch/err"
 
-# An emulator that crashes in the first boot, and is itself in the second.
+# Makes an emulator that crashes in the first boot, and is the real one in the second.
 mkdir "$scratch/bin"
 cat >"$scratch/bin/qemu-system-x86_64" <<CRASH
 #!/bin/bash

@@ -19,7 +19,7 @@ using Catch::Contains;
 
 struct Outcome {
   int status = -1;
-  std::string output;  // and errors
+  std::string output;  // with standard error
 };
 
 Outcome shell(const std::string& command) {
@@ -39,7 +39,7 @@ void must(const std::string& command) {
   REQUIRE(outcome.status == 0);
 }
 
-// A guest is slow: what is under way is said before it is done.
+// Prints each step before it is done, because the guest is slow.
 void say(const char* step) {
   std::printf("%s\n", step);
   std::fflush(stdout);
@@ -55,7 +55,7 @@ void install_packages() {
   must("dpkg -i \"$PBOX_DEBS\"/*.deb");
 }
 
-// Names the installed packages of PBox.
+// A shell command that prints the names of PBox's packages.
 const std::string kInstalled =
     R"(for deb in "$PBOX_DEBS"/*.deb; do dpkg-deb -f "$deb" Package; done)";
 
@@ -86,7 +86,7 @@ void kill_box(SteadyTraining& training) {
 }
 
 void wedge_a_pipeline(SteadyTraining& training, const std::string& cpu) {
-  // A pipeline gets no time any more: something else of a higher class has its CPU.
+  // The pipeline gets no more time, because a program of a higher scheduling class uses its CPU.
   say("wedge a pipeline");
   training.begin_rounds();
   must("echo -1 > /proc/sys/kernel/sched_rt_runtime_us");
@@ -144,7 +144,7 @@ void purge() {
 }  // namespace
 
 TEST_CASE("a box is installed, killed, wedged, upgraded under its jobs, removed, and purged") {
-  // Else dpkg has the host's manual pages indexed anew, which takes a guest minutes each time.
+  // Otherwise dpkg would index the host's manual pages anew each time, which takes minutes here.
   std::filesystem::remove("/var/lib/man-db/auto-update");
   say("install");
   install_packages();

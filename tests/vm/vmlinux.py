@@ -1,7 +1,7 @@
 """Takes the kernel proper out of a bzImage: vmlinux.py BZIMAGE VMLINUX.
 
-Where its packed payload lies is in the header at its start (the kernel's Documentation/arch/x86/
-boot.rst: setup_sects, payload_offset, payload_length).
+The header at the start of a bzImage states where the packed kernel lies (the kernel's
+Documentation/arch/x86/boot.rst: setup_sects, payload_offset, payload_length).
 """
 import lzma
 import struct

@@ -20,7 +20,7 @@ def fail(mutant, what):
 
 
 def place_of(mutant, source):
-    """(begin, end) of what the mutant replaces."""
+    """Returns (begin, end) of the text that the mutant replaces."""
     find = mutant["find"]
     if find.count(OPEN) != 1 or find.count(CLOSE) != 1:
         fail(mutant, f"mark what is replaced with one {OPEN} and one {CLOSE}")
@@ -35,7 +35,7 @@ def place_of(mutant, source):
 
 
 def mutated(source, mutants):
-    """The source with all of these (number, mutant)."""
+    """Returns the source with all of these (number, mutant) pairs in it."""
     by_place = {}
     for number, mutant in mutants:
         by_place.setdefault(place_of(mutant, source), []).append((number, mutant))
@@ -69,7 +69,7 @@ def included(root, file, seen):
 
 
 def sources_with(root, mutated):
-    """The product's and the simulator's sources that a mutant is in."""
+    """Yields the sources that have a mutant, or include a header that has one."""
     for folder in ("nic", "pipeline", "appliance", "worker", "tests/sim"):
         for path in sorted((root / folder).rglob("*.cc")):
             file = str(path.relative_to(root))

@@ -27,8 +27,9 @@ void fake_cuda_delay_host_functions(uint64_t ms);
 void fake_cuda_slow_copies(uint64_t us_per_mib);
 /* All streams count as captured into a graph. */
 void fake_cuda_capture(int is_capturing);
-/* Forbidden calls: CUDA in a host function, copies from or to memory that is not pinned, pinned
- * memory that is freed while a stream may use it. The text of the last one is valid for ever. */
+/* Returns the number of forbidden calls: CUDA in a host function, copies from or to memory that is
+ * not pinned, pinned memory that is freed while a stream may use it. `last`: the text of the last
+ * one, valid until this thread calls the function again. */
 uint64_t fake_cuda_violations(const char** last);
 /* Bytes that are pinned now, and calls of cudaHostAlloc that have succeeded since the reset. */
 uint64_t fake_cuda_pinned_bytes();

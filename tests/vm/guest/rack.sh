@@ -26,7 +26,7 @@ rack_nics() {
     ip link set "$(rack_nic_of_mac "52:54:00:00:00:0$((nic + 1))")" name "nic$nic" &&
       ip addr add "10.9.0.$((nic + 1))/24" dev "nic$nic" &&
       ip link set "nic$nic" up || return 1
-    # Each answers for its own address only, and takes what another of this kernel's sends it.
+    # Each NIC answers ARP for its own address only, and accepts packets of this kernel's others.
     sysctl -qw "net.ipv4.conf.nic$nic.accept_local=1" "net.ipv4.conf.nic$nic.rp_filter=0" \
       "net.ipv4.conf.nic$nic.arp_ignore=1" "net.ipv4.conf.nic$nic.arp_announce=2" || return 1
   done
@@ -37,7 +37,7 @@ rack_rdma() {
   modprobe -a rdma_rxe ib_uverbs || return 1
   for from in 0 1 2 3; do
     rdma link add "rxe$from" type rxe netdev "nic$from" || return 1
-    # Between two of this kernel's addresses the way is through lo, unless rules come before that.
+    # Without rules that come first, packets between two addresses of this kernel would use lo.
     ip rule add pref 1 iif "nic$from" lookup local
     for to in 0 1 2 3; do
       [ "$from" = "$to" ] && continue
