@@ -130,7 +130,7 @@ TEST_CASE("a control thread that is wedged for long is not fed either, and the s
     const WedgedThread wedged(daemon.program().pid());  // the first thread of the process
     CHECK(manager.heard_until("control") == "STATUS=the control thread makes no progress");
   }
-  CHECK_THAT(manager.heard_until("WATCHDOG=1"), Contains("go on"));
+  CHECK_THAT(manager.heard_until("WATCHDOG=1"), Contains("make progress again"));
 }
 
 TEST_CASE("without a service manager or its watchdog the box serves all the same") {

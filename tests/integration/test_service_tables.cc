@@ -366,7 +366,7 @@ TEST_CASE("a tensor that cannot be a table, or a wrong list of rows, is refused 
     };
   };
   CHECK_THAT(refusal(daemon.control(), set_rows(30, PBOX_SGD), optimize),
-             Catch::Contains("1000 elements, which are not rows of 30"));
+             Catch::Contains("1000 elements, which row_elements 30 does not divide"));
   CHECK_THAT(refusal(daemon.control(), set_rows(10, PBOX_ADAM), optimize),
              Catch::Contains("makes rows of 40 bytes") && Catch::Contains("SGD or Adagrad"));
   CHECK_THAT(refusal(daemon.control(), set_rows(50, 0), [](pbox_options&) {}),

@@ -76,10 +76,10 @@ TEST_CASE("RDMA settings that nobody uses, and a device named twice, are errors"
   CHECK_THAT(errors_of(config), Contains("rdma.devices names rxe0 twice"));
   config = {};
   config.rdma.gid_index = 3;
-  CHECK_THAT(errors_of(config), Contains("[rdma] is given, but data.port = rdma is not"));
+  CHECK_THAT(errors_of(config), Contains("[rdma] is given, but data.port is not rdma"));
   config = {};
   config.rdma.mode = RdmaMode::kWriteImm;
-  CHECK_THAT(errors_of(config), Contains("[rdma] is given, but data.port = rdma is not"));
+  CHECK_THAT(errors_of(config), Contains("[rdma] is given, but data.port is not rdma"));
 }
 
 }  // namespace pbox::config

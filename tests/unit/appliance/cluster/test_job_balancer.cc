@@ -108,7 +108,8 @@ TEST_CASE("a box that joins gets parts, and one that drains is left to the part 
   world.run(20);
   CHECK(world.proposals == before);
   CHECK(world.balancer.view().state == "waiting");
-  CHECK_THAT(world.balancer.view().waits_for, Catch::Contains("box a, which drains"));
+  CHECK_THAT(world.balancer.view().waits_for,
+             Catch::Contains("box a to lose its parts: it drains"));
   world.map = reassign_parts(world.map, "a", {{"b"}, {"d"}});
   ++world.revision;
   world.run(40);

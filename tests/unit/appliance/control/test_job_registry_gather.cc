@@ -313,7 +313,7 @@ TEST_CASE("another protocol version is refused with both versions") {
   const auto failure = refused(desk, message);
   CHECK(failure.code() == code(ErrorCode::kVersionMismatch));
   CHECK_THAT(failure.message(), Contains("a test") && Contains("protocol 99") &&
-                                    Contains("talks 2 to 3; upgrade the older"));
+                                    Contains("speaks 2 to 3; upgrade the older"));
 }
 
 TEST_CASE("names from a refused worker cannot break the log's lines") {

@@ -221,9 +221,10 @@ TEST_CASE("a relay that fails ends its job, before the job starts and while it r
     rack.tell(log, Error{ErrorCode::kWorkerLost, "rank 0 (10.0.1.1:5000) was lost"});
     const proto::Failure failure = rack.desk.take_failure(rank);
     CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
-    CHECK_THAT(failure.message(), Contains("job 'train'") &&
-                                      Contains("box 10.0.0.9:9541, which this box's sums go on") &&
-                                      Contains("rank 0 (10.0.1.1:5000) was lost"));
+    CHECK_THAT(failure.message(),
+               Contains("job 'train'") &&
+                   Contains("upper box 10.0.0.9:9541, to which this box forwards its sums") &&
+                   Contains("rank 0 (10.0.1.1:5000) was lost"));
     CHECK(log.is_gone);
     CHECK(rack.desk.job_count() == 0);
   }

@@ -40,7 +40,8 @@ TEST_CASE("a transport library serves the libpbox of its own release only") {
   CHECK_FALSE(refuse_other_release({.version = kVersion}, error, sizeof(error)));
   CHECK(std::string(error).empty());
   CHECK(refuse_other_release({.version = "0.0.7"}, error, sizeof(error)));
-  CHECK_THAT(error, Contains("0.0.7") && Contains(kVersion) && Contains("install both"));
+  CHECK_THAT(error,
+             Contains("0.0.7") && Contains(kVersion) && Contains("install the same release"));
   char little[8];
   CHECK(refuse_other_release({.version = "0.0.7"}, little, sizeof(little)));
   CHECK(std::string(little).size() == sizeof(little) - 1);
