@@ -117,8 +117,7 @@ Result<bool> ControlChannel::shake_hands() {
   return Error{
       ErrorCode::kUnavailable,
       broken_->message +
-          " during the TLS handshake; check that it has keys ([security] keys), and see its "
-          "log says more"};
+          " during the TLS handshake; check that it has keys ([security] keys), and see its log"};
 }
 
 short ControlChannel::events() const {
