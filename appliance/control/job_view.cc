@@ -57,11 +57,7 @@ void add_counts(JobView& job, const JobView& part) {
     job.pulls->parked_s += part.pulls->parked_s;
     job.pulls->lead_rounds = std::max(job.pulls->lead_rounds, part.pulls->lead_rounds);
   }
-  if (part.grace && job.grace) {
-    job.grace->grace_s = std::max(job.grace->grace_s, part.grace->grace_s);
-    job.grace->is_unbounded = job.grace->is_unbounded || part.grace->is_unbounded;
-    job.grace->rounds_cut += part.grace->rounds_cut;
-  }
+  if (part.grace && job.grace) job.grace->rounds_cut += part.grace->rounds_cut;
   if (part.backup && job.backup) job.backup->chunks_copied += part.backup->chunks_copied;
   if (part.upstream && job.upstream) job.upstream->chunks_relayed += part.upstream->chunks_relayed;
   add_histogram(job.arrival_skew, part.arrival_skew);
@@ -81,6 +77,10 @@ void add_part(JobView& job, const JobView& part) {
   job.fragment_bytes = std::max(job.fragment_bytes, part.fragment_bytes);
   job.memory_bytes += part.memory_bytes;
   job.age_s = std::max(job.age_s, part.age_s);
+  if (part.grace && job.grace) {
+    job.grace->grace_s = std::max(job.grace->grace_s, part.grace->grace_s);
+    job.grace->is_unbounded = job.grace->is_unbounded || part.grace->is_unbounded;
+  }
   if (part.backup && job.backup) {
     job.backup->boxes.insert(part.backup->boxes.begin(), part.backup->boxes.end());
     job.backup->parts_without += part.backup->parts_without;

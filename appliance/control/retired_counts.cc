@@ -14,8 +14,6 @@ void RetiredCounts::keep(const JobView& part) {
     if (part.upstream) kept->second.upstream.emplace();
   }
   add_counts(kept->second, part);
-  // The present grace is no count.
-  if (auto& grace = kept->second.grace) grace = GraceView{.rounds_cut = grace->rounds_cut};
 }
 
 void RetiredCounts::add_to(JobView& job) const {
