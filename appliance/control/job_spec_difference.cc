@@ -18,7 +18,6 @@ constexpr const char* kModeNames[] = {"aggregate", "optimize"};
 constexpr const char* kReductionNames[] = {"sum", "mean"};
 constexpr const char* kLostPolicyNames[] = {"wait", "partial", "abort"};
 constexpr const char* kRecoveryNames[] = {"copy", "none"};
-constexpr const char* kDeliveryNames[] = {"broadcast", "pull"};
 
 // As differs(), with the values' names in place of their numbers.
 template <typename Enum, size_t kCount>
@@ -65,6 +64,21 @@ std::optional<std::string> tensor_difference(const TensorSpec& job, const Tensor
   return differs(where + " weight_decay", job.weight_decay, worker.weight_decay);
 }
 
+std::optional<std::string> optimizer_difference(const optimizer::OptimizerSpec& job,
+                                                const optimizer::OptimizerSpec& worker) {
+  if (auto found =
+          differs("optimizer.kind", job.kind, worker.kind, optimizer::kOptimizerKindNames)) {
+    return found;
+  }
+  if (auto found = differs("optimizer.learning_rate", job.learning_rate, worker.learning_rate)) {
+    return found;
+  }
+  if (auto found = differs("optimizer.momentum", job.momentum, worker.momentum)) return found;
+  if (auto found = differs("optimizer.beta1", job.beta1, worker.beta1)) return found;
+  if (auto found = differs("optimizer.beta2", job.beta2, worker.beta2)) return found;
+  return differs("optimizer.epsilon", job.epsilon, worker.epsilon);
+}
+
 }  // namespace
 
 std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& worker) {
@@ -87,14 +101,17 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
   }
   if (auto found = differs("recovery", job.recovery, worker.recovery, kRecoveryNames)) return found;
   if (auto found = sync_difference(job.sync, worker.sync)) return found;
-  if (auto found = differs("relaxed_model", int(job.relaxed_model), int(worker.relaxed_model))) {
+  if (auto found = differs("relaxed_model", job.relaxed_model, worker.relaxed_model,
+                           wire::kSyncModelNames)) {
     return found;
   }
   if (auto found = differs("priority_policy", job.priority_policy, worker.priority_policy,
                            wire::kPriorityPolicyNames)) {
     return found;
   }
-  if (auto found = differs("delivery", job.delivery, worker.delivery, kDeliveryNames)) return found;
+  if (auto found = differs("delivery", job.delivery, worker.delivery, wire::kDeliveryNames)) {
+    return found;
+  }
   if (auto found = differs("replicas", job.replicas, worker.replicas)) return found;
   if (auto found = differs("is_backup", int(job.is_backup), int(worker.is_backup))) return found;
   if (auto found = differs("numerics", job.numerics, worker.numerics, wire::kNumericsNames)) {
@@ -104,15 +121,7 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
   if (job.restore != worker.restore) {
     return "restore: " + quoted(worker.restore) + ", but the job has " + quoted(job.restore);
   }
-  const auto &a = job.optimizer, &b = worker.optimizer;
-  if (auto found = differs("optimizer.kind", int(a.kind), int(b.kind))) return found;
-  if (auto found = differs("optimizer.learning_rate", a.learning_rate, b.learning_rate)) {
-    return found;
-  }
-  if (auto found = differs("optimizer.momentum", a.momentum, b.momentum)) return found;
-  if (auto found = differs("optimizer.beta1", a.beta1, b.beta1)) return found;
-  if (auto found = differs("optimizer.beta2", a.beta2, b.beta2)) return found;
-  if (auto found = differs("optimizer.epsilon", a.epsilon, b.epsilon)) return found;
+  if (auto found = optimizer_difference(job.optimizer, worker.optimizer)) return found;
   if (auto found = differs("optimizer.max_grad_norm", job.max_grad_norm, worker.max_grad_norm)) {
     return found;
   }

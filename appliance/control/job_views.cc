@@ -125,14 +125,11 @@ JobView Job::view(uint64_t now_ns) const {
                    : spec_.weighted                             ? "weighted mean"
                                                                 : "mean";
   if (spec_.mode == pipeline::Mode::kOptimize) {
-    constexpr const char* kNames[] = {"none", "sgd",   "momentum", "nesterov",
-                                      "adam", "adamw", "adagrad"};
-    PBOX_DCHECK(static_cast<size_t>(spec_.optimizer.kind) < std::size(kNames));
-    view.optimizer = kNames[static_cast<size_t>(spec_.optimizer.kind)];
+    view.optimizer = optimizer::kOptimizerKindNames[static_cast<size_t>(spec_.optimizer.kind)];
   }
   view.priority_policy = wire::kPriorityPolicyNames[static_cast<size_t>(priority_policy_)];
   view.priority_source = priority_source();
-  view.delivery = spec_.delivery == wire::Delivery::kPull ? "pull" : "broadcast";
+  view.delivery = wire::kDeliveryNames[static_cast<size_t>(spec_.delivery)];
   view.numerics = wire::kNumericsNames[static_cast<size_t>(spec_.numerics)];
   view.guard = wire::kGuardNames[static_cast<size_t>(spec_.guard.policy)];
   view.guard_max_abs = spec_.guard.max_abs;

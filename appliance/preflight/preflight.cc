@@ -54,15 +54,14 @@ Check check_config(const config::Config& config) {
 
 Check check_security(const config::Config& config) {
   const auto& devices = config.dpdk.devices;
-  const bool is_open =
-      !config::is_loopback_address(config.box.listen) ||
-      (config.admin.enabled && !config::is_loopback_address(config.admin.listen)) ||
-      config.data.port == config::PortKind::kRdma ||
-      std::any_of(devices.begin(), devices.end(),
-                  [](const auto& each) { return !config::stays_on_host(each.device); });
+  const bool is_http_open = config.admin.enabled && !config::admin_has_tls(config) &&
+                            !config::is_loopback_address(config.admin.listen);
+  const bool is_open = !config::is_loopback_address(config.box.listen) || is_http_open ||
+                       config.data.port == config::PortKind::kRdma ||
+                       std::any_of(devices.begin(), devices.end(), [](const auto& each) {
+                         return !config::stays_on_host(each.device);
+                       });
   if (!config.security.keys.empty()) {
-    const bool is_http_open = config.admin.enabled && !config::admin_has_tls(config) &&
-                              !config::is_loopback_address(config.admin.listen);
     if (!is_http_open) return ok("security", "connections and packets with keys");
     return warn("security",
                 "connections and packets with keys, but HTTP is open off loopback without TLS: any "

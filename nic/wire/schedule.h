@@ -24,6 +24,7 @@ enum class Delivery : uint8_t {
   kPull = 1,
 };
 inline constexpr uint8_t kDeliveryCount = 2;
+inline constexpr const char* kDeliveryNames[] = {"broadcast", "pull"};
 
 enum class Numerics : uint8_t {
   kFast = 0,     // in the order of arrival: sums of three or more may differ in the last bits

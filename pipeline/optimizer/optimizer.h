@@ -27,6 +27,8 @@ enum class OptimizerKind : uint8_t { kNone, kSgd, kMomentum, kNesterov, kAdam, k
 
 // OptimizerKind values are in [0, kOptimizerKindCount), and index tables.
 inline constexpr size_t kOptimizerKindCount = 7;
+inline constexpr const char* kOptimizerKindNames[kOptimizerKindCount] = {
+    "none", "sgd", "momentum", "nesterov", "adam", "adamw", "adagrad"};
 
 // A job's optimizer. Fields that its kind does not use are ignored. Defaults are torch's.
 struct OptimizerSpec {
