@@ -220,12 +220,16 @@ void Egress::fill_due_replies(JobShard& shard, EgressRoom& room) {
   }
   PBOX_DCHECK(at.rank < shard.worker_count() && at.ranks.has(at.rank));
   Session& session = shard.sessions()[at.rank];
-  PBOX_DCHECK(at.chunk->rounds_finished > 0 && at.fragment <= at.chunk->fragment_count);
-  const ResultMaker maker(shard, session, *at.chunk, at.chunk->open_round() - 1, false,
+  PBOX_DCHECK(at.chunk->rounds_finished > 0);
+  const bool in_full = replies_in_full(*at.chunk, at.rank);
+  if (in_full != at.in_full) at.fragment = 0;  // the forms have other fragments
+  at.in_full = in_full;
+  const ResultMaker maker(shard, session, *at.chunk, at.chunk->open_round() - 1, in_full,
                           context_.tag);
+  PBOX_DCHECK(at.fragment <= maker.fragment_count());
   const bool sends = session.present && session.reachable;
   uint32_t covered = 1;
-  for (; sends && at.fragment < at.chunk->fragment_count; at.fragment += covered) {
+  for (; sends && at.fragment < maker.fragment_count(); at.fragment += covered) {
     if (room.is_used_up()) return;
     covered = make_reply(maker, *at.chunk, at.rank, at.fragment, 0, room.filled);
     room.take(outgoing_[room.filled].header.payload_bytes);
@@ -271,7 +275,8 @@ void Egress::fill_answer(JobShard& shard, EgressRoom& room) {
 }
 
 // Weights may change after a full port has refused packets that point at them. Their labels must be
-// true when they leave.
+// true when they leave. A packet in full stays one, because its number may be beyond a delta's
+// fragments. A delta becomes a packet in full if its rank must not be sent the new delta.
 void Egress::refresh_unsent() {
   results_changed_ = false;
   for (size_t index = outgoing_begin_; index < outgoing_end_; ++index) {
@@ -283,9 +288,12 @@ void Egress::refresh_unsent() {
     if (!entry.shard->is_relaxed()) continue;
     PBOX_DCHECK(entry.shard->find(packet.header.chunk) != nullptr);
     Chunk& chunk = *entry.shard->find(packet.header.chunk);
-    const ResultMaker maker(*entry.shard, *entry.session, chunk, chunk.open_round() - 1, false,
+    const bool was_full = gives_deltas(chunk) && asks_in_full(packet.header);
+    const bool in_full = was_full || replies_in_full(chunk, entry.session->rank);
+    const ResultMaker maker(*entry.shard, *entry.session, chunk, chunk.open_round() - 1, in_full,
                             context_.tag);
     const uint32_t fragment = packet.header.fragment;
+    PBOX_DCHECK(fragment < maker.fragment_count());
     const uint8_t flags = packet.header.flags & wire::flag::kRetransmission;
     if ((packet.header.flags & wire::flag::kRows) == 0) {
       // The packet may belong to a newer reply now, which begins with it.
@@ -308,8 +316,11 @@ void Egress::fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, Egres
                              ? chunk.sync->awaits(asked.rank, asked.round)
                              : asked.round + 1 == chunk.open_round() && !is_replacing(chunk);
   Session& session = shard.sessions()[asked.rank];
+  // A new process has taken the rank's place since, or it asks for another form now.
+  const bool has_wrong_form =
+      chunk.sync != nullptr && !asked.in_full && replies_in_full(chunk, asked.rank);
   // The rank has consumed it meanwhile, is excluded, or has rejoined and has no known address yet.
-  if (!is_wanted || !session.present || !session.reachable) {
+  if (!is_wanted || has_wrong_form || !session.present || !session.reachable) {
     asked.mask = 0;
     return;
   }

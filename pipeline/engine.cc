@@ -27,10 +27,12 @@ void count_key_updates(Counters& counters, Session& session) {
 }
 
 // Model `drop`: when a session ends in the middle of a late push, the rest of the push never comes.
-// The push counts as complete, so that no answer waits for the rest.
+// The push counts as complete, so that no answer waits for the rest. The new session may be of
+// another process, which has no weights.
 void forget_late_push(Chunk& chunk, uint32_t rank) {
   PBOX_DCHECK(chunk.sync != nullptr && chunk.sync->pushed != nullptr);
   chunk.sync->pushed[rank].mask = chunk.full_mask;
+  chunk.sync->pushed[rank].lacks_weights = true;
 }
 
 // Updates in each session its keys, and how long the other ranks have waited for it.

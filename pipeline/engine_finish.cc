@@ -13,11 +13,20 @@
 namespace pbox::pipeline {
 namespace {
 
-// Opens a round of gradients in blocks. The finished round may have been one of full weights.
+// Opens a round of gradients in blocks. The finished round may have been one of full weights, whose
+// pushes had other fragments. Relaxed shards: each rank that had pushed all of them has pushed all
+// fragments of a delta. A rank that was excluded in the middle has pushed none.
 void open_delta_round(const JobShard& shard, Chunk& chunk) {
   chunk.deltas.is_result_full = chunk.dtype == wire::Dtype::kF32;
-  if (chunk.deltas.is_result_full) shard.take_layout(chunk, chunk.deltas.dtype);
-  PBOX_DCHECK(chunk.dtype == chunk.deltas.dtype);
+  PBOX_DCHECK(chunk.deltas.is_result_full || chunk.dtype == chunk.deltas.dtype);
+  if (!chunk.deltas.is_result_full) return;
+  const uint64_t whole_push = chunk.full_mask;
+  shard.take_layout(chunk, chunk.deltas.dtype);
+  for (uint32_t rank = 0; chunk.sync != nullptr && rank < shard.worker_count(); ++rank) {
+    sync::Pushed& pushed = chunk.sync->pushed[rank];
+    pushed.mask = pushed.mask == whole_push ? chunk.full_mask : 0;
+    pushed.counted &= pushed.mask;
+  }
 }
 
 // The lane has given the chunk back. Makes the result of a relayed round; that of a replicated

@@ -13,6 +13,7 @@
 #include "pipeline/engine.h"
 #include "pipeline/engine_checks.h"
 #include "pipeline/late_ranks.h"
+#include "pipeline/result_form.h"
 #include "pipeline/round_result.h"
 #include "pipeline/state/state_cut.h"
 #include "pipeline/sync/rules.h"
@@ -91,6 +92,11 @@ bool Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed&
   if (chunk->rounds_finished == 0) return false;  // initial weights: a barrier in every model
   if (header.type() != wire::PacketType::kPush) {
     context_.counters.add(Counter::kRejectType);
+    return true;
+  }
+  // Initial weights, which came in full. All ranks have pushed them.
+  if (gives_deltas(*chunk) && header.round == 0 && asks_in_full(header)) [[unlikely]] {
+    count_duplicate(context_, session);
     return true;
   }
   wire::RowsView rows;
@@ -333,32 +339,34 @@ void Engine::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed&
 bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
                               const wire::Header& asked, uint64_t held_mask, uint64_t now_ns) {
   const uint32_t rank = session.rank;
-  uint64_t mask = chunk.full_mask & ~held_mask;
   if (chunk.rounds_finished == 0) return false;
+  AskedResult wanted{.mask = chunk.full_mask & ~held_mask};
   if (chunk.applies_on_arrival()) {
-    if (mask == 0 || !chunk.sync->awaits(rank, asked.round)) return false;
+    if (wanted.mask == 0 || !chunk.sync->awaits(rank, asked.round)) return false;
     if (sync::reads_cached(chunk.sync->spec) &&
         park_cached_read(shard, chunk, rank, context_.now_ns))
       return false;
   } else {
     if (asked.round == chunk.open_round()) return false;
-    if (is_pushing_late(chunk, rank, asked.round)) return false;
-    // The fragments that the rank holds may belong to an older round than the newest.
-    if (asked.round + 1 != chunk.open_round()) mask = chunk.full_mask;
-    if (mask == 0) return false;
+    // A rank that asks for weights in full sends no more of its push.
+    const bool wants_weights = gives_deltas(chunk) && asks_in_full(asked);
+    if (is_pushing_late(chunk, rank, asked.round) && !wants_weights) return false;
+    wanted = asked_of_reply(shard, chunk, rank, asked, held_mask);
+    if (wanted.mask == 0) return false;
   }
   const bool leaves_already =
       chunk.sync->replies_due.has(rank) ||
       (shard.reply_cursor.chunk == &chunk && shard.reply_cursor.ranks.has(rank));
   if (leaves_already) return false;
-  const bool is_whole = mask == chunk.full_mask;
+  const bool is_whole = wanted.mask == result_mask(shard, chunk, rank, wanted.in_full);
+  const Answer answer{&chunk, asked.round, rank, wanted.mask, wanted.in_full};
   if (!session.has_resend_budget(now_ns) ||
-      (!is_whole && !shard.egress.push_resend({&chunk, asked.round, rank, mask}, chunk.priority))) {
+      (!is_whole && !shard.egress.push_resend(answer, chunk.priority))) {
     context_.counters.add(Counter::kResendsRefused);
     return false;
   }
   if (is_whole) shard.queue_reply(chunk, rank);
-  session.charge_resend(mask, shard.fragment_bytes);
+  session.charge_resend(wanted.mask, shard.fragment_bytes);
   return true;
 }
 

@@ -21,7 +21,7 @@ struct ResultForm {
 };
 
 // Returns whether a packet for a chunk whose results are deltas is about full weights: a push of
-// them, or a PULL that asks for them.
+// them, a PULL that asks for them, or a RESULT that has them.
 inline bool asks_in_full(const wire::Header& header) {
   constexpr uint16_t kDtypeMask = 15;
   return (header.dtype_scale & kDtypeMask) == static_cast<uint16_t>(wire::Dtype::kF32);
@@ -30,6 +30,18 @@ inline bool asks_in_full(const wire::Header& header) {
 // Returns whether the last result leaves in full for a rank that has sent this packet.
 inline bool leaves_in_full(const Chunk& chunk, const wire::Header& header) {
   return gives_deltas(chunk) && (chunk.deltas.is_result_full || asks_in_full(header));
+}
+
+// Relaxed shards: returns whether the chunk's last result leaves in full for the rank. A delta is for
+// a rank that has the weights of the round before, which it had when it pushed a part of the round
+// in time. A push that came too late does not show which weights its rank has.
+inline bool replies_in_full(const Chunk& chunk, uint32_t rank) {
+  if (!gives_deltas(chunk)) [[likely]]
+    return false;
+  PBOX_DCHECK(chunk.sync != nullptr && chunk.sync->pushed != nullptr && chunk.rounds_finished > 0);
+  const sync::Pushed& pushed = chunk.sync->pushed[rank];
+  const bool was_in_time = pushed.round + 1 == chunk.open_round() && pushed.counted != 0;
+  return chunk.deltas.is_result_full || !was_in_time || pushed.lacks_weights;
 }
 
 inline ResultForm full_form(const Chunk& chunk, uint32_t fragment_bytes) {
@@ -91,6 +103,23 @@ inline AskedResult asked_by(const JobShard& shard, const Session& session, const
   asked.mask = result_mask(shard, chunk, session.rank, asked.in_full);
   const bool is_same_form = !asked.in_full || asks_in_full(header);
   if (is_same_form) asked.mask &= ~held_mask;
+  return asked;
+}
+
+// Relaxed shards: returns what a PULL for any finished round asks of the last result, which is all
+// that leaves. Fragments that the rank holds are left out if they are of that round and have the
+// form of the answer. A rank that asks for weights in full gets no delta before its next push.
+inline AskedResult asked_of_reply(const JobShard& shard, Chunk& chunk, uint32_t rank,
+                                  const wire::Header& header, uint64_t held_mask) {
+  PBOX_DCHECK(chunk.sync != nullptr && !chunk.applies_on_arrival() && rank < shard.worker_count());
+  PBOX_DCHECK(wire::round_distance(header.round, chunk.open_round()) < 0);
+  const bool asks = gives_deltas(chunk) && asks_in_full(header);
+  if (asks) chunk.sync->pushed[rank].lacks_weights = true;
+  AskedResult asked;
+  asked.in_full = replies_in_full(chunk, rank);
+  asked.mask = result_mask(shard, chunk, rank, asked.in_full);
+  const bool is_same_form = !gives_deltas(chunk) || asked.in_full == asks;
+  if (is_same_form && header.round + 1 == chunk.open_round()) asked.mask &= ~held_mask;
   return asked;
 }
 

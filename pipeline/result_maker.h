@@ -22,7 +22,7 @@ namespace pbox::pipeline {
 // together once.
 class ResultMaker {
  public:
-  // `in_full`: as in result_form().
+  // `in_full`: as in result_form(), or replies_in_full() in a relaxed shard.
   ResultMaker(const JobShard& shard, Session& session, const Chunk& chunk, uint32_t round,
               bool in_full, const wire::TagPolicy& tag)
       : session_(session),
@@ -64,6 +64,9 @@ class ResultMaker {
       const sync::Pushed& pushed = chunk.sync->pushed[session.rank];
       header.timestamp_us = pushed.round;
       applied_mask_ = pushed.counted;
+      // The bits are of a delta's fragments. Weights in full say of no fragment that it includes
+      // the push unless all of them do.
+      if (in_full) applied_mask_ = pushed.counted == chunk.full_mask ? UINT64_MAX : 0;
     }
     words_ = std::bit_cast<wire::HeaderWords>(header);
   }

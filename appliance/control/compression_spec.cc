@@ -28,11 +28,11 @@ Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
     return invalid(
         " cannot be used for a table, because only some rows are sent; set compression none");
   }
-  if (spec.is_relaxed()) {
-    return invalid(std::string(" needs model bsp for all tensors, and some tensor has ") +
+  if (spec.is_relaxed() && spec.relaxed_model != wire::SyncModel::kDrop) {
+    return invalid(std::string(" needs model bsp or drop for all tensors, and some tensor has ") +
                    to_string(spec.relaxed_model) +
-                   ": a delta is right only for ranks that have the same weights; set sync bsp, or "
-                   "compression none");
+                   ": a delta is the change of the weights in a round that ranks share; set sync "
+                   "bsp or drop, or compression none");
   }
   return ok_status();
 }

@@ -72,10 +72,10 @@ bool has_shape_of(const JobSpec& job, const PartState& state) {
   return std::all_of(state.chunks.begin(), state.chunks.end(), [&](const auto& chunk) {
     if (chunk.chunk >= chunks.size()) return false;
     const pipeline::ChunkSpec& spec = chunks[chunk.chunk];
-    const uint32_t bytes = spec.elements * wire::dtype_bytes(spec.dtype);
     return chunk.values.size() == pipeline::state_values(job.optimizer.kind, spec.elements) &&
            (job.is_relaxed()
-                ? pipeline::has_valid_clocks(chunk, spec.sync->model, job.world_size, bytes)
+                ? pipeline::has_valid_clocks(chunk, spec.sync->model, job.world_size, spec.dtype,
+                                             spec.elements)
                 : chunk.clocks.empty());
   });
 }

@@ -11,10 +11,11 @@
 
 namespace pbox::pipeline {
 
-// Returns true if `state.clocks` can belong to a chunk of `wire_bytes` and of this model, in a
-// relaxed job of so many ranks. The clocks come from another box. Chunks of other jobs have none.
+// Returns true if `state.clocks` can belong to a chunk of this model, in a relaxed job of so many
+// ranks. `dtype`: the type of its gradients on the wire. The clocks come from another box. Chunks of
+// other jobs have none.
 bool has_valid_clocks(const ChunkState& state, wire::SyncModel model, size_t ranks,
-                      uint32_t wire_bytes);
+                      wire::Dtype dtype, uint32_t elements);
 
 // Returns a view of the chunk's weights, optimizer state and counters, in place. The weights must
 // be loaded. The pipeline may call this too.

@@ -25,6 +25,9 @@ struct Pushed {
   uint64_t mask = 0;  // fragments pushed
   uint64_t counted =
       0;  // the part of `mask` that arrived before the round closed: it is in the sum
+  // Where results are deltas: since then the rank has asked for weights in full, or has begun a new
+  // session. So it may lack the weights to which a delta is to be added.
+  bool lacks_weights = false;
 };
 
 struct ChunkSync {
@@ -62,6 +65,7 @@ struct ReplyCursor {
   RankSet ranks;          // ranks that are still to be served; empty: no reply is leaving
   uint32_t rank = 0;      // the rank being served
   uint32_t fragment = 0;  // its next fragment
+  bool in_full = false;   // the fragments before that one left in full (pipeline/result_form.h)
 };
 
 }  // namespace pbox::sync

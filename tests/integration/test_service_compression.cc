@@ -299,7 +299,8 @@ TEST_CASE("a job or tensor that cannot be compressed is refused in words") {
   CHECK_THAT(refusal(PBOX_COMPRESSION_Q4, true, PBOX_SYNC_BSP),
              Catch::Contains("tensor 'dense': compression q4 cannot be used for a table"));
   CHECK_THAT(refusal(PBOX_COMPRESSION_Q8, false, PBOX_SYNC_ASP),
-             Catch::Contains("tensor 'dense': compression q8 needs model bsp for all tensors"));
+             Catch::Contains("tensor 'dense': compression q8 needs model bsp or drop for all "
+                             "tensors"));
 }
 
 }  // namespace pbox::test

@@ -13,7 +13,9 @@ bool accept_form(ExchangeState& state, Lane& lane, ExchangeChunk& chunk, const w
   const bool is_full = (header.dtype_scale & 15) == static_cast<uint16_t>(wire::Dtype::kF32);
   const DeltaWeights& deltas = *state.tensors[chunk.tensor].deltas;
   const uint64_t first = chunk.offset / sizeof(float);
-  const bool lacks_base = !is_full && deltas.round(first) != chunk.flight_round - 1;
+  const auto held_round = deltas.round(first);
+  const bool has_base = held_round == header.round - 1 || held_round == header.round;
+  const bool lacks_base = !is_full && !has_base;
   if (chunk.is_full == is_full && !lacks_base) return true;
   if (chunk.is_full) return false;
   lane.drop_unsent(state.chunk_id(chunk));
@@ -42,7 +44,7 @@ void read_weights(const ExchangeState& state, ExchangeTensor& tensor, const Exch
   PBOX_DCHECK(tensor.deltas && tensor.output != nullptr);
   if (chunk.is_full) {
     tensor.deltas->take(first, chunk.flight_round);
-  } else {
+  } else if (tensor.deltas->round(first) != chunk.flight_round) {  // it is not added twice
     tensor.deltas->add(first, chunk.elements, chunk.flight_round);
   }
   const auto* const weights = reinterpret_cast<const std::byte*>(tensor.deltas->weights(first));

@@ -1,5 +1,15 @@
 // Results of tensors in mode optimize that are compressed: weights in full, or deltas
 // (delta_weights.h). Parts of Exchange; used by the thread that drives it.
+//
+// Invariants.
+//
+// * A chunk's weights are those of one round, or of none while weights in full are arriving.
+// * A delta is added to the weights of the round before, and never to others. Weights of the
+//   delta's own round contain it: then it only confirms them. With model `drop` the box may answer
+//   a push with a result that the worker has read already, and results may be of any later round
+//   than the push.
+// * Once a packet in full has come, the chunk takes nothing else before the result is complete, and
+//   its PULLs ask for weights in full.
 #pragma once
 
 #include "nic/wire/header.h"
@@ -9,8 +19,8 @@
 namespace pbox::worker {
 
 // Makes the chunk, which is in flight, take the form of a result that has come. Returns false if
-// the result is of no use. A delta is useless without the weights of the round before. A process
-// that has taken a lost rank's place may lack them: it asks for the weights then.
+// the result is of no use. A delta is useless without the weights of its own round or of the round
+// before. A process that has taken a lost rank's place may lack them: it asks for the weights then.
 bool accept_form(ExchangeState& state, Lane& lane, ExchangeChunk& chunk, const wire::Header& header,
                  uint64_t now_ns);
 

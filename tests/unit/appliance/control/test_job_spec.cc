@@ -276,7 +276,7 @@ TEST_CASE("chunks of a table say where in a row they begin, also in a part of it
         "tensor 1 ('second') row_elements: 50, but the job has 60");
 }
 
-TEST_CASE("a compressed tensor needs f32 and model bsp, and is never forwarded") {
+TEST_CASE("a compressed tensor needs f32 and model bsp or drop, and is never forwarded") {
   proto::Join join = good_join();
   join.set_mode(0);
   join.mutable_tensors(1)->set_compression(2);
@@ -295,6 +295,11 @@ TEST_CASE("a compressed tensor needs f32 and model bsp, and is never forwarded")
   proto::Join optimizing = join;
   optimizing.set_mode(1);
   CHECK(parse_join(optimizing, {}).ok());
+  proto::Join dropping = optimizing;
+  dropping.set_recovery(1);
+  dropping.mutable_sync()->set_model(static_cast<uint32_t>(wire::SyncModel::kDrop));
+  dropping.mutable_sync()->set_quorum(1);
+  CHECK(parse_join(dropping, {}).ok());
   CHECK_THAT(refusal([](auto& bad) {
                bad.set_mode(1);
                bad.mutable_tensors(1)->set_row_elements(60);
@@ -305,7 +310,8 @@ TEST_CASE("a compressed tensor needs f32 and model bsp, and is never forwarded")
                bad.set_recovery(1);
                bad.mutable_sync()->set_model(static_cast<uint32_t>(wire::SyncModel::kAsp));
              }),
-             Contains("compression q4 needs model bsp for all tensors, and some tensor has"));
+             Contains("compression q4 needs model bsp or drop for all tensors, and some tensor "
+                      "has asp"));
   CHECK_THAT(refusal([](auto& bad) { bad.mutable_tensors(1)->set_dtype(2); }),
              Contains("compression q4 needs f32, and the tensor is bf16"));
   CHECK_THAT(refusal([](auto& bad) {

@@ -22,7 +22,7 @@ std::vector<pipeline::ChunkState> take(SyncJob& job) {
     auto state = pipeline::state_of(*job.shard, chunk);
     REQUIRE(state);
     REQUIRE(pipeline::has_valid_clocks(*state, job.options.sync.model, job.options.workers,
-                                       chunk.wire_bytes));
+                                       chunk.dtype, chunk.elements));
     states.push_back(std::move(*state));
   }
   return states;
@@ -180,15 +180,15 @@ TEST_CASE("after a move late fragments stay dropped, and fragments in time stay 
 TEST_CASE("clocks that no box can have are rejected") {
   SyncJob job(kSsp);
   begin_to_wait(job);
-  const uint32_t bytes = job.shard->chunks()[0].wire_bytes;
+  const uint32_t elements = job.shard->chunks()[0].elements;
   const pipeline::ChunkState state = take(job)[0];
   const auto fit = [&](const pipeline::ChunkState& one, SyncModel model = SyncModel::kSsp) {
-    return pipeline::has_valid_clocks(one, model, 3, bytes);
+    return pipeline::has_valid_clocks(one, model, 3, wire::Dtype::kF32, elements);
   };
   CHECK(fit(state));
   CHECK_FALSE(fit(state, SyncModel::kBsp));
   CHECK_FALSE(fit(state, SyncModel::kDrop));
-  CHECK_FALSE(pipeline::has_valid_clocks(state, SyncModel::kSsp, 4, bytes));
+  CHECK_FALSE(pipeline::has_valid_clocks(state, SyncModel::kSsp, 4, wire::Dtype::kF32, elements));
   const auto changed = [&](void (*change)(pipeline::ChunkState&)) {
     pipeline::ChunkState other = state;
     change(other);
