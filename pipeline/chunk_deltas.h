@@ -18,8 +18,8 @@ namespace pbox::pipeline {
 // * With model bsp every rank has them, because the round has finished with every rank's push.
 // * With model `drop` a rank has them if a part of its push was in time, because a rank pushes a
 //   round that is open only with the result of the round before. Every other rank is sent the
-//   weights in full: a rank that is late, that has missed rounds, that has begun a new session since
-//   it pushed, or that asks for them (replies_in_full() in result_form.h).
+//   weights in full: a rank that is late, that has missed rounds, that has begun a new session
+//   since it pushed, or that asks for them (replies_in_full() in result_form.h).
 // * A part that has moved, or that goes on from a snapshot, sends its last result in full to all
 //   ranks. Then the rule is the same as elsewhere: the weights that move are those that ranks have.
 struct ChunkDeltas {

@@ -32,9 +32,9 @@ inline bool leaves_in_full(const Chunk& chunk, const wire::Header& header) {
   return gives_deltas(chunk) && (chunk.deltas.is_result_full || asks_in_full(header));
 }
 
-// Relaxed shards: returns whether the chunk's last result leaves in full for the rank. A delta is for
-// a rank that has the weights of the round before, which it had when it pushed a part of the round
-// in time. A push that came too late does not show which weights its rank has.
+// Relaxed shards: returns whether the chunk's last result leaves in full for the rank. A delta is
+// for a rank that has the weights of the round before, which it had when it pushed a part of the
+// round in time. A push that came too late does not show which weights its rank has.
 inline bool replies_in_full(const Chunk& chunk, uint32_t rank) {
   if (!gives_deltas(chunk)) [[likely]]
     return false;

@@ -73,10 +73,9 @@ bool has_shape_of(const JobSpec& job, const PartState& state) {
     if (chunk.chunk >= chunks.size()) return false;
     const pipeline::ChunkSpec& spec = chunks[chunk.chunk];
     return chunk.values.size() == pipeline::state_values(job.optimizer.kind, spec.elements) &&
-           (job.is_relaxed()
-                ? pipeline::has_valid_clocks(chunk, spec.sync->model, job.world_size, spec.dtype,
-                                             spec.elements)
-                : chunk.clocks.empty());
+           (job.is_relaxed() ? pipeline::has_valid_clocks(chunk, spec.sync->model, job.world_size,
+                                                          spec.dtype, spec.elements)
+                             : chunk.clocks.empty());
   });
 }
 

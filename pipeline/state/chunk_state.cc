@@ -137,9 +137,8 @@ bool has_valid_clocks(const ChunkState& state, wire::SyncModel model, size_t ran
   const std::vector<uint64_t>& clocks = state.clocks;
   const uint32_t least = wire::is_in_blocks(dtype) ? wire::block_layout(dtype).bytes : 1;
   if (state.fragment_bytes < least) return false;
-  const uint32_t fragments =
-      wire::fragment_count(wire::payload_bytes(dtype, elements),
-                           wire::fragment_bytes_of(dtype, state.fragment_bytes));
+  const uint32_t fragments = wire::fragment_count(
+      wire::payload_bytes(dtype, elements), wire::fragment_bytes_of(dtype, state.fragment_bytes));
   if (fragments > limits::kFragmentCountMax) return false;
   const bool applies = wire::applies_on_arrival(model);
   if (clocks.size() != kClocksPerRank * ranks + (applies ? fragments : 0)) return false;

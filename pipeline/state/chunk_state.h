@@ -12,8 +12,8 @@
 namespace pbox::pipeline {
 
 // Returns true if `state.clocks` can belong to a chunk of this model, in a relaxed job of so many
-// ranks. `dtype`: the type of its gradients on the wire. The clocks come from another box. Chunks of
-// other jobs have none.
+// ranks. `dtype`: the type of its gradients on the wire. The clocks come from another box. Chunks
+// of other jobs have none.
 bool has_valid_clocks(const ChunkState& state, wire::SyncModel model, size_t ranks,
                       wire::Dtype dtype, uint32_t elements);
 

@@ -2,8 +2,8 @@
 // to add to them, in blocks (nic/wire/blocks.h), or the weights themselves, in full. Weights come
 // in full at the start of the job, from a box that has lost what came before, for a new process
 // that fetches them, and with model `drop` for a rank whose push was not in time. Deltas arrive
-// fragment by fragment and are added once a chunk is complete, so that the weights of its last round
-// stay whole until then. Used on the exchange's thread.
+// fragment by fragment and are added once a chunk is complete, so that the weights of its last
+// round stay whole until then. Used on the exchange's thread.
 #pragma once
 
 #include <cstddef>

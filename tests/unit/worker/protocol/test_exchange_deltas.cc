@@ -23,6 +23,14 @@ ShimOptions options_of(Compression compression) {
   return {.tensor_chunks = {2}, .has_shadow = true, .optimizes = true, .compression = compression};
 }
 
+// Without a shadow: with model drop a job does not survive its box.
+ShimOptions dropping(Compression compression) {
+  return {.tensor_chunks = {2},
+          .optimizes = true,
+          .sync = {.model = wire::SyncModel::kDrop, .quorum = 1},
+          .compression = compression};
+}
+
 void start(Shim& shim, uint32_t round) {
   auto& buffer = shim.buffer(0);
   for (size_t i = 0; i < buffer.size(); ++i) {
@@ -215,21 +223,117 @@ TEST_CASE("a process in a lost rank's place fetches weights, and adds no delta t
     const Bytes delta = delta_of(dtype, 1.0f);
     deliver_all(shim, result_of(shim, dtype, 0, 3, delta));
     deliver_all(shim, result_of(shim, dtype, 1, 3, delta));
-    const auto pulls = shim.take_all(PacketType::kPull);
-    REQUIRE(pulls.size() == 1);
-    CHECK(pulls[0].header.chunk == 0);
-    CHECK(pulls[0].header.dtype_scale == 0);
-    CHECK(pulls[0].held_mask() == 0);
-    // A STATUS of the finished round, whose push had fewer fragments, asks for nothing.
-    shim.deliver(shim.status(0, 3, 1));
-    CHECK(shim.take_all(PacketType::kPush).empty());
-    deliver_all(shim, result_of(shim, Dtype::kF32, 0, 3, bytes_of(weights)));
+    CHECK(shim.take_all(PacketType::kPull).empty());
     CHECK(chunk_of(shim, 0) == weights);
     Floats advanced = weights;
     add_delta(dtype, delta, advanced);
     CHECK(chunk_of(shim, 1) == advanced);
     CHECK(shim.exchange.take_completed().size() == 1);
   }
+}
+
+TEST_CASE("a process that has no weights asks for them instead of a delta") {
+  const Dtype dtype = Dtype::kQ4;
+  auto options = options_of(Compression::kQ4);
+  options.open_rounds = {3, 3};
+  Shim shim(options);
+  start(shim, 3);
+  shim.take_all();
+  shim.deliver(result_of(shim, dtype, 0, 3, delta_of(dtype, 1.0f))[0]);
+  const auto pulls = shim.take_all(PacketType::kPull);
+  REQUIRE(pulls.size() == 1);
+  CHECK(pulls[0].header.chunk == 0);
+  CHECK(pulls[0].header.dtype_scale == 0);
+  CHECK(pulls[0].held_mask() == 0);
+  // A STATUS of the finished round, whose push had fewer fragments, asks for nothing.
+  shim.deliver(shim.status(0, 3, 1));
+  CHECK(shim.take_all(PacketType::kPush).empty());
+  const Floats weights(kChunkFloats, 4.0f);
+  deliver_all(shim, result_of(shim, Dtype::kF32, 0, 3, bytes_of(weights)));
+  CHECK(chunk_of(shim, 0) == weights);
+}
+
+TEST_CASE("with model drop deltas are added to the round before, whatever round was pushed") {
+  for (const Compression compression : kFormats) {
+    const Dtype dtype = wire::payload_dtype(compression);
+    Shim shim(dropping(compression));
+    const Floats initial(kChunkFloats, 1.5f);
+    begin(shim, initial);
+    Floats first = initial, second(kChunkFloats, 2.25f);
+    const Bytes delta = delta_of(dtype, 0.4f);
+
+    // The push of round 1 is late for chunk 0, whose newest result is of round 2.
+    start(shim, 1);
+    shim.take_all();
+    shim.deliver(result_of(shim, dtype, 0, 2, delta)[0]);
+    const auto pulls = shim.take_all(PacketType::kPull);
+    REQUIRE(pulls.size() == 1);
+    CHECK(pulls[0].header.chunk == 0);
+    CHECK(pulls[0].header.dtype_scale == static_cast<uint16_t>(Dtype::kF32));
+    deliver_all(shim, result_of(shim, Dtype::kF32, 0, 2, bytes_of(second)));
+    CHECK(chunk_of(shim, 0) == second);
+    deliver_all(shim, result_of(shim, dtype, 1, 1, delta));
+    add_delta(dtype, delta, first);
+    CHECK(chunk_of(shim, 1) == first);
+    REQUIRE(shim.exchange.take_completed().size() == 1);
+
+    // The next push is of round 2 in both chunks. Chunk 0 has that round's weights already.
+    start(shim, 2);
+    for (const Pushed& packet : shim.take_all()) CHECK(packet.header.round == 2);
+    deliver_all(shim, result_of(shim, dtype, 0, 2, delta));
+    CHECK(chunk_of(shim, 0) == second);
+    deliver_all(shim, result_of(shim, dtype, 1, 2, delta));
+    add_delta(dtype, delta, first);
+    CHECK(chunk_of(shim, 1) == first);
+    REQUIRE(shim.exchange.take_completed().size() == 1);
+
+    start(shim, 3);
+    shim.take_all();
+    deliver_all(shim, result_of(shim, dtype, 0, 2, delta));  // of the operation before
+    deliver_all(shim, result_of(shim, dtype, 0, 3, delta));
+    deliver_all(shim, result_of(shim, dtype, 0, 3, delta));
+    deliver_all(shim, result_of(shim, dtype, 1, 3, delta));
+    add_delta(dtype, delta, second);
+    add_delta(dtype, delta, first);
+    CHECK(chunk_of(shim, 0) == second);
+    CHECK(chunk_of(shim, 1) == first);
+    CHECK(shim.exchange.take_completed().size() == 1);
+  }
+}
+
+TEST_CASE("with model drop weights of a newer round replace fragments of a delta") {
+  const Dtype dtype = Dtype::kQ8;
+  Shim shim(dropping(Compression::kQ8));
+  begin(shim, Floats(kChunkFloats, 1.5f));
+  start(shim, 1);
+  shim.take_all();
+  const Bytes delta = delta_of(dtype, 0.4f);
+  shim.deliver(result_of(shim, dtype, 0, 1, delta)[0]);
+  const auto former = result_of(shim, Dtype::kF32, 0, 2, bytes_of(Floats(kChunkFloats, 7.0f)));
+  shim.deliver(former[0]);
+  deliver_all(shim, result_of(shim, dtype, 0, 3, delta));  // it cannot be added to half of them
+  const Floats weights(kChunkFloats, 2.75f);
+  const auto newest = result_of(shim, Dtype::kF32, 0, 3, bytes_of(weights));
+  for (size_t index = 1; index < newest.size(); ++index) shim.deliver(newest[index]);
+  CHECK(chunk_of(shim, 0) != weights);  // its first fragment is still missing
+  shim.expire();
+  for (const Pushed& packet : shim.take_all(PacketType::kPull)) {
+    if (packet.header.chunk != 0) continue;
+    CHECK(packet.header.round == 3);
+    CHECK(packet.header.dtype_scale == static_cast<uint16_t>(Dtype::kF32));
+    CHECK(packet.held_mask() == 0b1110);
+  }
+  shim.deliver(newest[0]);
+  CHECK(chunk_of(shim, 0) == weights);
+  deliver_all(shim, result_of(shim, dtype, 1, 1, delta));
+  REQUIRE(shim.exchange.take_completed().size() == 1);
+  // The next delta is added to the weights that came in full.
+  start(shim, 2);
+  shim.take_all();
+  deliver_all(shim, result_of(shim, dtype, 0, 4, delta));
+  Floats advanced = weights;
+  add_delta(dtype, delta, advanced);
+  CHECK(chunk_of(shim, 0) == advanced);
 }
 
 TEST_CASE("a PULL says which form of the result it is for") {
