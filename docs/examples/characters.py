@@ -70,10 +70,9 @@ def loss_of(model, inputs, targets):
 
 def join(model, inner, arguments, rejoin):
     # Without a quorum the others wait for a lost learner once, for two seconds.
-    wire = arguments.wire or ("q8" if arguments.quorum is None else "f32")
     return pbox.torch.DiLoCo(
-        model, inner, sync_every=24, fragments=4, delay=4, alpha=0.5, wire=wire,
-        quorum=arguments.quorum, job=arguments.job, rank=arguments.rank,
+        model, inner, sync_every=24, fragments=4, delay=4, alpha=0.5,
+        wire=arguments.wire, quorum=arguments.quorum, job=arguments.job, rank=arguments.rank,
         world_size=arguments.world_size, on_worker_lost="partial",
         lost_timeout_ms=2000, rejoin=rejoin)
 
@@ -109,7 +108,7 @@ def main():
     parser.add_argument("--world-size", type=int, required=True, help="number of learners")
     parser.add_argument("--job", default="characters", help="name of the job")
     parser.add_argument("--steps", type=int, default=480, help="steps to train (480)")
-    parser.add_argument("--wire", help="how changes travel: f32, q8 or q4 (q8; with a quorum f32)")
+    parser.add_argument("--wire", default="q8", help="how changes travel: f32, q8 or q4 (q8)")
     parser.add_argument("--quorum", type=int,
                         help="wait for so many learners only, and a grace (all of them)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights and the data (0)")

@@ -472,7 +472,6 @@ class DilocoTest(BoxTestCase):
                  ({"sync_every": 2, "quorum": 0}, "quorum is 0"),
                  ({"sync_every": 2, "quorum": 2}, "quorum 2 must be at most world_size 1"),
                  ({"sync_every": 2, "quorum": 1, "grace": "late"}, "grace_ms is 'late'"),
-                 ({"sync_every": 2, "quorum": 1, "wire": "q8"}, "wire is 'q8': with a quorum"),
                  ({"sync_every": 2, "state": {"anchors": {}, "pending": []}},
                   "state has no weights of 0.weight")]
         for case, text in cases:

@@ -55,10 +55,11 @@ def train_for_periods(options, case, folder):
     return count
 
 
-def push_late(options, case, folder):
+def push_late(options, case, folder, width=1):
     """The quorum is 1. Rank 1 sends its change after rank 0 has taken an outer step, and rank 0
-    sends its next change after that. Returns the weight after each outer step of this rank."""
-    model = torch.nn.Linear(1, 1, bias=False)
+    sends its next change after that. Returns the weight after each outer step of this rank, of
+    `width` squared weights that are all the same."""
+    model = torch.nn.Linear(width, width, bias=False)
     torch.nn.init.zeros_(model.weight)
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
     results = []
@@ -69,7 +70,7 @@ def push_late(options, case, folder):
             if case.get("weight") == "tokens":
                 diloco.add_tokens(tokens)
             inner.step()
-            results.append(model.weight.item())
+            results.append(model.weight[0, 0].item())
 
         if options["rank"] == 0:
             push(1.0, 7)
@@ -86,7 +87,10 @@ def push_late(options, case, folder):
 
 class DilocoQuorumTest(BoxTestCase):
     def test_with_a_quorum_nobody_waits_for_a_rank_that_is_stopped_or_killed(self):
-        case = {"sync_every": 6, "fragments": 2, "delay": 1, "quorum": 2, "grace": 20}
+        self.stop_and_kill({"sync_every": 6, "fragments": 2, "delay": 1, "quorum": 2, "grace": 20})
+
+    def stop_and_kill(self, case):
+        """Trains with three ranks while rank 2 is stopped, and killed and started again."""
         folder = self.folder()
         ranks = self.start_ranks(train_with_a_quorum, 3, case, folder)
         wait_for_file(os.path.join(folder, "2-2"))
@@ -109,6 +113,26 @@ class DilocoQuorumTest(BoxTestCase):
             self.assertIn(3, counts)
         self.assertIn(3, results[2][0])
         self.assertGreater(results[2][1], 8 * case["sync_every"])
+
+    def test_changes_in_blocks_reach_ranks_in_time_and_late_ones(self):
+        # Rank 0 is in time in both outer steps. Rank 1 is late once, and receives the weights.
+        for wire in ("q8", "q4"):
+            for late, second in (("next", -1.0 - (4.0 + 2.0) / 2), ("drop", -1.0 - 4.0)):
+                case = {"sync_every": 1, "quorum": 1, "grace": 0, "late_pushes": late,
+                        "wire": wire, "outer": {"lr": 1.0, "momentum": 0}}
+                job = f"{wire}-{late}"
+                folder = self.folder(job)
+                weights, late_weights = self.run_ranks(push_late, WORKERS, case, folder, 128,
+                                                       job=job)
+                with self.subTest(job):
+                    # q8 rounds by at most 1/126 of 1, 2, 3 and 4. In q4 they are whole steps.
+                    self.assertAlmostEqual(weights[0], -1.0, delta=0.1)
+                    self.assertAlmostEqual(weights[1], second, delta=0.1)
+                    self.assertEqual(late_weights, weights[:1])
+
+    def test_ranks_that_are_stopped_or_killed_go_on_in_blocks(self):
+        self.stop_and_kill({"sync_every": 6, "fragments": 2, "delay": 1, "quorum": 2, "grace": 20,
+                            "wire": "q8"})
 
     def test_ranks_that_have_left_do_not_count_for_the_quorum(self):
         case = {"sync_every": 2, "fragments": 1, "delay": 0, "quorum": 2, "grace": 10}

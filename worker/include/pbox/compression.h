@@ -22,8 +22,8 @@ extern "C" {
  *
  * In PBOX_MODE_OPTIMIZE gradients go to the box compressed, and changes of the weights come back
  * compressed; the initial weights are exact. Each rank keeps 5.03 bytes per element more (Q4:
- * 4.53), and recovery keeps no other copy. It needs PBOX_SYNC_BSP. AUTO needs PBOX_MODE_AGGREGATE.
- * docs/compression.md says when it helps. */
+ * 4.53), and recovery keeps no other copy. It needs PBOX_SYNC_BSP
+ * or PBOX_SYNC_DROP. AUTO needs PBOX_MODE_AGGREGATE. docs/compression.md says when it helps. */
 typedef int32_t pbox_compression;
 enum pbox_compression_value {
   PBOX_COMPRESSION_NONE = 0,

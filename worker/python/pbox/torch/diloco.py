@@ -114,7 +114,8 @@ class DiLoCo(Closing):
     ranks have needed so far. The changes of a late rank count in the next outer step; with
     late_pushes="drop" they are lost. The late rank gets the newest weights at once, so no rank
     waits for it. None: all ranks. With a quorum the options are on_worker_lost="partial" and
-    recovery="none" unless they are given, and `wire` is "f32".
+    recovery="none" unless they are given. With `wire` "q8" or "q4" a rank that was late receives
+    the weights as f32, once.
     `weight`: the box's mean counts every change once ("equal"), or as often as the rank has trained
     on tokens since it last sent that fragment ("tokens"): then call add_tokens() before each step.
     `state`: what state_dict() has returned before a restart.
@@ -142,7 +143,7 @@ class DiLoCo(Closing):
                  state: Mapping[str, Any] | None = None, **options: Any) -> None:
         kind, learning_rate, momentum = _outer_optimizer(outer or {})
         _check(sync_every, fragments, delay, alpha, wire, weight, options)
-        options = {**_quorum_options(quorum, grace, wire), **options}
+        options = {**_quorum_options(quorum, grace), **options}
         self._weighs_tokens = weight == "tokens"
         self._inner = inner_optimizer
         self._alpha = alpha
@@ -383,7 +384,7 @@ def _check(sync_every, fragments, delay, alpha, wire, weight, options):
             raise InvalidArgument(f"DiLoCo sets {name} itself; leave it out{instead}")
 
 
-def _quorum_options(quorum, grace, wire):
+def _quorum_options(quorum, grace):
     """Returns the options of the job by which a round needs only some ranks."""
     if quorum is None:
         if grace is not None:
@@ -392,10 +393,6 @@ def _quorum_options(quorum, grace, wire):
         return {}
     if quorum < 1:
         raise InvalidArgument(f"quorum is {quorum}: it must be at least 1")
-    if wire != "f32":
-        raise InvalidArgument(f"wire is {wire!r}: with a quorum ranks may have weights of other "
-                              "rounds, to which no difference in blocks can be added; leave wire "
-                              "out, or quorum")
     return {"sync": "drop", "quorum": quorum, "grace_ms": "auto" if grace is None else grace,
             "late_pushes": "next", "recovery": "none", "on_worker_lost": "partial"}
 
