@@ -156,8 +156,7 @@ void add_options(po::options_description& options) {
       "steps", po::value<uint32_t>()->default_value(480), "steps of each training, 120 or more")(
       "step-ms", po::value<double>()->default_value(400), "least time of a step")(
       "stop-s", po::value<uint32_t>()->default_value(60), "how long a learner is stopped")(
-      "wire", po::value<std::string>()->default_value("q8"),
-      "how changes travel: f32, q8 or q4")(
+      "wire", po::value<std::string>()->default_value("q8"), "how changes travel: f32, q8 or q4")(
       "quorum", po::value<uint32_t>()->default_value(0),
       "learners that an outer step needs; 0: all that are there")(
       "rate-mbit", po::value<uint32_t>()->default_value(100),

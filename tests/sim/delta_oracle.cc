@@ -64,4 +64,28 @@ std::optional<std::string> DeltaOracle::consumed(uint32_t chunk, uint32_t round,
   return "the weights differ from all that boxes have made";
 }
 
+std::optional<uint32_t> DeltaOracle::round_of(uint32_t chunk, const std::byte* weights) const {
+  const auto of_chunk = results_.find(chunk);
+  if (of_chunk == results_.end()) return std::nullopt;
+  for (auto at = of_chunk->second.rbegin(); at != of_chunk->second.rend(); ++at) {
+    for (const Values& result : at->second) {
+      if (std::memcmp(result.data(), weights, result.size() * sizeof(float)) == 0) return at->first;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> DeltaOracle::read(uint32_t rank, uint32_t chunk, uint32_t round,
+                                             const std::byte* weights) {
+  const auto found = round_of(chunk, weights);
+  if (!found) return "the weights differ from those after any round";
+  uint32_t& before = read_[{rank, chunk}];
+  if (*found < std::max(before, round)) {
+    return "weights of round " + std::to_string(*found) + ", after those of round " +
+           std::to_string(before);
+  }
+  before = *found;
+  return std::nullopt;
+}
+
 }  // namespace pbox::sim

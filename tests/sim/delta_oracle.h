@@ -1,11 +1,13 @@
 // Compressed tensors in mode optimize: the weights that all ranks must have after each round, and
 // the deltas that boxes must send, bit for bit, from the pushes that BlockOracle knows. Their jobs
-// have an optimizer without state.
+// have an optimizer without state. With model drop, SyncReplay makes the results, and this class
+// keeps them.
 #pragma once
 
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/sim/block_oracle.h"
@@ -36,6 +38,21 @@ class DeltaOracle {
   std::optional<std::string> consumed(uint32_t chunk, uint32_t round,
                                       const std::byte* values) const;
 
+  // Model drop. The box that has the chunk has these weights after the round.
+  void record(uint32_t chunk, uint32_t round, const Values& weights) {
+    results_[chunk][round] = {weights};
+  }
+  // Returns the newest round after which a box has had these weights; nothing if there is none.
+  std::optional<uint32_t> round_of(uint32_t chunk, const std::byte* weights) const;
+  // Returns what is wrong with weights that a rank has read in an operation for this round.
+  std::optional<std::string> read(uint32_t rank, uint32_t chunk, uint32_t round,
+                                  const std::byte* weights);
+  // The job has begun anew.
+  void begin_run() {
+    results_.clear();
+    read_.clear();
+  }
+
  private:
   void step(uint32_t chunk, uint32_t round, Values& master) const;
 
@@ -44,6 +61,8 @@ class DeltaOracle {
   // By chunk and round: all results that boxes have made. A box that has lost its state makes a
   // round again.
   std::map<uint32_t, std::map<uint32_t, std::vector<Values>>> results_;
+  // Model drop: by rank and chunk, the round whose weights it has read last.
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> read_;
 };
 
 }  // namespace pbox::sim

@@ -317,6 +317,7 @@ std::optional<std::string> JobModel::consume(uint32_t rank, uint32_t id, uint32_
 std::optional<std::string> JobModel::read(uint32_t rank, uint32_t id, uint32_t round, bool fetches,
                                           const std::byte* bytes) {
   if (!has_known_sums()) return std::nullopt;
+  if (has_deltas(id)) return deltas->read(rank, id, round, bytes);
   const Chunk& chunk = chunks[id];
   const uint32_t fragment_elements = fragment_bytes_ / element_bytes();
   for (uint32_t first = 0; first < chunk.elements; first += fragment_elements) {
@@ -336,7 +337,9 @@ void JobModel::begin_run() {
   for (auto& rounds : consumed_) rounds.clear();
   for (uint32_t tensor = 0; tensor < models.size(); ++tensor)
     models[tensor] = options.sync_of(tensor);
-  if (options.is_relaxed()) reads.begin_run();
+  if (!options.is_relaxed()) return;
+  reads.begin_run();
+  if (deltas) deltas->begin_run();
 }
 
 void JobModel::forget(uint32_t rank) {

@@ -1,5 +1,5 @@
 // Draws which tensors are compressed. With ranks that are left out, and with guards, the oracle of
-// blocks does not know what a result must be.
+// blocks does not know what a result must be. With model drop the replay of the packets knows it.
 #include "tests/sim/draw.h"
 
 namespace pbox::sim {
@@ -25,18 +25,33 @@ bool has_oracle(const JobOptions& job) {
          job.guard == wire::GuardSpec{};
 }
 
+void draw_tensors_in_blocks(Draw& draw, JobOptions& job) {
+  for (TensorOptions& tensor : job.tensors) {
+    if (!draw.chance(0.75) || tensor.row_elements > 0) continue;
+    tensor.compression = draw.chance(0.5) ? wire::Compression::kQ8 : wire::Compression::kQ4;
+  }
+}
+
+// Uses a generator of its own, so that all other draws stay the same.
+void draw_dropping(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x64726f705f626c6bull);
+  for (JobOptions& job : options.jobs) {
+    const bool is_drawn = draw.chance(0.6);
+    const bool drops = job.sync.model == wire::SyncModel::kDrop;
+    if (!is_drawn || !drops || job.dtype != wire::Dtype::kF32 || job.rogue) continue;
+    draw_tensors_in_blocks(draw, job);
+  }
+}
+
 }  // namespace
 
 void draw_compression(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x626c6f636b735f5full);
   draw_more_sgd(draw, options);
   for (JobOptions& job : options.jobs) {
-    if (!has_oracle(job) || !draw.chance(0.6)) continue;
-    for (TensorOptions& tensor : job.tensors) {
-      if (!draw.chance(0.75) || tensor.row_elements > 0) continue;
-      tensor.compression = draw.chance(0.5) ? wire::Compression::kQ8 : wire::Compression::kQ4;
-    }
+    if (has_oracle(job) && draw.chance(0.6)) draw_tensors_in_blocks(draw, job);
   }
+  draw_dropping(seed, options);
 }
 
 }  // namespace pbox::sim

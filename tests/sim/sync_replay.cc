@@ -31,7 +31,7 @@ bool follows(const wire::SyncSpec& rule, const wire::SyncSpec& model) {
 
 }  // namespace
 
-SyncReplay::SyncReplay(pipeline::JobShard& shard, const JobModel& job)
+SyncReplay::SyncReplay(pipeline::JobShard& shard, JobModel& job)
     : shard_(shard), job_(job), spis_(shard.worker_count()) {
   const uint32_t ranks = shard.worker_count();
   present_ = follow_sessions();
@@ -55,6 +55,7 @@ void SyncReplay::begin_as_held(Chunk& chunk) const {
   const pipeline::Chunk& held = *chunk.held;
   chunk.clock = held.rounds_finished;
   chunk.weights.assign(held.weights, held.weights + held.elements);
+  if (has_deltas(chunk)) begin_deltas(chunk);
   for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
     chunk.next[rank] = chunk.clock;
     if (!applies_on_arrival(chunk)) {
@@ -88,17 +89,6 @@ bool SyncReplay::applies_on_arrival(const Chunk& chunk) const {
   return wire::applies_on_arrival(chunk.rule.model) && chunk.clock > 0;
 }
 
-uint32_t SyncReplay::elements_of(const Chunk& chunk, uint32_t fragment) const {
-  return wire::fragment_length(chunk.held->wire_bytes, shard_.fragment_bytes, fragment) /
-         job_.element_bytes();
-}
-
-std::span<float> SyncReplay::part(std::vector<float>& values, const Chunk& chunk,
-                                  uint32_t fragment) const {
-  const uint32_t first = fragment * (shard_.fragment_bytes / job_.element_bytes());
-  return {values.data() + first, elements_of(chunk, fragment)};
-}
-
 bool SyncReplay::is_gradient_of_table(const Chunk& chunk) const {
   return chunk.held->table != nullptr && chunk.clock > 0;
 }
@@ -111,10 +101,11 @@ bool SyncReplay::is_sound(const Chunk& chunk, const wire::Header& header) const 
   if (header.type() == wire::PacketType::kPush && is_gradient_of_table(chunk)) {
     return (header.dtype_scale & 15) == static_cast<uint16_t>(job_.options.dtype);
   }
-  return header.type() == wire::PacketType::kPush && header.fragment < chunk.held->fragment_count &&
-         (header.dtype_scale & 15) == static_cast<uint16_t>(job_.options.dtype) &&
+  return header.type() == wire::PacketType::kPush && header.fragment < fragment_count(chunk) &&
+         (header.dtype_scale & 15) == static_cast<uint16_t>(dtype_of(chunk)) &&
          (job_.options.weighted || wire::weight_code(header) == 0) &&
-         header.payload_bytes == elements_of(chunk, header.fragment) * job_.element_bytes();
+         header.payload_bytes ==
+             wire::payload_bytes(dtype_of(chunk), elements_of(chunk, header.fragment));
 }
 
 void SyncReplay::received(uint32_t rank, const wire::Parsed& parsed) {
@@ -152,7 +143,7 @@ void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed
     const uint64_t before =
         std::exchange(chunk.pushed[rank].mask, chunk.pushed[rank].mask | fragments);
     const bool is_whole =
-        before != chunk.pushed[rank].mask && chunk.pushed[rank].mask == chunk.held->full_mask;
+        before != chunk.pushed[rank].mask && chunk.pushed[rank].mask == full_mask(chunk);
     if (is_whole && ahead == -1) note_lateness(chunk, chunk.former_ns);
     const bool counts = before != chunk.pushed[rank].mask && chunk.rule.counts_late;
     if (counts && is_gradient_of_table(chunk)) take_rows(chunk, rows);
@@ -169,7 +160,7 @@ void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed
     chunk.claimed[rank] |= fragments;
     add(chunk, rank, parsed);
   }
-  if (chunk.claimed[rank] != chunk.held->full_mask) return;
+  if (chunk.claimed[rank] != full_mask(chunk)) return;
   if (!applies) {
     if (chunk.quorum_ns != 0) note_lateness(chunk, chunk.quorum_ns);
     close_if_complete(chunk);
@@ -183,22 +174,6 @@ void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed
     chunk.parked |= 1u << rank;
   } else {
     chunk.due |= (1u << rank) & heard_;
-  }
-}
-
-void SyncReplay::add(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) const {
-  const uint32_t fragment = parsed.header.fragment;
-  std::vector<float> values(elements_of(chunk, fragment));
-  reduce::reference::store(job_.options.dtype, values.data(), parsed.payload, values.size(),
-                           FLT_MAX);
-  if (applies_on_arrival(chunk)) {
-    step(chunk, fragment, values);
-  } else if (chunk.clock > 0) {
-    const auto sums = part(chunk.sums, chunk, fragment);
-    for (size_t index = 0; index < sums.size(); ++index) sums[index] += values[index];
-    chunk.weight_sums[fragment] += wire::push_weight(wire::weight_code(parsed.header));
-  } else if (rank == 0) {
-    std::copy(values.begin(), values.end(), part(chunk.weights, chunk, fragment).begin());
   }
 }
 
@@ -291,6 +266,7 @@ bool SyncReplay::goes_on(const Chunk& chunk, uint64_t round) const {
 }
 
 void SyncReplay::on_pull(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) {
+  if (has_deltas(chunk)) return note_pull(chunk, rank, parsed.header);
   wire::PullPayload pull;
   std::memcpy(&pull, parsed.payload, sizeof(pull));
   const bool wants = (chunk.held->full_mask & ~pull.held_mask) != 0;
@@ -334,9 +310,13 @@ void SyncReplay::note_command() {
   }
 }
 
-// The rest of a push that had not arrived when its session ended never comes.
+// The rest of a push that had not arrived when its session ended never comes. The new session may
+// be of a process without weights.
 void SyncReplay::forget_late_push(uint32_t rank) {
-  for (Chunk& chunk : chunks_) chunk.pushed[rank].mask = chunk.held->full_mask;
+  for (Chunk& chunk : chunks_) {
+    chunk.pushed[rank].mask = full_mask(chunk);
+    chunk.lacking |= 1u << rank;
+  }
 }
 
 // A read that waits is judged as if it were asked for now; one that was answered stays answered.
@@ -368,13 +348,17 @@ void SyncReplay::check_sent(uint32_t rank, const nic::TxPacket& packet) {
   uint64_t applied = chunk.next[rank] + (has_more ? 1 : 0) - (is_waiting ? 1 : 0);
   if (!applies_on_arrival(chunk)) {
     const Pushed& pushed = chunk.pushed[rank];
-    applied = pushed.round + (pushed.counted >> header.fragment & 1);
+    const bool is_full =
+        has_deltas(chunk) && (header.dtype_scale & 15) == static_cast<uint16_t>(wire::Dtype::kF32);
+    const bool is_whole = pushed.counted == full_mask(chunk);
+    applied = pushed.round + (is_full ? is_whole : pushed.counted >> header.fragment & 1);
   }
   require(header.applied() == static_cast<uint32_t>(applied), [&] {
     return who() + "says that its rounds below " + std::to_string(header.applied()) +
            " are in, but it is " + std::to_string(applied);
   });
   if (!job_.can_be_replayed()) return;
+  if (has_deltas(chunk)) return check_delta_sent(chunk, rank, packet);
   const auto compare = [&](uint32_t first, const std::byte* payload, uint32_t count) {
     for (uint32_t index = 0; index < count; ++index) {
       const float weight = reduce::reference::load_element(job_.options.dtype, payload, index);
@@ -450,7 +434,7 @@ void SyncReplay::check_weights(uint32_t id, uint32_t fragment) const {
   const pipeline::Chunk* held = shard_.find(id);
   if (held == nullptr || fragment >= held->fragment_count || !job_.can_be_replayed()) return;
   const Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
-  const uint32_t first = fragment * (shard_.fragment_bytes / job_.element_bytes());
+  const uint32_t first = first_of(chunk, fragment);
   const uint32_t count = elements_of(chunk, fragment);
   const bool equal = std::equal(held->weights + first, held->weights + first + count,
                                 chunk.weights.begin() + first);
@@ -458,6 +442,7 @@ void SyncReplay::check_weights(uint32_t id, uint32_t fragment) const {
     return place(chunk) + ", fragment " + std::to_string(fragment) +
            ": the weights differ from the sum of the updates that arrived";
   });
+  if (has_deltas(chunk)) check_delta(chunk);
 }
 
 void SyncReplay::check_all() const {

@@ -17,8 +17,8 @@ namespace pbox::sim {
 class SyncReplay {
  public:
   // For a shard that has seen no packet yet. State that another box has handed over with the shard
-  // is accepted unchecked; reads and the end show whether it is right.
-  SyncReplay(pipeline::JobShard& shard, const JobModel& job);
+  // is accepted unchecked, but for compressed weights; reads and the end show whether it is right.
+  SyncReplay(pipeline::JobShard& shard, JobModel& job);
 
   // A turn of the pipeline begins, at this time of its clock.
   void begin_turn(uint64_t now_ns) { now_ns_ = now_ns; }
@@ -66,6 +66,12 @@ class SyncReplay {
     uint64_t former_ns = 0;  // quorum_ns of the round before; 0 if it did not wait for more ranks
     std::vector<float> weights, sums;
     std::vector<uint64_t> weight_sums;  // by fragment, over the pushes in `sums`
+    // Compressed chunks: the optimizer's own weights, and the last result's blocks. Without blocks
+    // the last result is the weights.
+    std::vector<float> master;
+    std::vector<std::byte> delta;
+    uint32_t lacking =
+        0;  // ranks with a new session, or that want weights, since they were in time
   };
 
   // Checks that the model that the ranks have registered, or the operator has set, is in force.
@@ -76,6 +82,20 @@ class SyncReplay {
   void begin_as_held(Chunk& chunk) const;
   bool applies_on_arrival(const Chunk& chunk) const;
   bool is_sound(const Chunk& chunk, const wire::Header& header) const;
+  // The layout of the open round, whose number is the clock.
+  bool has_deltas(const Chunk& chunk) const { return job_.has_deltas(chunk.held->id); }
+  wire::Dtype dtype_of(const Chunk& chunk) const;
+  uint32_t fragment_count(const Chunk& chunk) const;
+  uint64_t full_mask(const Chunk& chunk) const { return wire::full_mask(fragment_count(chunk)); }
+  uint32_t first_of(const Chunk& chunk, uint32_t fragment) const;
+  // Compressed chunks, in sync_replay_deltas.cc.
+  void begin_deltas(Chunk& chunk) const;
+  void note_pull(Chunk& chunk, uint32_t rank, const wire::Header& header) const;
+  void make_delta(Chunk& chunk);
+  void recut_pushes(Chunk& chunk, uint64_t whole_push) const;
+  bool replies_in_full(const Chunk& chunk, uint32_t rank) const;
+  void check_delta_sent(const Chunk& chunk, uint32_t rank, const nic::TxPacket& packet) const;
+  void check_delta(const Chunk& chunk) const;
   void on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed);
   void on_pull(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed);
   void add(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) const;
@@ -101,7 +121,7 @@ class SyncReplay {
   std::string place(const Chunk& chunk) const;
 
   pipeline::JobShard& shard_;
-  const JobModel& job_;
+  JobModel& job_;
   // As they were when this turn's packets came. Commands of the same turn may have changed those of
   // the shard since.
   uint32_t epoch_ = 0;

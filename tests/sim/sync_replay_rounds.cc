@@ -13,7 +13,7 @@ using wire::SyncModel;
 uint32_t SyncReplay::complete_ranks(const Chunk& chunk) const {
   uint32_t complete = 0;
   for (uint32_t rank = 0; rank < chunk.claimed.size(); ++rank) {
-    complete += is_present(rank) && chunk.claimed[rank] == chunk.held->full_mask;
+    complete += is_present(rank) && chunk.claimed[rank] == full_mask(chunk);
   }
   return complete;
 }
@@ -48,26 +48,33 @@ void SyncReplay::close_if_complete(Chunk& chunk) {
 }
 
 void SyncReplay::close(Chunk& chunk) {
+  const uint64_t whole_push = full_mask(chunk);
   chunk.former_ns = std::exchange(chunk.quorum_ns, 0);
   for (uint32_t rank = 0; rank < chunk.claimed.size(); ++rank) {
-    const bool is_cut = chunk.claimed[rank] != 0 && chunk.claimed[rank] != chunk.held->full_mask;
+    const bool is_cut = chunk.claimed[rank] != 0 && chunk.claimed[rank] != whole_push;
     if (is_cut && is_present(rank) && chunk.former_ns != 0) {
       note_lateness(chunk, chunk.former_ns - (now_ns_ - chunk.former_ns));
     }
     if (chunk.claimed[rank] != 0) {
       chunk.pushed[rank] = {static_cast<uint32_t>(chunk.clock), chunk.claimed[rank],
                             chunk.claimed[rank]};
+      chunk.lacking &= ~(1u << rank);
     }
     const bool is_answered = is_present(rank) && (!chunk.rule.counts_late || !is_cut);
     if (chunk.claimed[rank] != 0 && is_answered) chunk.due |= (1u << rank) & heard_;
     chunk.claimed[rank] = 0;
   }
-  for (uint32_t index = 0; chunk.clock > 0 && index < chunk.held->fragment_count; ++index) {
-    step(chunk, index, part(chunk.sums, chunk, index));
+  if (has_deltas(chunk)) {
+    make_delta(chunk);
+  } else if (chunk.clock > 0) {
+    for (uint32_t index = 0; index < chunk.held->fragment_count; ++index) {
+      step(chunk, index, part(chunk.sums, chunk, index));
+    }
   }
   std::fill(chunk.sums.begin(), chunk.sums.end(), 0.0f);
   std::fill(chunk.weight_sums.begin(), chunk.weight_sums.end(), 0);
   ++chunk.clock;
+  if (has_deltas(chunk)) recut_pushes(chunk, whole_push);
   std::fill(chunk.next.begin(), chunk.next.end(), chunk.clock);
 }
 

@@ -75,9 +75,10 @@ bool Training::done() const {
 }
 
 std::optional<uint64_t> Training::operations_dropped() const {
-  // A push of a former process may be in a round, and this one's not.
-  const bool is_known =
-      !went_on_ && !took_over_ && job_.has_known_sums() && !job_.options.sync.counts_late;
+  // A push of a former process may be in a round, and this one's not. Compressed weights do not
+  // show which pushes they contain.
+  const bool is_known = !went_on_ && !took_over_ && job_.has_known_sums() &&
+                        !job_.options.sync.counts_late && !job_.deltas;
   return is_known ? std::optional(operations_dropped_) : std::nullopt;
 }
 
@@ -88,7 +89,11 @@ void Training::fill(uint32_t index, std::vector<std::byte>& input) {
     return;
   }
   if (!tensors_[index].fetches) job_.reads.begin(rank_, index, round);
-  job_.reads.updates().fill(rank_, round, index, input);
+  if (job_.options.tensors[index].compression != wire::Compression::kNone) {
+    job_.gradients.fill(rank_, process_, index, round, input);
+  } else {
+    job_.reads.updates().fill(rank_, round, index, input);
+  }
   went_on_ = went_on_ || round >= job_.options.rounds;
 }
 

@@ -144,7 +144,7 @@ TEST_CASE("with model drop a PULL for weights is answered with them until the ra
   check_full(pull_reply(box, job, 0, 1, Dtype::kF32).at(0), job, 1, model.weights);
   const auto others = pull_reply(box, job, 0, 1, Dtype::kF32, 0b11);
   CHECK(others.at(0).mask == (whole(Dtype::kF32, job) & ~uint64_t{0b11}));
-  // What it holds of the delta says nothing of the weights.
+  // The fragments of the delta that it holds are none of the weights.
   check_full(pull_reply(box, job, 0, 1, job.dtype, 0b11).at(0), job, 1, model.weights);
   const Bytes delta = model.next(job, 2, {push_of(job.dtype, 0, 2)});
   check_delta(push_round(box, job, 0, 2).at(0), job, 2, delta);

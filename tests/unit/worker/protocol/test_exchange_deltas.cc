@@ -289,7 +289,7 @@ TEST_CASE("with model drop deltas are added to the round before, whatever round 
 
     start(shim, 3);
     shim.take_all();
-    deliver_all(shim, result_of(shim, dtype, 0, 2, delta));  // of the operation before
+    deliver_all(shim, result_of(shim, dtype, 0, 2, delta));  // a stale one
     deliver_all(shim, result_of(shim, dtype, 0, 3, delta));
     deliver_all(shim, result_of(shim, dtype, 0, 3, delta));
     deliver_all(shim, result_of(shim, dtype, 1, 3, delta));
