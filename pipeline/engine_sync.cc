@@ -352,6 +352,7 @@ bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
     const bool wants_weights = gives_deltas(chunk) && asks_in_full(asked);
     if (is_pushing_late(chunk, rank, asked.round) && !wants_weights) return false;
     wanted = asked_of_reply(shard, chunk, rank, asked, held_mask);
+    if (wants_weights) egress_.note_results_changed();  // its deltas that have not left
     if (wanted.mask == 0) return false;
   }
   const bool leaves_already =
