@@ -10,14 +10,15 @@ import torch
 
 import pbox.torch
 from support import BoxTestCase, Ranks, wait_for_file
-from test_diloco import WORKERS, inner_step, open_diloco
+from test_diloco import WORKERS, inner_step, make_wide_model, open_diloco
 
 
 def train_with_a_quorum(options, case, folder):
     """Trains until FOLDER/stop exists, and touches FOLDER/RANK-N after N periods. N continues the
     count of a former process of the rank. Returns how many changes each period had, and the number
     of steps at the begin."""
-    model, inner, diloco = open_diloco(options, case)
+    # A small model's parameters are not compressed.
+    model, inner, diloco = open_diloco(options, case, make_wide_model() if "wire" in case else None)
     begun_at = diloco.steps
     counts = []
     before = len(list(pathlib.Path(folder).glob(f"{options['rank']}-*")))
