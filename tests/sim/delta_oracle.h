@@ -40,18 +40,15 @@ class DeltaOracle {
 
   // Model drop. The box that has the chunk has these weights after the round.
   void record(uint32_t chunk, uint32_t round, const Values& weights) {
-    results_[chunk][round] = {weights};
+    results_[chunk][round].push_back(weights);
   }
   // Returns the newest round after which a box has had these weights; nothing if there is none.
   std::optional<uint32_t> round_of(uint32_t chunk, const std::byte* weights) const;
   // Returns what is wrong with weights that a rank has read in an operation for this round.
   std::optional<std::string> read(uint32_t rank, uint32_t chunk, uint32_t round,
                                   const std::byte* weights);
-  // The job has begun anew.
-  void begin_run() {
-    results_.clear();
-    read_.clear();
-  }
+  // The job has begun anew. A rank may still read a result of the former run.
+  void begin_run() { read_.clear(); }
 
  private:
   void step(uint32_t chunk, uint32_t round, Values& master) const;
