@@ -17,7 +17,7 @@ Status keep_memory_out_of_dumps() {
   if (std::ofstream filter(kFilter); !(filter << "0" << std::flush) && errno != ENOENT) {
     return Error{ErrorCode::kUnavailable, std::string("cannot keep keys out of core dumps: ") +
                                               kFilter + ": " + std::strerror(errno) +
-                                              "; let pboxd write to its own files below /proc"};
+                                              "; allow pboxd to write to /proc/self"};
   }
   PBOX_CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);
   return ok_status();

@@ -65,14 +65,16 @@ Check check_drivers(const config::Config& config, const host::HostFacts& facts) 
         if (device->vfio_accessible) break;
         findings.add(
             CheckLevel::kFail,
-            address + ": this process may not open its group /dev/vfio/" + device->iommu_group,
+            address + ": this process may not open its IOMMU group, /dev/vfio/" +
+                device->iommu_group,
             "install the shipped 60-pbox-vfio.rules and bind the device again, or run as root");
         break;
       case host::PciBinding::kUio:
-        findings.add(CheckLevel::kWarn,
-                     address + " is bound to " + device->driver +
-                         ": it can write all memory, and DPDK needs root",
-                     bind);
+        findings.add(
+            CheckLevel::kWarn,
+            address + " is bound to " + device->driver +
+                ": without an IOMMU the device can write to all memory, and DPDK needs root",
+            bind);
         break;
       case host::PciBinding::kBifurcated:
       case host::PciBinding::kKernel: break;  // the plan fails for the latter
@@ -90,12 +92,15 @@ Check check_iommu(const config::Config& config, const host::HostFacts& facts) {
         return host::binding_of(*each) == host::PciBinding::kVfio ||
                host::binding_of(*each) == host::PciBinding::kNone;
       });
-  if (!needs_it) return ok(name, "no device of the plan needs one");
+  if (!needs_it) return ok(name, "no device of dpdk.devices needs an IOMMU");
   if (facts.vfio.iommu_active) return ok(name, "active");
-  const std::string cost = "devices can write all memory, and the box needs CAP_SYS_RAWIO";
+  const std::string cost = "devices can write to all memory, and the box needs CAP_SYS_RAWIO";
   if (facts.vfio.allows_no_iommu)
-    return warn(name, "none, by enable_unsafe_noiommu_mode: " + cost, kIommu);
-  return fail(name, "none is active, and vfio-pci needs one",
+    return warn(
+        name,
+        "no IOMMU is active, and vfio-pci does without one (enable_unsafe_noiommu_mode): " + cost,
+        kIommu);
+  return fail(name, "no IOMMU is active, and vfio-pci needs one",
               std::string(kIommu) +
                   ", or, if you trust everything that runs there, echo 1 > "
                   "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode; then " +
@@ -127,7 +132,7 @@ Check check_nodes(const config::Config& config, const host::HostFacts& facts,
         });
     if (is_far) far.push_back(static_cast<int>(pipeline.index));
   }
-  if (far.empty()) return ok(name, "no pipeline is on another NUMA node than its NIC");
+  if (far.empty()) return ok(name, "every pipeline is on the NUMA node of its NIC");
   return warn(name,
               "pipelines " + config::print_cpu_list(far) +
                   " are on another NUMA node than their NIC: every byte crosses between nodes",
@@ -147,8 +152,11 @@ Check check_served(const config::Config& config, const Result<topology::Topology
     if (!is_served) append(idle, ", ", config::device_name(config.dpdk.devices[index].device));
   }
   if (idle.empty()) return ok(name, "every device has a pipeline");
-  return warn(name, "without a pipeline, so that packets there get no answer: " + idle,
-              "raise pipeline.count, or take these out of dpdk.devices");
+  return warn(
+      name,
+      "no pipeline polls these devices, so the box does not answer packets that arrive there: " +
+          idle,
+      "raise pipeline.count, or remove these devices from dpdk.devices");
 }
 
 Check check_capabilities(const config::Config& config, const host::HostFacts& facts) {
@@ -161,7 +169,7 @@ Check check_capabilities(const config::Config& config, const host::HostFacts& fa
   std::string missing;
   if (needs_raw && !facts.can_open_raw_sockets) append(missing, ", ", "CAP_NET_RAW");
   if (has_packet_devices && !facts.can_force_buffers) append(missing, ", ", "CAP_NET_ADMIN");
-  if (missing.empty()) return ok("capabilities", "all that dpdk.devices need");
+  if (missing.empty()) return ok("capabilities", "this process has all that dpdk.devices need");
   return fail("capabilities", "dpdk.devices need " + missing + ", which this process lacks",
               kDropIn);
 }
@@ -197,7 +205,7 @@ void check_interface(const std::string& device, const host::HostFacts& facts, ui
   if (!found->addresses.empty()) {
     findings.add(CheckLevel::kWarn,
                  owner + ": " + name + " has " + found->addresses[0] +
-                     " in the kernel, which answers there too",
+                     " in the kernel too, which answers packets that are meant for DPDK",
                  "ip address flush dev " + name);
   }
 }
@@ -207,8 +215,11 @@ Check check_interfaces(const config::Config& config, const host::HostFacts& fact
   const uint32_t mtu = config.data.mtu == 0 ? config::kDpdkMtuDefault : config.data.mtu;
   const auto devices = packet_devices(config);
   for (const auto& device : devices) check_interface(device, facts, mtu, findings);
-  return findings.as("interfaces", devices.empty() ? "no device uses a kernel interface"
-                                                   : "up, wide enough, and left to DPDK");
+  return findings.as(
+      "interfaces",
+      devices.empty()
+          ? "no device uses a kernel interface"
+          : "every kernel interface is up, takes data.mtu, and has no address in the kernel");
 }
 
 Check check_addresses(const config::Config& config, const host::HostFacts& facts) {
@@ -222,17 +233,19 @@ Check check_addresses(const config::Config& config, const host::HostFacts& facts
       if (std::find(list.begin(), list.end(), address) == list.end()) continue;
       findings.add(CheckLevel::kWarn,
                    address + " of " + config::device_name(device.device) +
-                       " is an address of the kernel too: both answer for it",
-                   "take it from the kernel's interface, or give the device another");
+                       " is an address of a kernel interface too, so the box and the kernel both "
+                       "answer for it",
+                   "remove it from the kernel interface (ip address del), or give the device "
+                   "another address");
     }
   }
   if (leaves_host && config::is_loopback_address(config.box.listen)) {
     findings.add(CheckLevel::kWarn,
                  "box.listen = " + config.box.listen +
                      " is loopback: workers on other hosts cannot reach the control port",
-                 "box.listen = an address of the kernel that workers reach");
+                 "set box.listen to an address of a kernel interface that workers reach");
   }
-  return findings.as("addresses", "each of dpdk.devices is DPDK's alone");
+  return findings.as("addresses", "no address of dpdk.devices is an address of the kernel too");
 }
 
 }  // namespace

@@ -9,17 +9,18 @@ Result<std::shared_ptr<const tls::Credentials>> load_keys(const config::Config& 
   if (!loaded) return Error{loaded.error().code, "security.keys: " + loaded.error().message};
   const tls::Identity& identity = (*loaded)->identity();
   if (identity.role != tls::Role::kBox || identity.box != config.box.name) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "security.keys = " + folder + " holds keys of " + tls::to_uri(identity) +
-                     ", but this is box '" + config.box.name +
-                     "'; make keys for it (`pboxctl keys box`), or set box.name"};
+    return Error{
+        ErrorCode::kInvalidArgument,
+        "security.keys = " + folder + " holds keys of " + tls::to_uri(identity) +
+            ", but this is box '" + config.box.name +
+            "'; make keys for this box (`pboxctl keys box`), or set box.name to the keys' name"};
   }
   const std::string& cluster = config.cluster.name;
   if (cluster != config::Cluster{}.name && cluster != identity.cluster) {
     return Error{ErrorCode::kInvalidArgument,
                  "security.keys = " + folder + " holds keys of cluster '" + identity.cluster +
                      "', but cluster.name = " + cluster +
-                     "; use keys of that cluster, or give both one name"};
+                     "; use keys of that cluster, or set cluster.name to the keys' cluster"};
   }
   return std::shared_ptr<const tls::Credentials>(std::move(*loaded));
 }
@@ -42,7 +43,7 @@ std::string expiry_warning(int64_t expires_unix_s, int64_t now_unix_s) {
   const bool is_over = expires_unix_s <= now_unix_s;
   return std::string("this box's keys ") + (is_over ? "expired on " : "expire on ") +
          tls::utc_text(expires_unix_s) +
-         (is_over ? ", and no peer accepts them" : ", and no peer accepts them afterwards") +
+         (is_over ? ", and no peer accepts them" : ", after which no peer accepts them") +
          "; make new ones with `pboxctl keys box --force` and reload the box";
 }
 

@@ -20,9 +20,10 @@ Check check_pages(const config::Config& config, const host::HostFacts& facts,
   const std::string name = "packet-memory";
   if (!topology) return ok(name, "not checked: there is no plan");
   if (config.dpdk.no_huge) {
-    const std::string finding = "dpdk.no_huge = true: ordinary pages";
+    const std::string finding = "dpdk.no_huge = true: packets are in ordinary pages";
     if (!has_pci_device(config)) return ok(name, finding);
-    return warn(name, finding + " for a NIC: each packet costs more", "dpdk.no_huge = false");
+    return warn(name, finding + ", which cost a NIC more time for each packet",
+                "dpdk.no_huge = false");
   }
   std::string missing;
   std::string commands;
@@ -51,10 +52,10 @@ Check check_pages(const config::Config& config, const host::HostFacts& facts,
                     "; without hugepages, for development, dpdk.no_huge = true");
   }
   if (!facts.can_map_hugepages) {
-    return fail(name, "there are free hugepages, but this process may not map one",
-                "raise hugetlb.2MB.max of its control group, or dpdk.no_huge = true");
+    return fail(name, "hugepages are free, but this process may not map them",
+                "raise hugetlb.2MB.max of its control group, or set dpdk.no_huge = true");
   }
-  return ok(name, "free hugepages cover it on every node");
+  return ok(name, "free hugepages cover the packet memory on every node");
 }
 
 Check check_memlock(const config::Config& config, const host::HostFacts& facts,
@@ -66,7 +67,7 @@ Check check_memlock(const config::Config& config, const host::HostFacts& facts,
   if (!topology) return ok(name, "not checked: there is no plan");
   uint64_t needed = 0;
   for (const auto& node : topology->nodes) needed += node.packet_memory_bytes;
-  if (facts.can_lock_memory) return ok(name, limit + ", no bound with CAP_IPC_LOCK");
+  if (facts.can_lock_memory) return ok(name, limit + ", which CAP_IPC_LOCK lifts");
   if (facts.memlock_bytes >= needed) return ok(name, limit + " for " + mebibytes(needed));
   return fail(name, limit + ", but NICs need " + mebibytes(needed) + " locked",
               "LimitMEMLOCK=infinity, as the shipped unit has it, or ulimit -l unlimited");

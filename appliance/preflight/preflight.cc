@@ -49,7 +49,7 @@ Check check_config(const config::Config& config) {
   if (errors.empty()) return ok("config", "valid");
   std::string all;
   for (const auto& error : errors) all += (all.empty() ? "" : " | ") + error;
-  return fail("config", all, "mend the keys named; pboxd --check-config lists them");
+  return fail("config", all, "correct these settings; pboxd --check-config lists all faults");
 }
 
 Check check_security(const config::Config& config) {
@@ -62,22 +62,24 @@ Check check_security(const config::Config& config) {
                          return !config::stays_on_host(each.device);
                        });
   if (!config.security.keys.empty()) {
-    if (!is_http_open) return ok("security", "connections and packets with keys");
+    if (!is_http_open) return ok("security", "keys protect connections and packets");
     return warn("security",
-                "connections and packets with keys, but HTTP is open off loopback without TLS: any "
-                "host there can read metrics and drain this box",
+                "keys protect connections and packets, but the HTTP server listens off loopback "
+                "without TLS: any host that reaches it can read metrics and drain this box",
                 "set admin.tls = auto, or admin.listen to an address of this host only");
   }
-  if (!is_open) return ok("security", "without keys, within this host only");
-  return warn("security", "without keys off loopback: any host there can read and change gradients",
-              "keep box.listen, admin.listen and dpdk.devices on a network that only workers "
-              "reach");
+  if (!is_open) return ok("security", "no keys, but only programs on this host can connect");
+  return warn("security",
+              "no keys, and the box is reachable from other hosts: any of them can read and change "
+              "gradients",
+              "set security.keys, or keep box.listen, admin.listen and dpdk.devices on a network "
+              "that only workers reach");
 }
 
 Check check_plan(const Result<topology::Topology>& topology) {
   if (!topology) {
     return fail("topology", topology.error().message,
-                "pboxctl plan shows what is decided, and why");
+                "pboxctl plan shows the decisions and their reasons");
   }
   return ok("topology", std::to_string(topology->pipelines.size()) + " pipelines planned");
 }
@@ -120,7 +122,7 @@ Check check_ports(const std::vector<PortProbe>& probes) {
                std::generic_category().message(probe.error_number);
     remedy += (remedy.empty() ? "" : "; ") + remedy_for(probe);
   }
-  if (finding.empty()) return ok("ports", std::to_string(probes.size()) + " can be bound");
+  if (finding.empty()) return ok("ports", std::to_string(probes.size()) + " ports can be bound");
   return fail("ports", finding, remedy);
 }
 
@@ -134,7 +136,7 @@ Check check_buffer(const std::string& name, const std::string& key, const std::s
   if (can_force) return ok(name, wanted + ", above " + sysctl + " by CAP_NET_ADMIN");
   return warn(name,
               wanted + " but " + sysctl + " = " + std::to_string(max_bytes) +
-                  " cuts it: bursts will be lost and sent again",
+                  " limits it: bursts of packets will be lost and sent again",
               "sysctl -w " + sysctl + "=" + std::to_string(wanted_bytes) +
                   ", or grant CAP_NET_ADMIN, or lower " + key);
 }
@@ -154,7 +156,8 @@ Check check_hugepages(const config::Config& config, const Result<topology::Topol
   }
   if (without.empty()) return ok("hugepages", "every pipeline's node has free 2 MiB pages");
   const std::string finding = "no free 2 MiB pages on the node of pipelines " +
-                              config::print_cpu_list(without) + ": transparent ones instead";
+                              config::print_cpu_list(without) +
+                              ": their memory will be in transparent hugepages";
   if (!topology->pipelines[0].pinned) return ok("hugepages", finding);
   return warn("hugepages", finding,
               "systemctl enable --now pbox-hugepages.service, or memory.hugepages = off");
@@ -169,7 +172,7 @@ Check check_cpus(const config::Config& config, const host::HostFacts& facts) {
   const std::string allowed = "may use cpus " + config::print_cpu_list(facts.allowed_cpus);
   if (!missing.empty()) {
     return fail("cpus", allowed + ", but pipeline.cores names " + config::print_cpu_list(missing),
-                "name cpus of that set, or widen AllowedCPUs of the unit");
+                "name only these cpus, or widen AllowedCPUs in the unit");
   }
   if (facts.cores.size() == 1 && config.pipeline.poll == config::PollMode::kBusy) {
     return warn("cpus", allowed + ": a busy pipeline starves everything else on the only core",
@@ -186,7 +189,9 @@ Check check_memory(const Result<topology::Topology>& topology, const host::HostF
   const uint64_t jobs = topology->job_memory_bytes;
   const std::string finding = "jobs may take " + mebibytes(jobs) + " of " + mebibytes(total);
   if (jobs + kReserveBytes <= total) return ok("memory", finding);
-  return warn("memory", finding + ": less than " + mebibytes(kReserveBytes) + " are left",
+  return warn("memory",
+              finding + ", which leaves less than " + mebibytes(kReserveBytes) +
+                  " for the rest of the host",
               "lower memory.job_share");
 }
 

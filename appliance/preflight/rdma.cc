@@ -31,7 +31,7 @@ Check check_memlock(const host::HostFacts& facts, const Result<topology::Topolog
   const std::string name = "memlock";
   if (facts.memlock_bytes == host::kUnlimited) return ok(name, "unlimited");
   const std::string limit = mebibytes(facts.memlock_bytes);
-  if (facts.can_lock_memory) return ok(name, limit + ", no bound with CAP_IPC_LOCK");
+  if (facts.can_lock_memory) return ok(name, limit + ", which CAP_IPC_LOCK lifts");
   if (!topology) return ok(name, "not checked: there is no plan");
   uint64_t packets = 0;
   for (const auto& node : topology->nodes) packets += node.packet_memory_bytes;

@@ -50,7 +50,7 @@ struct Faults {
     const std::string address = to_string(own.address);
     for (const auto& route : routes) {
       if (route.address != address || route.interface == interface.name) continue;
-      detours.insert("from " + address + " of " + interface.name + " by " + route.interface);
+      detours.insert("from " + address + " of " + interface.name + " through " + route.interface);
       if (!own.address.ipv6 && interface.reverse_path_filter == kStrict) {
         strict.insert(interface.name);
       }
@@ -77,7 +77,7 @@ Check check_routes(const host::HostFacts& facts, const std::vector<std::string>&
   }
   std::string detours;
   if (!faults.detours.empty()) {
-    detours = "answers to hosts beyond routers leave " + joined(faults.detours);
+    detours = "answers to hosts behind a router leave " + joined(faults.detours);
   }
   if (faults.flux.empty() && faults.strict.empty()) {
     return checks::ok("routes",
@@ -87,8 +87,8 @@ Check check_routes(const host::HostFacts& facts, const std::vector<std::string>&
   std::string remedy;
   if (!faults.strict.empty()) {
     finding = "rp_filter = 1 on " + joined(faults.strict) +
-              " drops what arrives there from hosts that routing reaches by another NIC: workers "
-              "that use its address hear nothing";
+              " drops packets from hosts to which the route leads through another NIC: workers "
+              "that use its address get no answer";
     for (const auto& name : faults.strict) {
       checks::append(remedy, ", ", "sysctl -w net.ipv4.conf." + name + ".rp_filter=2");
     }
@@ -96,18 +96,20 @@ Check check_routes(const host::HostFacts& facts, const std::vector<std::string>&
   if (!faults.flux.empty()) {
     checks::append(finding, "; ",
                    joined(faults.flux) +
-                       " are in one network, and answer ARP for each other's addresses: packets "
-                       "for both may arrive by one of them");
+                       " are in one network and answer ARP for each other's addresses: packets for "
+                       "both may arrive at one of them");
     checks::append(remedy, ", ",
                    "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2");
   }
   if (!detours.empty()) {
     checks::append(finding, "; ", detours);
     checks::append(remedy, ", ",
-                   "for a way back by the same NIC ip route add default via ROUTER dev NIC table "
-                   "100 and ip rule add from ADDRESS lookup 100");
+                   "ip route add default via ROUTER dev NIC table 100 and ip rule add from ADDRESS "
+                   "lookup 100, so that answers leave through the same NIC");
   }
-  return checks::warn("routes", finding, remedy + "; keep settings in a file under /etc/sysctl.d");
+  return checks::warn(
+      "routes", finding,
+      remedy + "; put sysctl settings into a file under /etc/sysctl.d to keep them");
 }
 
 }  // namespace pbox::preflight

@@ -68,7 +68,7 @@ Result<std::vector<Seat>> usable_seats(const config::Config& config, const host:
     auto seats = named_seats(config, facts);
     if (seats) {
       reasons.push_back("pipeline.cores = " + config::print_cpu_list(config.pipeline.cores) +
-                        ": pipelines run on these cpus only, and none is kept back for control");
+                        ": pipelines run on these cpus only, and none is reserved for control");
     }
     return seats;
   }
@@ -94,8 +94,9 @@ Budget budget_of(const std::vector<Seat>& seats, const host::HostFacts& facts, R
   if (facts.cpu_quota > 0 && facts.cpu_quota < static_cast<double>(seats.size())) {
     budget.quota_count = std::max(1u, static_cast<uint32_t>(facts.cpu_quota));
     budget.is_small = budget.is_small || budget.quota_count <= kSmallCoreCount;
-    reasons.push_back("the control group pays for " + std::to_string(budget.quota_count) + " of " +
-                      std::to_string(seats.size()) + " cores: not more count as usable");
+    reasons.push_back("the control group grants the CPU time of " +
+                      std::to_string(budget.quota_count) + " of " + std::to_string(seats.size()) +
+                      " cores: only so many count as usable");
   }
   return budget;
 }
@@ -117,13 +118,13 @@ void reserve_control_cores(const config::Config& config, const Budget& budget,
   PBOX_DCHECK(reserved.size() == nodes.size());
   if (config.pipeline.count > kept.size()) {
     reasons.push_back("pipeline.count = " + std::to_string(config.pipeline.count) +
-                      " needs every core: none is kept back for control");
+                      " needs every core: none is reserved for control");
     return;
   }
   PBOX_DCHECK(kept.size() + reserved.size() == seats.size());
   seats = std::move(kept);
   std::sort(reserved.begin(), reserved.end());
-  reasons.push_back("one core per node is kept back for control and interrupts: cpus " +
+  reasons.push_back("one core per node is reserved for control and interrupts: cpus " +
                     config::print_cpu_list(reserved));
 }
 
@@ -139,7 +140,7 @@ void share_cores(const config::Config& config, std::vector<Seat>& seats, Reasons
   }
   reasons.push_back("pipeline.count = " + std::to_string(config.pipeline.count) + " on " +
                     std::to_string(core_count) +
-                    " cores, with pipeline.pin = off: pipelines take turns");
+                    " cores, with pipeline.pin = off: pipelines share cores");
 }
 
 bool pipelines_are_pinned(const config::Config& config, const Budget& budget, Reasons& reasons) {
@@ -153,7 +154,7 @@ bool pipelines_are_pinned(const config::Config& config, const Budget& budget, Re
   }
   if (budget.quota_count != 0) {
     reasons.push_back(
-        "pipeline.pin = auto: a share of the machine, not cores, is ours: not pinned");
+        "pipeline.pin = auto: the control group grants CPU time, not cores: not pinned");
     return false;
   }
   if (budget.is_small && config.pipeline.poll == config::PollMode::kAdaptive) {

@@ -35,12 +35,12 @@ std::string fault_of(const host::HostFacts& facts, const std::string& address) {
   const host::PciNetwork* device = find_device(facts, address);
   if (device == nullptr) {
     const std::string known = known_devices(facts);
-    return address + " is no network device of " + facts.source + "; " +
-           (known.empty() ? "there is none on PCI" : "choose among " + known);
+    return address + " is not a network device of " + facts.source + "; " +
+           (known.empty() ? "it has none on PCI" : "choose among " + known);
   }
   if (host::binding_of(*device) != host::PciBinding::kKernel) return {};
-  return address + " is the kernel's (" + device->driver + "); dpdk-devbind.py --bind=vfio-pci " +
-         address + " gives it to DPDK" +
+  return address + " is bound to the kernel driver " + device->driver +
+         "; dpdk-devbind.py --bind=vfio-pci " + address + " gives it to DPDK" +
          (device->interface.empty() ? "" : ", and interface " + device->interface + " disappears");
 }
 
@@ -112,8 +112,8 @@ Result<std::vector<Server>> serving_devices(const config::Config& config,
     if (!nic) return nic.error();
     nics.push_back(std::move(*nic));
   }
-  reasons.push_back("data.port = dpdk: data goes past the kernel; box.listen = " +
-                    config.box.listen + " is the address of control alone");
+  reasons.push_back("data.port = dpdk: data bypasses the kernel; box.listen = " +
+                    config.box.listen + " is the address of control connections only");
   if (config.pipeline.numa != config::OnOffAuto::kOff) {
     settle_unknown_nodes(seats, nics, reasons);
     if (const auto status = check_cores_near(seats, nics); !status) return status.error();
@@ -142,12 +142,11 @@ void explain_devices(const config::Config& config, const std::vector<Server>& se
     reasons.push_back(std::move(reason));
   }
   reasons.push_back(
-      "not known before the devices are opened: how many queues and which offloads they have, and "
-      "how fast their links are");
+      "the queues, offloads and link speeds of the devices are not known before they are opened");
   if (config.pipeline.poll == config::PollMode::kAdaptive) {
     reasons.push_back(
-        "pipeline.poll = adaptive: a DPDK device has no event to wait for, so idle pipelines nap "
-        "and look again; pipeline.poll = busy has the least latency");
+        "pipeline.poll = adaptive: a DPDK device has no event to wait for, so idle pipelines sleep "
+        "for short times between polls; pipeline.poll = busy has the lowest latency");
   }
 }
 

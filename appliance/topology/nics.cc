@@ -46,7 +46,7 @@ std::vector<host::Nic> nics_under_wildcard(const std::string& listen, const host
   }
   if (!served.empty() && !are_addresses_known) {
     reasons.push_back("NIC addresses are not known: every NIC of " + facts.source +
-                      " is taken to be served");
+                      " is assumed to have one that workers use");
   }
   return served;
 }
@@ -80,7 +80,7 @@ void leave_out_slow(std::vector<host::Nic>& nics, Reasons& reasons) {
   const auto is_slow = [&](const host::Nic& nic) {
     if (nic.link_mbps == 0 || nic.link_mbps >= best_mbps) return false;
     reasons.push_back("NIC " + nic.name + ": left out, its " + std::to_string(nic.link_mbps) +
-                      " Mb/s would hold back the others' " + std::to_string(best_mbps));
+                      " Mb/s would slow down the others, which have " + std::to_string(best_mbps));
     return true;
   };
   std::vector<host::Nic> kept;
@@ -135,7 +135,7 @@ void settle_unknown_nodes(const std::vector<Seat>& seats, std::vector<host::Nic>
     if (seat_count.size() > 1) {
       const std::string why =
           nic.pci_address.empty() ? "it is not on PCI" : "the firmware names no NUMA node";
-      reasons.push_back("NIC " + nic.name + ": " + why + ": served from node " +
+      reasons.push_back("NIC " + nic.name + ": " + why + ", so it is served from node " +
                         std::to_string(best));
     }
   }

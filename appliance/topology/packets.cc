@@ -62,7 +62,7 @@ Status size_packet_memory(const config::Config& config, const host::HostFacts& f
         "dpdk.memory_mib = " + std::to_string(given_mib) + ": " +
         mebibytes(node.packet_memory_bytes) + " of packet memory on node " +
         std::to_string(node.node) + " for " + std::to_string(queues) + " queues, in " +
-        (config.dpdk.no_huge ? "ordinary pages" : "hugepages") + "; jobs cannot take it");
+        (config.dpdk.no_huge ? "ordinary pages" : "hugepages") + "; it is not available to jobs");
   }
   return ok_status();
 }

@@ -57,7 +57,8 @@ size_t automatic_count(const config::Config& config, const Budget& budget,
   const size_t left = seats.size() - share * servers.size();
   if (left > 0) {
     reason += "; " + counted(left, "core") +
-              " more would make the NICs unequal, and the busiest NIC limits the box";
+              " run no pipeline: more pipelines at some NICs than at others would not help, "
+              "because the busiest NIC limits the box";
   }
   reasons.push_back(std::move(reason));
   return share * servers.size();
@@ -109,7 +110,7 @@ void explain_shares(const std::vector<Server>& servers, const std::vector<uint32
     if (dealt[i] == 0) idle += (idle.empty() ? "" : ", ") + servers[i].nic;
   }
   if (!idle.empty()) {
-    reasons.push_back("NICs without a pipeline, because there are too few pipelines: " + idle);
+    reasons.push_back("there are fewer pipelines than NICs; NICs without a pipeline: " + idle);
   } else if (*least != *most) {
     reasons.push_back("NICs have from " + std::to_string(*least) + " to " + std::to_string(*most) +
                       " pipelines: the busiest limits the box");
@@ -129,8 +130,8 @@ Result<std::vector<Place>> places(const config::Config& config, const Budget& bu
                      counted(seats.size(), "physical core") +
                      " may run a pipeline here, one each; give at most " +
                      std::to_string(seats.size()) +
-                     ", 0 to have it chosen, or with pipeline.poll = adaptive set pipeline.pin = "
-                     "off to have them take turns"};
+                     ", or 0 for an automatic choice; with pipeline.poll = adaptive, pipeline.pin "
+                     "= off lets pipelines share cores"};
   }
   if (count == 0) count = automatic_count(config, budget, servers, seats, reasons);
   const auto dealt = deal(count, servers, seats);

@@ -59,7 +59,7 @@ void assign_control(const host::HostFacts& facts, const std::vector<Place>& plac
     topology.reasons.push_back("control and admin run on cpus " +
                                config::print_cpu_list(topology.control_cpus));
   } else if (is_pinned) {
-    topology.reasons.push_back("pipelines take every core: control and admin share them");
+    topology.reasons.push_back("pipelines use every core: control and admin share cores with them");
   }
 }
 

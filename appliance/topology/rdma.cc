@@ -41,8 +41,8 @@ Result<std::vector<Candidate>> candidates(const config::Config& config,
     if (device == facts.rdma.end()) {
       const std::string known = listed(facts.rdma);
       return Error{ErrorCode::kInvalidArgument,
-                   "rdma.devices: " + name + " is no RDMA device of " + facts.source + "; " +
-                       (known.empty() ? "there is none" : "choose among " + known)};
+                   "rdma.devices: " + name + " is not an RDMA device of " + facts.source + "; " +
+                       (known.empty() ? "it has none" : "choose among " + known)};
     }
     if (!device->is_active) {
       return Error{ErrorCode::kInvalidArgument, "rdma.devices: " + name +

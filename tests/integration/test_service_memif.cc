@@ -205,7 +205,7 @@ TEST_CASE("a box that cannot have its devices or their memory says so and ends")
     return refusal_of(all);
   };
   CHECK_THAT(with({"--dpdk.no_huge=true", "--dpdk.devices=0000:ff:1f.7 10.91.0.1/24"}),
-             Contains("0000:ff:1f.7") && Contains("no network device of this machine"));
+             Contains("0000:ff:1f.7") && Contains("not a network device of this machine"));
   std::ifstream memory("/proc/meminfo");
   for (std::string word; memory >> word;) {
     uint64_t free_pages = 0;

@@ -310,8 +310,9 @@ TEST_CASE("each trouble with RDMA is one clear error", "[errors]") {
     all.insert(all.end(), more.begin(), more.end());
     return refused_start(daemon_path(), daemon_arguments(all));
   };
-  CHECK_THAT(refused_start(daemon_path(), daemon_arguments(rdma_box({"--rdma.devices=rxe9"}))),
-             Catch::StartsWith("1 ") && Catch::Contains("rxe9 is no RDMA device of this machine"));
+  CHECK_THAT(
+      refused_start(daemon_path(), daemon_arguments(rdma_box({"--rdma.devices=rxe9"}))),
+      Catch::StartsWith("1 ") && Catch::Contains("rxe9 is not an RDMA device of this machine"));
   CHECK_THAT(start({"--rdma.gid_index=200"}),
              Catch::StartsWith("1 ") && Catch::Contains("GID index 200 is empty"));
   CHECK_THAT(

@@ -77,7 +77,7 @@ TEST_CASE("running without keys off loopback is allowed when named, and never si
   keyed.security.keys = "/etc/pbox/keys";
   const auto closed = check_of(keyed, appliance::machine(1, 4), "security");
   CHECK(closed.level == CheckLevel::kOk);
-  CHECK_THAT(closed.finding, Catch::Contains("with keys"));
+  CHECK_THAT(closed.finding, Catch::Contains("keys protect"));
   keyed.box.listen = "10.0.0.1";
   CHECK(check_of(keyed, appliance::machine(1, 4), "security").level == CheckLevel::kOk);
   keyed.admin.listen = "10.0.0.1";  // with TLS, because there are keys
@@ -85,7 +85,7 @@ TEST_CASE("running without keys off loopback is allowed when named, and never si
   keyed.admin.tls = config::OnOffAuto::kOff;
   const auto open = check_of(keyed, appliance::machine(1, 4), "security");
   CHECK(open.level == CheckLevel::kWarn);
-  CHECK_THAT(open.finding, Catch::Contains("with keys") && Catch::Contains("HTTP is open"));
+  CHECK_THAT(open.finding, Catch::Contains("keys protect") && Catch::Contains("without TLS"));
   CHECK(check_of(appliance::open_config(), appliance::machine(1, 4), "security").level ==
         CheckLevel::kWarn);
 }

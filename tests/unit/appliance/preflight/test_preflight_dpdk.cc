@@ -95,7 +95,7 @@ TEST_CASE("a device that the kernel drives fails the plan, and uio is a warning"
   const auto warned =
       after("devices", [](host::HostFacts& facts) { facts.pci_network[0].driver = "igb_uio"; });
   CHECK(warned.level == CheckLevel::kWarn);
-  CHECK_THAT(warned.finding, Contains("can write all memory"));
+  CHECK_THAT(warned.finding, Contains("can write to all memory"));
 }
 
 TEST_CASE("without an IOMMU the remedies and what each costs are named") {
@@ -104,7 +104,7 @@ TEST_CASE("without an IOMMU the remedies and what each costs are named") {
   CHECK(failed.level == CheckLevel::kFail);
   CHECK_THAT(failed.remedy, Contains("intel_iommu=on iommu=pt") &&
                                 Contains("enable_unsafe_noiommu_mode") &&
-                                Contains("write all memory"));
+                                Contains("write to all memory"));
   const auto warned = after("iommu", [](host::HostFacts& facts) {
     facts.vfio.iommu_active = false;
     facts.vfio.allows_no_iommu = true;
@@ -179,7 +179,7 @@ TEST_CASE("a device that gets no pipeline is a warning that names it") {
   config.pipeline.count = 1;
   const auto warned = check_of(config, ready_machine(), "served");
   CHECK(warned.level == CheckLevel::kWarn);
-  CHECK_THAT(warned.finding, Contains("packets there get no answer: net_af_packet0"));
+  CHECK_THAT(warned.finding, Contains("that arrive there: net_af_packet0"));
 }
 
 TEST_CASE("capabilities are asked for by the devices that need them") {

@@ -73,7 +73,7 @@ TEST_CASE("a NIC whose answers leave by another is named, and is a warning with 
   facts.source_routes = {{"10.0.0.1", "eth0"}, {"10.0.1.2", "eth0"}};
   const Check told = check_routes(facts, {"0.0.0.0"});
   CHECK(told.level == CheckLevel::kOk);
-  CHECK_THAT(told.finding, Contains("from 10.0.1.2 of eth1 by eth0"));
+  CHECK_THAT(told.finding, Contains("from 10.0.1.2 of eth1 through eth0"));
   facts.interfaces[1].reverse_path_filter = 1;
   const Check check = check_routes(facts, {"0.0.0.0"});
   CHECK(check.level == CheckLevel::kWarn);

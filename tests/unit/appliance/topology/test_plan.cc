@@ -120,7 +120,7 @@ TEST_CASE("pipelines that sleep and are pinned nowhere may be more than cores") 
   CHECK_FALSE(topology->pipelines[4].pinned);
   CHECK(topology->pipelines[4].udp_port == topology->pipelines[0].udp_port + 4);
   CHECK(appliance::has_reason(*topology, "5 on 2 cores"));
-  CHECK(appliance::has_reason(*topology, "take turns"));
+  CHECK(appliance::has_reason(*topology, "pipelines share cores"));
 
   config.pipeline.poll = config::PollMode::kBusy;
   CHECK_FALSE(plan(config, appliance::machine(1, 2)));
@@ -133,7 +133,7 @@ TEST_CASE("a count that needs every core gets every core") {
   REQUIRE(topology);
   CHECK(topology->pipelines.size() == 8);
   CHECK(appliance::has_reason(*topology, "needs every core"));
-  CHECK(appliance::has_reason(*topology, "control and admin share them"));
+  CHECK(appliance::has_reason(*topology, "control and admin share cores"));
 }
 
 TEST_CASE("a control group's quota counts as the cores it pays for") {

@@ -33,9 +33,10 @@ TEST_CASE("a device's pipelines are on its node, at its address, with a queue an
     CHECK(pipeline.queue == pipeline.index % 7);
     CHECK(pipeline.udp_port == 9542 + pipeline.index);
   }
-  CHECK(appliance::has_reason(*topology, "box.listen = 127.0.0.1 is the address of control alone"));
+  CHECK(appliance::has_reason(*topology,
+                              "box.listen = 127.0.0.1 is the address of control connections only"));
   CHECK(appliance::has_reason(*topology, "0000:00:00.0 serves pipelines 0-6 at 10.0.0.1"));
-  CHECK(appliance::has_reason(*topology, "not known before the devices are opened"));
+  CHECK(appliance::has_reason(*topology, "not known before they are opened"));
 }
 
 TEST_CASE("devices of equal addresses are one server, and each pipeline has its queue on both") {
@@ -59,7 +60,8 @@ TEST_CASE("a virtual device is served where the cores are that serve fewest othe
   for (const auto& pipeline : topology->pipelines) {
     CHECK(pipeline.node == (pipeline.nic == "net_ring0" ? 1 : 0));
   }
-  CHECK(appliance::has_reason(*topology, "NIC net_ring0: it is not on PCI: served from node 1"));
+  CHECK(appliance::has_reason(*topology,
+                              "NIC net_ring0: it is not on PCI, so it is served from node 1"));
 }
 
 TEST_CASE("a device that is not there is an error that lists those that are") {
@@ -70,11 +72,11 @@ TEST_CASE("a device that is not there is an error that lists those that are") {
       error_of(appliance::dpdk_config(
                    "0000:99:00.0 10.0.0.1/24; 0000:98:00.0 10.0.1.1/24; net_ring0 10.0.2.1/24"),
                facts);
-  CHECK_THAT(error, Catch::Contains("0000:99:00.0 is no network device of test machine"));
+  CHECK_THAT(error, Catch::Contains("0000:99:00.0 is not a network device of test machine"));
   CHECK_THAT(error, Catch::Contains("0000:98:00.0 is no network device"));
   CHECK_THAT(error, Catch::Contains("0000:00:00.0 (vfio-pci), 0000:01:00.0 (virtio-pci, eth0)"));
   CHECK_THAT(error_of(appliance::dpdk_config("0000:99:00.0 10.0.0.1/24"), appliance::machine(1, 4)),
-             Catch::Contains("there is none on PCI"));
+             Catch::Contains("it has none on PCI"));
 }
 
 TEST_CASE("a device that the kernel drives is an error that names the command and what it costs") {
@@ -114,9 +116,10 @@ TEST_CASE("a device that no core is near is refused, not left out") {
 
 TEST_CASE("an idle pipeline's nap is named where polling is adaptive, and only there") {
   auto config = appliance::dpdk_config("net_ring0 10.0.0.1/24");
-  CHECK(appliance::has_reason(*plan(config, appliance::machine(1, 2)), "idle pipelines nap"));
+  CHECK(appliance::has_reason(*plan(config, appliance::machine(1, 2)), "idle pipelines sleep"));
   config.pipeline.poll = config::PollMode::kBusy;
-  CHECK_FALSE(appliance::has_reason(*plan(config, appliance::machine(1, 2)), "idle pipelines nap"));
+  CHECK_FALSE(
+      appliance::has_reason(*plan(config, appliance::machine(1, 2)), "idle pipelines sleep"));
 }
 
 TEST_CASE("packet memory grows with queues and mtu, and jobs do not get it") {

@@ -60,7 +60,7 @@ TEST_CASE("a few pipelines are spread over sockets first") {
   check_affinity(*topology, facts);
   CHECK(appliance::nics_of(*topology) == std::vector<std::string>{"eth0", "eth2"});
   CHECK(appliance::has_reason(
-      *topology, "NICs without a pipeline, because there are too few pipelines: eth1, eth3"));
+      *topology, "there are fewer pipelines than NICs; NICs without a pipeline: eth1, eth3"));
 }
 
 TEST_CASE("a count that is no multiple of the NICs is obeyed, and its cost is named") {
@@ -109,8 +109,8 @@ TEST_CASE("a NIC without a NUMA node is served from the node that has fewest NIC
   for (const auto& pipeline : topology->pipelines) {
     CHECK(pipeline.node == (pipeline.nic == "eth0" ? 0 : 1));
   }
-  CHECK(appliance::has_reason(*topology,
-                              "NIC eth1: the firmware names no NUMA node: served from node 1"));
+  CHECK(appliance::has_reason(
+      *topology, "NIC eth1: the firmware names no NUMA node, so it is served from node 1"));
 }
 
 TEST_CASE("on one node an unknown NUMA node is no question") {
@@ -131,7 +131,7 @@ TEST_CASE("a slow NIC is left out when the others carry more without it") {
   const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
   for (const auto& name : appliance::nics_of(*topology)) CHECK(name != "eth0");
-  CHECK(appliance::has_reason(*topology, "NIC eth0: left out, its 1000 Mb/s would hold back"));
+  CHECK(appliance::has_reason(*topology, "NIC eth0: left out, its 1000 Mb/s would slow down"));
 }
 
 TEST_CASE("one fast NIC does not silence many slower ones") {
@@ -190,7 +190,7 @@ TEST_CASE("a node with more NICs than cores serves as many as it can") {
   REQUIRE(topology);
   check_affinity(*topology, facts);
   CHECK(topology->pipelines.size() == 4);
-  CHECK(appliance::has_reason(*topology, "because there are too few pipelines: eth4, eth5"));
+  CHECK(appliance::has_reason(*topology, "NICs without a pipeline: eth4, eth5"));
 }
 
 }  // namespace pbox::topology

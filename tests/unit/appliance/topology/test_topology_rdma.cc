@@ -111,7 +111,7 @@ TEST_CASE("RDMA devices that are not there or have no link are refused by name")
   facts.rdma = {device("up", 0), device("down", 0, "eth7")};
   facts.rdma[1].is_active = false;
   config.rdma.devices = {"typo"};
-  CHECK_THAT(refusal(config, facts), Contains("typo is no RDMA device") &&
+  CHECK_THAT(refusal(config, facts), Contains("typo is not an RDMA device") &&
                                          Contains("up (node 0), down (eth7, node 0, no link)"));
   config.rdma.devices = {"down"};
   CHECK_THAT(refusal(config, facts), Contains("down has no link") && Contains("eth7"));
