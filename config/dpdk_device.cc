@@ -47,13 +47,14 @@ std::string take_device(const std::string& word, DpdkDevice& device) {
   device.device = pci ? *pci : word;
   if (pci || is_virtual_device(word)) return {};
   return word +
-         " is no device; begin with a PCI address, as 0000:3b:00.0, or a virtual device, as " +
+         " is not a device; begin with a PCI address, such as 0000:3b:00.0, or a virtual device, "
+         "such as " +
          "net_af_packet0,iface=eth1";
 }
 
 std::string take_gateway(const std::string& word, const std::string& text, DpdkDevice& device) {
   const auto gateway = read_ip(text);
-  if (!gateway) return word + " is no address; give one, as gateway=10.0.0.254";
+  if (!gateway) return word + " is not an address; write, for example, gateway=10.0.0.254";
   for (const auto& other : device.gateways) {
     if (read_ip(other)->bytes.size() != gateway->bytes.size()) continue;
     return word + " is a second gateway of its family; keep one";
@@ -79,12 +80,13 @@ std::string take_address(const std::string& word, DpdkDevice& device) {
   }
   const auto address = read_link_address(word);
   if (!address) {
-    return word + " is not understood; give an address as 10.0.0.1/24, gateway=ADDRESS or vlan=ID";
+    return word +
+           " is not understood; write an address such as 10.0.0.1/24, gateway=ADDRESS or vlan=ID";
   }
   if (!is_station(*address)) {
     return word +
            " cannot be a device's own address; give one that workers can send to, "
-           "as 10.0.0.1/24 or fd00::1/64";
+           "such as 10.0.0.1/24 or fd00::1/64";
   }
   const std::string text = print_ip(*address);
   for (const auto& other : device.addresses) {
@@ -104,13 +106,13 @@ std::string take_word(const std::string& word, DpdkDevice& device) {
 
 // Checks the device as a whole, once all its words are known to be valid.
 std::string fault_of(const DpdkDevice& device) {
-  if (device.addresses.empty()) return "it has no address; add one, as 10.0.0.1/24";
+  if (device.addresses.empty()) return "it has no address; add one, such as 10.0.0.1/24";
   for (const auto& text : device.gateways) {
     bool is_reachable = false;
     for (const auto& address : device.addresses) {
       if (without_prefix(address) == text) {
         return "gateway=" + text +
-               " is the device's own address; give the router's, or leave it out";
+               " is the device's own address; give the router's, or remove the gateway";
       }
       is_reachable = is_reachable || is_in_network_of(*read_ip(text), *read_link_address(address));
     }
@@ -124,7 +126,7 @@ std::string fault_of(const DpdkDevice& device) {
 void read_item(const std::string& item, DpdkDevicesRead& read) {
   const auto words = words_of(item);
   if (words.empty()) {
-    read.faults.push_back("an item is empty; take a ';' away");
+    read.faults.push_back("an item is empty; remove a ';'");
     return;
   }
   DpdkDevice device;

@@ -19,12 +19,12 @@ bool is_host_name(const std::string& host) {
 // Returns the item's fault; empty if it has none.
 std::string fault_of(const std::string& item) {
   if (item.find("://") != std::string::npos) {
-    return "leave '" + item.substr(0, item.find("://") + 3) + "' away; ca_file turns TLS on";
+    return "remove '" + item.substr(0, item.find("://") + 3) + "'; ca_file turns TLS on";
   }
   const size_t colon = item.rfind(':');
   const auto port = colon == std::string::npos ? std::nullopt : read_number(item.substr(colon + 1));
   if (!port || *port == 0 || *port > 65'535) {
-    return "write HOST:PORT with a port from 1 to 65535, as 10.0.0.1:2379";
+    return "write HOST:PORT with a port from 1 to 65535, such as 10.0.0.1:2379";
   }
   const std::string host = item.substr(0, colon);
   const bool is_bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']' &&
@@ -43,7 +43,7 @@ EndpointsRead read_endpoints(const std::string& text) {
     item = trim(item);
     const auto& known = read.endpoints;
     const std::string fault = std::find(known.begin(), known.end(), item) != known.end()
-                                  ? "it is named twice; keep one"
+                                  ? "it is named twice; remove one"
                                   : fault_of(item);
     if (fault.empty()) {
       read.endpoints.push_back(item);

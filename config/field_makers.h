@@ -122,7 +122,7 @@ template <typename Get>
 Field address(std::string key, Get get, std::string help) {
   return Field{std::move(key),
                std::move(help),
-               "an IPv4 or IPv6 address, as 10.0.0.7 or ::1",
+               "an IPv4 or IPv6 address, such as 10.0.0.7 or ::1",
                false,
                [get](const Config& config) {
                  Config copy = config;

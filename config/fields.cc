@@ -39,7 +39,7 @@ Field box_name() {
 
 Field log_audit() {
   return Field{"log.audit",
-               "file of the audit log, or stderr; empty: none",
+               "file of the audit log, or stderr; empty: no audit log",
                "an absolute path, stderr, or nothing",
                false,
                [](const Config& config) { return config.log.audit; },
@@ -55,8 +55,8 @@ Field log_audit() {
 
 Field pipeline_cores() {
   return Field{"pipeline.cores",
-               "CPUs that run pipelines, one for each; empty: all usable",
-               "a list of CPU numbers, each once, as 2-5,8",
+               "CPUs that run pipelines, one CPU for each pipeline; empty: all usable CPUs",
+               "a list of CPU numbers, each once, such as 2-5,8",
                false,
                [](const Config& config) { return print_cpu_list(config.pipeline.cores); },
                [](Config& config, const std::string& text) {
@@ -70,8 +70,8 @@ Field pipeline_cores() {
 Field dpdk_devices() {
   return Field{"dpdk.devices",
                "devices that carry data, each with its addresses",
-               "items separated by ';', each a device and its addresses, as "
-               "0000:3b:00.0 10.0.0.1/24 gateway=10.0.0.254 vlan=100",
+               "items separated by ';', each a device and its addresses, such as 0000:3b:00.0 "
+               "10.0.0.1/24 gateway=10.0.0.254 vlan=100",
                false,
                [](const Config& config) { return print_dpdk_devices(config.dpdk.devices); },
                [](Config& config, const std::string& text) {
@@ -84,19 +84,20 @@ Field dpdk_devices() {
 }
 
 Field job_tenants() {
-  return Field{"jobs.tenants",
-               "bounds of tenants and their shares of the box; a tenant's jobs are TENANT/NAME",
-               "items separated by ';', each a tenant or '*' and its bounds, as "
-               "acme weight=3 jobs=10 memory_mib=4096 sessions=640 connections=80",
-               true,
-               [](const Config& config) { return print_tenants(config.jobs.tenants); },
-               [](Config& config, const std::string& text) {
-                 auto read = read_tenants(text);
-                 if (!read.faults.empty()) return false;
-                 config.jobs.tenants = std::move(read.tenants);
-                 return true;
-               },
-               [](const std::string& text) { return read_tenants(text).faults; }};
+  return Field{
+      "jobs.tenants",
+      "limits of tenants and their shares of the box; a tenant's jobs are named TENANT/NAME",
+      "items separated by ';', each a tenant or '*' and its limits, such as acme weight=3 jobs=10 "
+      "memory_mib=4096 sessions=640 connections=80",
+      true,
+      [](const Config& config) { return print_tenants(config.jobs.tenants); },
+      [](Config& config, const std::string& text) {
+        auto read = read_tenants(text);
+        if (!read.faults.empty()) return false;
+        config.jobs.tenants = std::move(read.tenants);
+        return true;
+      },
+      [](const std::string& text) { return read_tenants(text).faults; }};
 }
 
 void add_addresses_and_ports(std::vector<Field>& list) {
@@ -105,9 +106,9 @@ void add_addresses_and_ports(std::vector<Field>& list) {
                          "address of control and data; 0.0.0.0 or :: for all NICs"));
   list.push_back(number("control.port", PBOX_MEMBER(control, port), 0, kPortMax, Reload::kNo,
                         "TCP port of the workers' control connections; 0: a free one"));
-  list.push_back(number("control.join_timeout_s", PBOX_MEMBER(control, join_timeout_s), 1, 86'400,
-                        Reload::kYes,
-                        "longest time for all workers of a job to join; they may ask for less"));
+  list.push_back(number(
+      "control.join_timeout_s", PBOX_MEMBER(control, join_timeout_s), 1, 86'400, Reload::kYes,
+      "time within which all workers of a job must join; workers may set a shorter one"));
   list.push_back(number("control.heartbeat_interval_ms",
                         PBOX_MEMBER(control, heartbeat_interval_ms), kTimeoutMsMin, kTimeoutMsMax,
                         Reload::kNo, "time between two heartbeats of a worker"));
@@ -119,7 +120,7 @@ void add_addresses_and_ports(std::vector<Field>& list) {
       kTimeoutMsMax, Reload::kYes, "how long the other workers wait for a lost one to come back"));
   list.push_back(number("control.connections_max", PBOX_MEMBER(control, connections_max), 1,
                         limits::kControlConnectionsMax, Reload::kYes,
-                        "most control connections at a time"));
+                        "maximum number of control connections at a time"));
   add_cluster(list);
   add_upstream(list);
   add_admin(list);
@@ -127,20 +128,20 @@ void add_addresses_and_ports(std::vector<Field>& list) {
 
 void add_data(std::vector<Field>& list) {
   list.push_back(number("data.port_first", PBOX_MEMBER(data, port_first), 0, kPortMax, Reload::kNo,
-                        "UDP port of the first pipeline; the next has one more; 0: free ones, not "
-                        "with dpdk"));
+                        "UDP port of the first pipeline; each further pipeline uses the next port; "
+                        "0: any free ports, not with dpdk"));
   list.push_back(
       choice("data.port", PBOX_MEMBER(data, port),
              {{"socket", PortKind::kSocket}, {"dpdk", PortKind::kDpdk}, {"rdma", PortKind::kRdma}},
              3, Reload::kNo,
-             "the port that moves packets: kernel sockets; dpdk, without the kernel; rdma, sockets "
-             "and beside them queue pairs of RDMA devices"));
+             "how packets are sent and received: socket, by kernel sockets; dpdk, without the "
+             "kernel; rdma, by queue pairs of RDMA devices as well as sockets"));
   list.push_back(number("data.receive_buffer_bytes", PBOX_MEMBER(data, receive_buffer_bytes),
                         kBufferBytesMin, kBufferBytesMax, Reload::kNo,
                         "socket receive buffer of each pipeline"));
   list.push_back(number("data.send_buffer_bytes", PBOX_MEMBER(data, send_buffer_bytes),
                         kBufferBytesMin, kBufferBytesMax, Reload::kNo,
-                        "largest socket send buffer of each pipeline"));
+                        "maximum socket send buffer of each pipeline"));
   list.push_back(number("data.mtu", PBOX_MEMBER(data, mtu), 0, kMtuMax, Reload::kNo,
                         "largest IP packet in bytes; 0: as the path allows, or 1500 with dpdk"));
   list.push_back(boolean("data.payload_crc", PBOX_MEMBER(data, payload_crc),
@@ -152,7 +153,7 @@ void add_data(std::vector<Field>& list) {
 void add_dpdk(std::vector<Field>& list) {
   list.push_back(dpdk_devices());
   list.push_back(boolean("dpdk.no_huge", PBOX_MEMBER(dpdk, no_huge),
-                         "take packet memory in ordinary pages, for development"));
+                         "keep packets in ordinary pages instead of hugepages, for development"));
   list.push_back(number("dpdk.memory_mib", PBOX_MEMBER(dpdk, memory_mib), 0, kPacketMemoryMibMax,
                         Reload::kNo,
                         "MiB of packet memory on each NUMA node; 0: as much as the plan needs"));
@@ -160,42 +161,46 @@ void add_dpdk(std::vector<Field>& list) {
 
 void add_machine(std::vector<Field>& list) {
   list.push_back(number("pipeline.count", PBOX_MEMBER(pipeline, count), 0, limits::kPipelinesMax,
-                        Reload::kNo, "pipelines; 0: one per usable core, as pboxctl plan shows"));
+                        Reload::kNo,
+                        "number of pipelines; 0: one per usable core, as pboxctl plan shows"));
   list.push_back(pipeline_cores());
   list.push_back(choice("pipeline.poll", PBOX_MEMBER(pipeline, poll),
                         {{"adaptive", PollMode::kAdaptive}, {"busy", PollMode::kBusy}}, 2,
-                        Reload::kNo, "adaptive sleeps when there is nothing to do; busy spins"));
+                        Reload::kNo,
+                        "adaptive: a pipeline sleeps when there is nothing to do; busy: it spins"));
   list.push_back(number("pipeline.spin_us", PBOX_MEMBER(pipeline, spin_us), 0, 1'000'000,
-                        Reload::kNo, "adaptive: idle time before it sleeps, at most"));
-  list.push_back(choice(
-      "pipeline.pin", PBOX_MEMBER(pipeline, pin),
-      {{"auto", OnOffAuto::kAuto}, {"on", OnOffAuto::kOn}, {"off", OnOffAuto::kOff}}, 3,
-      Reload::kNo,
-      "pin each pipeline to its core; auto: not on small machines. off: may outnumber cores"));
-  list.push_back(auto_or_off("pipeline.numa", PBOX_MEMBER(pipeline, numa),
-                             "keep core, queue and memory of a pipeline on one NUMA node"));
+                        Reload::kNo,
+                        "with poll = adaptive: longest idle time before a pipeline sleeps"));
   list.push_back(
-      number("pipeline.window_bytes", PBOX_MEMBER(pipeline, window_bytes), 0,
-             limits::kCreditBytesMax, Reload::kNo,
-             "most bytes in flight per worker and pipeline; 0: 1 MiB. Never more than the worker's "
-             "share of 3/4 of the receive buffer"));
+      choice("pipeline.pin", PBOX_MEMBER(pipeline, pin),
+             {{"auto", OnOffAuto::kAuto}, {"on", OnOffAuto::kOn}, {"off", OnOffAuto::kOff}}, 3,
+             Reload::kNo,
+             "pin each pipeline to its core; auto: not on small machines; with off, there may be "
+             "more pipelines than cores"));
+  list.push_back(auto_or_off("pipeline.numa", PBOX_MEMBER(pipeline, numa),
+                             "keep each pipeline's core, queue and memory on one NUMA node"));
+  list.push_back(number("pipeline.window_bytes", PBOX_MEMBER(pipeline, window_bytes), 0,
+                        limits::kCreditBytesMax, Reload::kNo,
+                        "maximum number of bytes in flight per worker and pipeline; 0: 1 MiB. The "
+                        "worker's share of 3/4 of the receive buffer limits it too"));
   list.push_back(fraction("memory.job_share", PBOX_MEMBER(memory, job_share), 0.01, 0.98,
                           Reload::kYes,
-                          "share of the box's memory that all jobs together may take"));
+                          "share of the box's memory that all jobs together may use"));
   list.push_back(auto_or_off("memory.hugepages", PBOX_MEMBER(memory, hugepages),
-                             "use reserved 2 MiB pages where there are any"));
+                             "use reserved 2 MiB pages where available"));
 }
 
 void add_recorder(std::vector<Field>& list) {
-  list.push_back(folder("recorder.directory", PBOX_MEMBER(recorder, directory),
-                        "folder of the flight recorder, in memory (tmpfs); none: no files"));
+  list.push_back(
+      folder("recorder.directory", PBOX_MEMBER(recorder, directory),
+             "folder of the flight recorder's files, in memory (tmpfs); none: no files"));
   list.push_back(number("recorder.records", PBOX_MEMBER(recorder, records), kRecordsMin,
                         kRecordsMax, Reload::kNo,
-                        "records of 64 bytes that each pipeline keeps, one for each packet; "
+                        "number of 64-byte records that each pipeline keeps, one for each packet; "
                         "rounded up to a power of two"));
-  list.push_back(number("recorder.late_after_ms", PBOX_MEMBER(recorder, late_after_ms),
-                        kTimeoutMsMin, kTimeoutMsMax, Reload::kYes,
-                        "a round that waits this long for a rank is recorded in a file"));
+  list.push_back(number(
+      "recorder.late_after_ms", PBOX_MEMBER(recorder, late_after_ms), kTimeoutMsMin, kTimeoutMsMax,
+      Reload::kYes, "when a round waits this long for a rank, the recording is saved to a file"));
 }
 
 void add_snapshots(std::vector<Field>& list) {
@@ -210,21 +215,24 @@ void add_snapshots(std::vector<Field>& list) {
 
 void add_jobs_and_log(std::vector<Field>& list) {
   list.push_back(number("jobs.max", PBOX_MEMBER(jobs, max), 1, limits::kJobsMax, Reload::kYes,
-                        "most jobs at a time"));
+                        "maximum number of jobs at a time"));
   list.push_back(number("jobs.workers_max", PBOX_MEMBER(jobs, workers_max), 1,
-                        limits::kWorkersPerJobMax, Reload::kYes, "most workers of one job"));
+                        limits::kWorkersPerJobMax, Reload::kYes,
+                        "maximum number of workers of one job"));
   list.push_back(number("jobs.chunks_max", PBOX_MEMBER(jobs, chunks_max), 1,
-                        limits::kChunksPerJobMax, Reload::kYes, "most chunks of one job"));
+                        limits::kChunksPerJobMax, Reload::kYes,
+                        "maximum number of chunks of one job"));
   list.push_back(number("jobs.chunk_bytes", PBOX_MEMBER(jobs, chunk_bytes), limits::kChunkBytesMin,
-                        limits::kChunkBytesMax, Reload::kYes, "size of a chunk, for new jobs"));
+                        limits::kChunkBytesMax, Reload::kYes, "bytes per chunk, for new jobs"));
   list.push_back(job_tenants());
   list.push_back(file_path("security.keys", PBOX_MEMBER(security, keys),
-                           "folder of this box's keys, as pboxctl keys makes it; empty: none"));
-  list.push_back(boolean("security.encrypt", PBOX_MEMBER(security, encrypt),
-                         "with keys: encrypt what packets carry; off: authenticate it only"));
+                           "folder of this box's keys, made by pboxctl keys box; empty: no keys"));
+  list.push_back(
+      boolean("security.encrypt", PBOX_MEMBER(security, encrypt),
+              "with keys: encrypt the payloads of packets; off: only authenticate them"));
   list.push_back(number("security.key_packets", PBOX_MEMBER(security, key_packets), 1000,
                         uint64_t{1} << 31, Reload::kNo,
-                        "with keys: packets that one key of a session seals before the next"));
+                        "with keys: number of packets after which a session changes its key"));
   const Words<OnOffAuto> insecure = {{"auto", OnOffAuto::kAuto},
                                      {"true", OnOffAuto::kOn},
                                      {"false", OnOffAuto::kOff},
@@ -232,16 +240,15 @@ void add_jobs_and_log(std::vector<Field>& list) {
                                      {"off", OnOffAuto::kOff}};
   list.push_back(choice("security.insecure", PBOX_MEMBER(security, insecure), insecure, 3,
                         Reload::kNo, "run without keys; auto: on loopback only"));
-  list.push_back(boolean("security.insecure_off_loopback",
-                         PBOX_MEMBER(security, insecure_off_loopback),
-                         "second consent to run without keys off loopback; with keys, to HTTP "
-                         "without TLS"));
+  list.push_back(boolean(
+      "security.insecure_off_loopback", PBOX_MEMBER(security, insecure_off_loopback),
+      "second consent to run without keys off loopback; with keys, consent to HTTP without TLS"));
   list.push_back(choice("log.level", PBOX_MEMBER(log, level),
                         {{"debug", LogLevel::kDebug},
                          {"info", LogLevel::kInfo},
                          {"warn", LogLevel::kWarn},
                          {"error", LogLevel::kError}},
-                        4, Reload::kYes, "least important messages shown"));
+                        4, Reload::kYes, "lowest level of the messages shown"));
   list.push_back(choice("log.format", PBOX_MEMBER(log, format),
                         {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}, 2, Reload::kNo,
                         "text for people, json for collectors"));

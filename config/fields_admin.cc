@@ -31,8 +31,8 @@ std::optional<std::vector<std::string>> read_hosts(const std::string& text) {
 
 Field admin_hosts() {
   return Field{"admin.hosts",
-               "further names under which clients reach the HTTP server",
-               "names of hosts separated by ',', as box1.example.com, metrics",
+               "additional names by which clients reach the HTTP server",
+               "names of hosts separated by ',', such as box1.example.com, metrics",
                false,
                [](const Config& config) {
                  std::string text;
@@ -78,7 +78,7 @@ void add_admin(std::vector<Field>& list) {
   list.push_back(
       choice("admin.tls", PBOX_MEMBER(admin, tls),
              {{"auto", OnOffAuto::kAuto}, {"on", OnOffAuto::kOn}, {"off", OnOffAuto::kOff}}, 3,
-             Reload::kNo, "TLS of the HTTP server over TCP; auto: with keys, off loopback"));
+             Reload::kNo, "TLS of the HTTP server over TCP; auto: on with keys and off loopback"));
 }
 
 bool admin_has_tls(const Config& config) {

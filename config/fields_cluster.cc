@@ -8,8 +8,8 @@ namespace {
 
 Field cluster_endpoints() {
   return Field{"cluster.endpoints",
-               "members of etcd, all of them; store = etcd only",
-               "HOST:PORT items separated by ',', as 10.0.0.1:2379, 10.0.0.2:2379",
+               "all members of etcd; with store = etcd only",
+               "HOST:PORT items separated by ',', such as 10.0.0.1:2379, 10.0.0.2:2379",
                false,
                [](const Config& config) { return print_endpoints(config.cluster.endpoints); },
                [](Config& config, const std::string& text) {
@@ -23,7 +23,7 @@ Field cluster_endpoints() {
 
 Field cluster_name() {
   return Field{"cluster.name",
-               "name of the cluster; boxes of one name in one etcd belong together",
+               "name of the cluster; boxes that share an etcd and this name form one cluster",
                "1 to 64 letters, digits, '-', '_' and '.'",
                false,
                [](const Config& config) { return config.cluster.name; },
@@ -36,8 +36,8 @@ Field cluster_name() {
 
 Field cluster_user() {
   return Field{"cluster.user",
-               "user of etcd; empty: none",
-               "text of one line",
+               "user name at etcd; empty: no login",
+               "one line of text",
                false,
                [](const Config& config) { return config.cluster.user; },
                [](Config& config, const std::string& text) {
@@ -48,24 +48,23 @@ Field cluster_user() {
 }
 
 Field upstream_box() {
-  return Field{
-      "upstream.box",
-      "control address of the box that adds up the sums of several boxes; empty: sums stay "
-      "here",
-      "HOST:PORT of a control connection, or nothing",
-      false,
-      [](const Config& config) { return config.upstream.box; },
-      [](Config& config, const std::string& text) {
-        const auto read = read_endpoints(text);
-        if (!read.faults.empty() || read.endpoints.size() > 1) return false;
-        config.upstream.box = read.endpoints.empty() ? "" : read.endpoints[0];
-        return true;
-      }};
+  return Field{"upstream.box",
+               "control address of the box that adds up the sums of several boxes; empty: sums go "
+               "to no other box",
+               "HOST:PORT of a control connection, or nothing",
+               false,
+               [](const Config& config) { return config.upstream.box; },
+               [](Config& config, const std::string& text) {
+                 const auto read = read_endpoints(text);
+                 if (!read.faults.empty() || read.endpoints.size() > 1) return false;
+                 config.upstream.box = read.endpoints.empty() ? "" : read.endpoints[0];
+                 return true;
+               }};
 }
 
 Field upstream_port() {
   return Field{"upstream.port",
-               "port that carries packets to upstream.box, as PBOX_PORT of a worker",
+               "port that carries packets to upstream.box, written like PBOX_PORT of a worker",
                "socket, or rdma:DEVICE",
                false,
                [](const Config& config) { return config.upstream.port; },
@@ -80,37 +79,43 @@ Field upstream_port() {
 }  // namespace
 
 void add_cluster(std::vector<Field>& list) {
-  list.push_back(folder("cluster.state_directory", PBOX_MEMBER(cluster, state_directory),
-                        "folder for what must survive the daemon; none: nothing is stored"));
-  list.push_back(choice("cluster.store", PBOX_MEMBER(cluster, store),
-                        {{"local", StoreKind::kLocal}, {"etcd", StoreKind::kEtcd}}, 2, Reload::kNo,
-                        "where boxes agree: local, a file of this one box, or etcd, for several"));
+  list.push_back(folder(
+      "cluster.state_directory", PBOX_MEMBER(cluster, state_directory),
+      "folder for state that must survive a restart of the daemon; none: nothing is stored"));
+  list.push_back(choice(
+      "cluster.store", PBOX_MEMBER(cluster, store),
+      {{"local", StoreKind::kLocal}, {"etcd", StoreKind::kEtcd}}, 2, Reload::kNo,
+      "store of the state that boxes share: local, a file, for one box; etcd, for several boxes"));
   list.push_back(cluster_endpoints());
   list.push_back(cluster_name());
   list.push_back(number("cluster.lease_ttl_s", PBOX_MEMBER(cluster, lease_ttl_s), 2, 3'600,
                         Reload::kNo,
-                        "a box that etcd has not heard from for this long is considered gone"));
+                        "a box that has not reached etcd for this long is considered lost"));
   list.push_back(boolean("cluster.rebalance", PBOX_MEMBER(cluster, rebalance),
                          "move parts of jobs, while they train, to boxes that finish sooner"));
   list.push_back(number("cluster.rebalance_interval_ms",
                         PBOX_MEMBER(cluster, rebalance_interval_ms), 100, 60'000, Reload::kNo,
-                        "time between two reports of a box on how long rounds take"));
+                        "time between two reports of a box on its rounds' duration"));
   list.push_back(boolean("cluster.standby", PBOX_MEMBER(cluster, standby),
                          "this box takes no parts until the cluster needs it"));
-  list.push_back(boolean("cluster.scale", PBOX_MEMBER(cluster, scale),
-                         "the leader uses standbys, asks for more boxes and empties spare ones"));
-  list.push_back(file_path("cluster.scale_hook", PBOX_MEMBER(cluster, scale_hook),
-                           "program that the leader calls when a box is needed or may stop"));
+  list.push_back(
+      boolean("cluster.scale", PBOX_MEMBER(cluster, scale),
+              "the leader puts standbys to use, requests more boxes and drains spare ones"));
+  list.push_back(
+      file_path("cluster.scale_hook", PBOX_MEMBER(cluster, scale_hook),
+                "program that the leader calls when another box is needed or a box may stop"));
   list.push_back(number("cluster.scale_out_above", PBOX_MEMBER(cluster, scale_out_above), 1, 100,
                         Reload::kNo,
                         "percent of memory or links in use above which another box is needed"));
   list.push_back(number("cluster.scale_in_below", PBOX_MEMBER(cluster, scale_in_below), 0, 99,
-                        Reload::kNo, "percent in use below which the others can do without a box"));
-  list.push_back(number("cluster.scale_after_s", PBOX_MEMBER(cluster, scale_after_s), 1, 86'400,
                         Reload::kNo,
-                        "time for which that must hold, and least time between two changes"));
+                        "percent of memory and links in use below which a box is spare"));
+  list.push_back(number(
+      "cluster.scale_after_s", PBOX_MEMBER(cluster, scale_after_s), 1, 86'400, Reload::kNo,
+      "time for which use must stay beyond a threshold, and minimum time between two changes"));
   list.push_back(number("cluster.boxes_min", PBOX_MEMBER(cluster, boxes_min), 1,
-                        limits::kPartsPerJobMax, Reload::kNo, "fewest boxes that take parts"));
+                        limits::kPartsPerJobMax, Reload::kNo,
+                        "minimum number of boxes that take parts"));
   list.push_back(cluster_user());
   list.push_back(file_path("cluster.password_file", PBOX_MEMBER(cluster, password_file),
                            "file with the password of cluster.user, in one line"));

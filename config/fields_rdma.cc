@@ -37,17 +37,18 @@ std::string print_names(const std::vector<std::string>& names) {
 }
 
 Field devices() {
-  return Field{"rdma.devices",
-               "RDMA devices that carry data beside the sockets; empty: those near the pipelines",
-               "names as 'rdma link' shows them, separated by blanks, as mlx5_0 mlx5_1",
-               false,
-               [](const Config& config) { return print_names(config.rdma.devices); },
-               [](Config& config, const std::string& text) {
-                 auto names = read_names(text);
-                 if (!names || names->size() > kRdmaDevicesMax) return false;
-                 config.rdma.devices = std::move(*names);
-                 return true;
-               }};
+  return Field{
+      "rdma.devices",
+      "RDMA devices that carry data in addition to sockets; empty: those near the pipelines",
+      "names as 'rdma link' shows them, separated by spaces, such as mlx5_0 mlx5_1",
+      false,
+      [](const Config& config) { return print_names(config.rdma.devices); },
+      [](Config& config, const std::string& text) {
+        auto names = read_names(text);
+        if (!names || names->size() > kRdmaDevicesMax) return false;
+        config.rdma.devices = std::move(*names);
+        return true;
+      }};
 }
 
 Field gid_index() {
@@ -69,20 +70,19 @@ Field gid_index() {
 }
 
 Field mode() {
-  return Field{
-      "rdma.mode",
-      "how workers' packets arrive: send, or write_imm into slots that each worker has here; "
-      "the latter only on fabrics that you trust",
-      "one of send, write_imm",
-      false,
-      [](const Config& config) {
-        return std::string(config.rdma.mode == RdmaMode::kSend ? "send" : "write_imm");
-      },
-      [](Config& config, const std::string& text) {
-        if (text != "send" && text != "write_imm") return false;
-        config.rdma.mode = text == "send" ? RdmaMode::kSend : RdmaMode::kWriteImm;
-        return true;
-      }};
+  return Field{"rdma.mode",
+               "how workers send packets: send; or write_imm, into slots that the box gives each "
+               "worker, only on networks that you trust",
+               "one of send, write_imm",
+               false,
+               [](const Config& config) {
+                 return std::string(config.rdma.mode == RdmaMode::kSend ? "send" : "write_imm");
+               },
+               [](Config& config, const std::string& text) {
+                 if (text != "send" && text != "write_imm") return false;
+                 config.rdma.mode = text == "send" ? RdmaMode::kSend : RdmaMode::kWriteImm;
+                 return true;
+               }};
 }
 
 }  // namespace

@@ -28,7 +28,8 @@ struct Given {
 using GivenByKey = std::map<std::string, Given>;
 
 options::options_description setting_options() {
-  options::options_description description("Settings, in the file as [section] and key");
+  options::options_description description(
+      "Settings, written in the file as key = value below [section]");
   for (const auto& field : fields()) {
     description.add_options()(field.key.c_str(), options::value<std::string>()->value_name("VALUE"),
                               field.help.c_str());
@@ -39,10 +40,10 @@ options::options_description setting_options() {
 options::options_description action_options() {
   options::options_description description("Options");
   const std::string config_help =
-      std::string("read FILE; otherwise ") + kDefaultPath + " if it exists";
+      std::string("read FILE; default: ") + kDefaultPath + " if it exists";
   description.add_options()("config", options::value<std::string>()->value_name("FILE"),
                             config_help.c_str());
-  description.add_options()("check-config", "say what is wrong with the configuration, and exit");
+  description.add_options()("check-config", "check the configuration, print its faults, and exit");
   description.add_options()("print-config", "print the configuration in force, and exit");
   description.add_options()("help,h", "print this text, and exit");
   description.add_options()("version", "print the version, and exit");
@@ -70,7 +71,7 @@ void take(const options::parsed_options& parsed, const std::string& source, Give
       const std::string text = option.value.empty() ? std::string() : trim(option.value[0]);
       if (!given.emplace(option.string_key, Given{source, text}).second) {
         errors.push_back(source + ": " + option.string_key + " = " + text +
-                         " is given a second time; keep one");
+                         " is given twice; remove one");
       }
     }
   }
@@ -128,7 +129,7 @@ void read_file(const std::string& path, GivenByKey& given, std::vector<std::stri
     read_text(*text, path, given, errors);
   } else {
     errors.push_back("config = " + path + ": " + text.error().message +
-                     "; name a file that can be read");
+                     "; name a file that pboxd can read");
   }
 }
 

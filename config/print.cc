@@ -29,7 +29,7 @@ ReloadOutcome reload(const Config& running, const ParseOutcome& fresh) {
   ReloadOutcome outcome;
   outcome.errors = fresh.errors;
   if (!fresh.config) {
-    if (outcome.errors.empty()) outcome.errors.push_back("no configuration was read");
+    if (outcome.errors.empty()) outcome.errors.push_back("the configuration could not be read");
     return outcome;
   }
   Config next = running;

@@ -47,7 +47,7 @@ std::string take_word(const std::string& word, Tenant& tenant) {
   const auto value = read_number(word.substr(equals + 1));
   if (!value || *value == 0 || *value > bound->max) {
     return word + " is not accepted; give a number from 1 to " + std::to_string(bound->max) +
-           ", or leave " + bound->name + " away";
+           ", or remove " + bound->name;
   }
   bound->set(tenant, *value);
   return {};
@@ -60,7 +60,7 @@ std::string fault_of_name(const std::string& name, const std::vector<Tenant>& be
   }
   const bool is_known = std::any_of(before.begin(), before.end(),
                                     [&](const Tenant& tenant) { return tenant.name == name; });
-  return is_known ? "the tenant is listed twice; keep one" : "";
+  return is_known ? "the tenant is listed twice; remove one of the items" : "";
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ TenantsRead read_tenants(const std::string& text) {
   for (const std::string& item : split(text, ";")) {
     const auto words = words_of(item);
     if (words.empty()) {
-      read.faults.push_back("an item is empty; take a ';' away");
+      read.faults.push_back("an item is empty; remove a ';'");
       continue;
     }
     const auto note = [&](const std::string& fault) {

@@ -49,7 +49,7 @@ void check_timeouts(const Config& config, Errors& errors) {
         "control.worker_dead_after_ms = " + std::to_string(control.worker_dead_after_ms) +
         " is less than two heartbeats; give at least " +
         std::to_string(2 * static_cast<uint64_t>(control.heartbeat_interval_ms)) +
-        " or lower control.heartbeat_interval_ms = " +
+        ", or lower control.heartbeat_interval_ms = " +
         std::to_string(control.heartbeat_interval_ms));
   }
 }
@@ -59,7 +59,7 @@ void check_pipelines(const Config& config, Errors& errors) {
   if (!pipeline.cores.empty() && pipeline.count > pipeline.cores.size()) {
     errors.push_back("pipeline.count = " + std::to_string(pipeline.count) + " is more than the " +
                      std::to_string(pipeline.cores.size()) +
-                     " cpus in pipeline.cores; name more cpus or lower the count");
+                     " cpus in pipeline.cores; name more cpus there, or lower pipeline.count");
   }
   if (pipeline.cores.size() > limits::kPipelinesMax) {
     errors.push_back("pipeline.cores names " + std::to_string(pipeline.cores.size()) +
@@ -71,8 +71,8 @@ void check_pipelines(const Config& config, Errors& errors) {
 void check_sizes(const Config& config, Errors& errors) {
   constexpr uint32_t kMtuMin = 640;  // limits::kFragmentBytesMin with its headers
   if (config.data.mtu != 0 && config.data.mtu < kMtuMin) {
-    errors.push_back("data.mtu = " + std::to_string(config.data.mtu) + " is too small; give 0 or " +
-                     std::to_string(kMtuMin) + " and up");
+    errors.push_back("data.mtu = " + std::to_string(config.data.mtu) +
+                     " is too small; give 0, or at least " + std::to_string(kMtuMin));
   }
   constexpr uint32_t kChunkAlignment = 64;  // a cache line, so that two chunks never share one
   if (config.jobs.chunk_bytes % kChunkAlignment != 0) {
@@ -87,11 +87,11 @@ void check_keys(const Security& security, Errors& errors) {
   if (security.insecure == OnOffAuto::kOff && security.keys.empty()) {
     errors.push_back(
         "security.insecure = false needs keys, and security.keys is empty; name the folder that "
-        "pboxctl keys box has made");
+        "pboxctl keys box made");
   }
   if (security.insecure == OnOffAuto::kOn && !security.keys.empty()) {
     errors.push_back("security.insecure = true contradicts security.keys = " + security.keys +
-                     "; take one of them away");
+                     "; remove one of them");
   }
 }
 
@@ -121,7 +121,7 @@ void check_security(const Config& config, Errors& errors) {
   if (!has_keys && config.admin.enabled && config.admin.tls == OnOffAuto::kOn) {
     errors.push_back(
         "admin.tls = on needs keys, and security.keys is empty; name the folder that pboxctl keys "
-        "box has made");
+        "box made");
   }
   if (has_keys && !security.insecure_off_loopback && config.admin.enabled &&
       is_open(config.admin.listen) && !admin_has_tls(config)) {

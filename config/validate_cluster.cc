@@ -23,8 +23,8 @@ void check_cluster(const Config& config, Errors& errors) {
     const auto refuse = [&errors](const std::string& key, const std::string& value) {
       if (value.empty()) return;
       errors.push_back("cluster." + key + " = " + value +
-                       " is given, but cluster.store = local has no use for it; set "
-                       "cluster.store = etcd, or remove it");
+                       " is given, but only cluster.store = etcd uses it; set cluster.store = "
+                       "etcd, or remove it");
     };
     refuse("endpoints", print_endpoints(cluster.endpoints));
     refuse("user", cluster.user);
@@ -35,7 +35,7 @@ void check_cluster(const Config& config, Errors& errors) {
     refuse("standby", cluster.standby ? "true" : "");
   } else if (cluster.endpoints.empty()) {
     errors.push_back(
-        "cluster.endpoints is empty, but cluster.store = etcd; name the members of etcd, as "
+        "cluster.endpoints is empty, but cluster.store = etcd; name the members of etcd, such as "
         "10.0.0.1:2379, 10.0.0.2:2379, or set cluster.store = local");
   }
   if (cluster.store == StoreKind::kEtcd && is_wildcard_address(config.box.listen)) {
@@ -47,8 +47,8 @@ void check_cluster(const Config& config, Errors& errors) {
     errors.push_back(
         "cluster.scale_in_below = " + std::to_string(cluster.scale_in_below) +
         " is not below cluster.scale_out_above = " + std::to_string(cluster.scale_out_above) +
-        ", so a box would be emptied and requested again by turns; lower the one or raise the "
-        "other");
+        ", so the cluster would drain a box and request one in turn; lower the former or raise the "
+        "latter");
   }
   if (!cluster.scale_hook.empty() && !cluster.scale) {
     errors.push_back("cluster.scale_hook = " + cluster.scale_hook +
@@ -68,14 +68,16 @@ void check_cluster(const Config& config, Errors& errors) {
 void check_upstream(const Config& config, Errors& errors) {
   const Upstream& upstream = config.upstream;
   if (upstream.rank >= upstream.world_size) {
-    errors.push_back("upstream.rank = " + std::to_string(upstream.rank) +
-                     " is not below upstream.world_size = " + std::to_string(upstream.world_size) +
-                     "; each of the boxes whose sums go there has a rank of its own, from 0 on");
+    errors.push_back(
+        "upstream.rank = " + std::to_string(upstream.rank) +
+        " is not below upstream.world_size = " + std::to_string(upstream.world_size) +
+        "; give each of the boxes that send sums to upstream.box its own rank, from 0 on");
   }
   if (!upstream.box.empty() && config.cluster.store == StoreKind::kEtcd) {
-    errors.push_back("upstream.box = " + upstream.box +
-                     " is given with cluster.store = etcd; a job whose sums go on to another box "
-                     "is on one box here: set cluster.store = local");
+    errors.push_back(
+        "upstream.box = " + upstream.box +
+        " is given with cluster.store = etcd, which may divide jobs between boxes, but a box can "
+        "send only the sums of whole jobs upstream; set cluster.store = local");
   }
 }
 

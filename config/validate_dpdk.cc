@@ -13,8 +13,8 @@ using Errors = std::vector<std::string>;
 void check_data(const Data& data, Errors& errors) {
   if (data.port_first == 0) {
     errors.push_back(
-        "data.port_first = 0 with data.port = dpdk: there is no kernel to choose free ports; give "
-        "the first one, as " +
+        "data.port_first = 0 with data.port = dpdk: only the kernel can choose free ports; give "
+        "the first port, such as " +
         std::to_string(limits::kDataPortFirst));
   }
   if (data.mtu > kDpdkMtuMax) {
@@ -29,7 +29,7 @@ void check_distinct(const std::vector<DpdkDevice>& devices, Errors& errors) {
   for (const auto& device : devices) {
     const std::string name = device_name(device.device);
     if (names.insert(name).second) continue;
-    errors.push_back("dpdk.devices names " + name + " twice; keep one item of it");
+    errors.push_back("dpdk.devices names " + name + " twice; remove one of the items");
   }
   std::map<std::string, uint32_t> owners;  // address -> first device of the group that has it
   for (const auto& group : device_groups(devices)) {
@@ -37,10 +37,10 @@ void check_distinct(const std::vector<DpdkDevice>& devices, Errors& errors) {
     for (const auto& address : first.addresses) {
       const auto [owner, is_new] = owners.emplace(without_prefix(address), group[0]);
       if (is_new) continue;
-      errors.push_back("dpdk.devices gives " + without_prefix(address) + " to " +
-                       device_name(devices[owner->second].device) + " and to " +
-                       device_name(first.device) +
-                       "; devices share either all addresses, to serve together, or none");
+      errors.push_back(
+          "dpdk.devices gives " + without_prefix(address) + " to " +
+          device_name(devices[owner->second].device) + " and to " + device_name(first.device) +
+          "; two devices must have either all addresses in common, to serve together, or none");
     }
   }
 }
@@ -53,13 +53,14 @@ void check_dpdk(const Config& config, Errors& errors) {
     if (devices.empty()) return;
     errors.push_back("dpdk.devices = " + print_dpdk_devices(devices) +
                      " is given, but only data.port = dpdk uses it; set data.port = dpdk, or "
-                     "take the devices away");
+                     "remove the devices");
     return;
   }
   check_data(config.data, errors);
   if (devices.empty()) {
     errors.push_back(
-        "dpdk.devices is empty, but data.port = dpdk; name at least one device, as 0000:3b:00.0 "
+        "dpdk.devices is empty, but data.port = dpdk; name at least one device, such as "
+        "0000:3b:00.0 "
         "10.0.0.1/24, or set data.port = socket");
   }
   if (devices.size() > kDpdkDevicesMax) {

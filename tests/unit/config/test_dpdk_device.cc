@@ -47,10 +47,10 @@ TEST_CASE("a fault of an item names the word and what to write in its place") {
     std::string text, word, remedy;
   };
   const Row rows[] = {
-      {"eth0 10.0.0.1/24", "eth0 is no device", "0000:3b:00.0"},
-      {"3b:00.8 10.0.0.1/24", "3b:00.8 is no device", "PCI address"},
-      {"net_ 10.0.0.1/24", "net_ is no device", "net_af_packet0"},
-      {"net_a\"b 10.0.0.1/24", "net_a\"b is no device", "virtual device"},
+      {"eth0 10.0.0.1/24", "eth0 is not a device", "0000:3b:00.0"},
+      {"3b:00.8 10.0.0.1/24", "3b:00.8 is not a device", "PCI address"},
+      {"net_ 10.0.0.1/24", "net_ is not a device", "net_af_packet0"},
+      {"net_a\"b 10.0.0.1/24", "net_a\"b is not a device", "virtual device"},
       {"net_ring0", "net_ring0: it has no address", "10.0.0.1/24"},
       {"net_ring0 10.0.0.1", "10.0.0.1 has no prefix", "10.0.0.1/24"},
       {"net_ring0 fd00::1", "fd00::1 has no prefix", "fd00::1/64"},
@@ -63,7 +63,7 @@ TEST_CASE("a fault of an item names the word and what to write in its place") {
       {"net_ring0 fe80::1/64", "fe80::1/64 cannot be", "fd00::1/64"},
       {"net_ring0 ::ffff:10.0.0.1/120", "cannot be", "10.0.0.1/24"},
       {"net_ring0 fd00::1/64 fd00:0::1/48", "fd00:0::1/48 is given twice", "keep one"},
-      {"net_ring0 10.0.0.1/24 gateway=router", "gateway=router is no address", "10.0.0.254"},
+      {"net_ring0 10.0.0.1/24 gateway=router", "gateway=router is not an address", "10.0.0.254"},
       {"net_ring0 10.0.0.1/24 gateway=10.0.1.9", "gateway=10.0.1.9 is in no network", "give one"},
       {"net_ring0 10.0.0.1/24 gateway=fd00::9", "gateway=fd00::9 is in no network", "give one"},
       {"net_ring0 10.0.0.1/24 gateway=10.0.0.1", "gateway=10.0.0.1 is the device's own", "router"},
@@ -72,7 +72,7 @@ TEST_CASE("a fault of an item names the word and what to write in its place") {
       {"net_ring0 10.0.0.1/24 vlan=0", "vlan=0 is not accepted", "vlan=1 to vlan=4094"},
       {"net_ring0 10.0.0.1/24 vlan=4095", "vlan=4095 is not accepted", "vlan=1 to vlan=4094"},
       {"net_ring0 10.0.0.1/24 vlan=1 vlan=2", "vlan=2 is a second", "keep one"},
-      {"net_ring0 10.0.0.1/24;", "an item is empty", "take a ';' away"}};
+      {"net_ring0 10.0.0.1/24;", "an item is empty", "remove a ';'"}};
   for (const auto& row : rows) {
     CAPTURE(row.text);
     CHECK_THAT(only_fault(row.text), Contains(row.word) && Contains(row.remedy));

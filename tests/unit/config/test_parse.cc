@@ -126,7 +126,7 @@ TEST_CASE("a key in the wrong section, given twice, or unlike any is an error") 
   const auto outcome =
       parse_text("port_first = 1\n[box]\nlisten = ::1\nlisten = 127.0.0.1\n[weather]\nsun = 1\n");
   CHECK(mentions(outcome.errors, {"port_first", "did you mean data.port_first?"}));
-  CHECK(mentions(outcome.errors, {"box.listen", "127.0.0.1", "second time"}));
+  CHECK(mentions(outcome.errors, {"box.listen", "127.0.0.1", "twice"}));
   CHECK(mentions(outcome.errors, {"weather.sun", "--help"}));
   CHECK(outcome.errors.size() == 3);
 }

@@ -33,14 +33,14 @@ TEST_CASE("a fault of a tenant names the tenant, the word and what to write in i
     std::string text, word, remedy;
   };
   const Row rows[] = {
-      {"acme jobs=0", "acme: jobs=0 is not accepted", "or leave jobs away"},
+      {"acme jobs=0", "acme: jobs=0 is not accepted", "or remove jobs"},
       {"acme jobs=ten", "jobs=ten is not accepted", "1 to 1000000"},
       {"acme weight=1001", "weight=1001 is not accepted", "1 to 1000"},
       {"acme memory=5", "memory=5 is not understood", "memory_mib="},
       {"acme jobs", "jobs is not understood", "each with a number"},
-      {"acme; acme", "acme: the tenant is listed twice", "keep one"},
+      {"acme; acme", "acme: the tenant is listed twice", "remove one"},
       {"a/b jobs=1", "a/b: begin with the tenant's name", "'*'"},
-      {"acme;", "an item is empty", "take a ';' away"},
+      {"acme;", "an item is empty", "remove a ';'"},
   };
   for (const Row& row : rows) {
     INFO(row.text);

@@ -85,7 +85,7 @@ TEST_CASE("no more devices than DPDK opens") {
 TEST_CASE("a key that was refused is not judged by its default as well") {
   const auto outcome = parse_text("[data]\nport = dpdk\nport_first = 0\n[dpdk]\ndevices = x\n");
   REQUIRE(outcome.errors.size() == 2);
-  CHECK_THAT(outcome.errors[0], Catch::StartsWith("text: dpdk.devices: x is no device"));
+  CHECK_THAT(outcome.errors[0], Catch::StartsWith("text: dpdk.devices: x is not a device"));
   CHECK_THAT(outcome.errors[1], Catch::StartsWith("data.port_first = 0"));
 }
 
