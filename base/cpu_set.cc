@@ -52,7 +52,8 @@ Status pin_current_thread(const CpuSet& cpus) {
   const auto now = current_affinity();
   if (!now) return now.error();
   if (now->cpus != cpus.cpus) {
-    return Error{ErrorCode::kSystem, "the kernel did not pin the thread to " + names};
+    return Error{ErrorCode::kSystem,
+                 "the kernel accepted, but did not apply, the pinning of a thread to " + names};
   }
   return ok_status();
 }

@@ -23,7 +23,7 @@ using HwlocTopology = std::unique_ptr<hwloc_topology, TopologyDestroyer>;
 // Loads an hwloc XML file, or this machine's topology if `path` is empty.
 Result<HwlocTopology> load(const std::string& path) {
   hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) return system_error("hwloc_topology_init", errno);
+  if (hwloc_topology_init(&raw) != 0) return system_error("cannot initialise hwloc", errno);
   HwlocTopology topology(raw);
   if (!path.empty() && hwloc_topology_set_xml(raw, path.c_str()) != 0) {
     return system_error("cannot read hwloc XML from " + path, errno);

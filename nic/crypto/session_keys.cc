@@ -86,7 +86,8 @@ class ExportedKeys final : public seal::SessionKeys {
     const std::string context = seal::exporter_context(name);
     TrafficSecret exported;
     if (!exporter_(std::as_bytes(std::span(context)), exported)) {
-      return Error{ErrorCode::kUnavailable, "the control connection of the session has ended"};
+      return Error{ErrorCode::kUnavailable,
+                   "the session's control connection has ended, so no keys can be derived from it"};
     }
     const bool is_box = end_ == End::kBox;
     auto sending = chain(exported, is_box ? Direction::kToWorker : Direction::kToBox, name, spec,

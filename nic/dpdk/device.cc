@@ -57,7 +57,8 @@ std::string reason_against_external(const DeviceArguments& device, const rte_eth
   if (device.driver == "net_ring" || copies_packets(device.driver)) return {};
   if (device.is_virtual()) return device.driver + " sends only from DPDK's memory";
   if (!eal_uses_virtual_addresses()) {
-    return "without an IOMMU the device needs physical addresses (intel_iommu=on iommu=pt)";
+    return "without an IOMMU the device needs physical addresses, which memory of jobs does not "
+           "have; boot with intel_iommu=on iommu=pt";
   }
   return {};
 }
@@ -176,7 +177,7 @@ Status DpdkDevice::configure(const DpdkDeviceOptions& options) {
   } else {
     config.rxmode.mtu = can.mtu = mtu_max;
     explain("the device's MTU is at most " + std::to_string(mtu_max) + ", less than the " +
-            std::to_string(options.mtu) + " asked for");
+            std::to_string(options.mtu) + " requested");
   }
   config.rxmode.offloads =
       info.rx_offload_capa & (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM);
@@ -280,7 +281,8 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
   capabilities_.link_is_up = link_is_up();
   capabilities_.link_mbps = speed_is_known ? link.link_speed : 0;
   if (!capabilities_.link_is_up)
-    explain("the link is down: check the cable and switch port; or no peer is connected yet");
+    explain(
+        "the link is down: no peer is connected yet, or the cable or the switch port is at fault");
   take_eal_messages();  // drops the messages of a successful start
   return ok_status();
 }

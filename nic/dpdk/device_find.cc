@@ -122,7 +122,9 @@ Result<uint16_t> find_device(const DeviceArguments& device) {
         "iface= exists";
   } else if (said.find("PACKET_FANOUT") != std::string::npos) {
     // The number is process id xor interface index, and must be unique in a network namespace.
-    remedy = "another process has a fanout group with the same number; start this process again";
+    remedy =
+        "another process uses the same packet fanout group; start this process again to get "
+        "another one";
   } else if (device.driver == "net_af_packet") {
     remedy = "check that the interface in iface= exists and is up";
   }

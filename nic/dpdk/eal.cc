@@ -59,9 +59,9 @@ std::string remedy_for(const EalOptions& options) {
     return "lower dpdk.memory_mib, or raise the memory limit of the process";
   }
   return "reserve hugepages (systemctl enable --now pbox-hugepages.service, or echo 512 > "
-         "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages), or do without them for "
-         "development "
-         "(dpdk.no_huge = true; in a worker's port: no_huge), and start the process again";
+         "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages), or use ordinary pages, for "
+         "development only (dpdk.no_huge = true; in a worker's port: no_huge), and start the "
+         "process again";
 }
 
 std::string comma_list(const auto& numbers) {
@@ -136,7 +136,7 @@ bool eal_uses_virtual_addresses() {
 DpdkThread::DpdkThread() : status_(ok_status()) {
   is_registered_ = rte_lcore_id() == LCORE_ID_ANY && rte_thread_register() == 0;
   if (rte_lcore_id() == LCORE_ID_ANY) {
-    status_ = Error{ErrorCode::kResourceExhausted, "DPDK accepts no more threads (" +
+    status_ = Error{ErrorCode::kResourceExhausted, "DPDK cannot register another thread (" +
                                                        std::string(rte_strerror(rte_errno)) +
                                                        "); lower pipeline.count"};
   }

@@ -82,9 +82,9 @@ Status DpdkInterface::make_rings(const DpdkInterfaceOptions& options) {
         rte_ring_create(ring_name("handed_over").c_str(), kRingSlots, node, RING_F_SC_DEQ));
     Ring outgoing(rte_ring_create(ring_name("to_send").c_str(), kRingSlots, node, RING_F_SC_DEQ));
     if (!received || !outgoing) {
-      return Error{ErrorCode::kResourceExhausted, "no memory for the rings between pipelines: " +
-                                                      std::string(rte_strerror(rte_errno)) +
-                                                      "; raise dpdk.memory_mib"};
+      return Error{ErrorCode::kResourceExhausted,
+                   "no memory for the rings that pass packets between pipelines: " +
+                       std::string(rte_strerror(rte_errno)) + "; raise dpdk.memory_mib"};
     }
     handed_over_.push_back(std::move(received));
     to_send_.push_back(std::move(outgoing));

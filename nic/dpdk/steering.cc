@@ -100,15 +100,14 @@ uint64_t rss_types(const rte_eth_dev_info& info, bool ipv6) {
 Steering steer(uint16_t port_id, const rte_eth_dev_info& info, const SteeringOptions& options) {
   if (options.wanted_queues == 1) {
     return {.affinity = QueueAffinity::kUdpPort,
-            .reasons = {"one pipeline needs one queue and no steering"}};
+            .reasons = {"there is one pipeline, so packets need no steering"}};
   }
   if (options.queue_count < options.wanted_queues) {
-    return {
-        .affinity = QueueAffinity::kDispatch,
-        .reasons = {"the device runs " + std::to_string(options.queue_count) + " queues for " +
-                    std::to_string(options.wanted_queues) +
-                    " pipelines: software hands packets over, which costs time on the receiving "
-                    "cores"}};
+    return {.affinity = QueueAffinity::kDispatch,
+            .reasons = {"the device runs " + std::to_string(options.queue_count) + " queues for " +
+                        std::to_string(options.wanted_queues) +
+                        " pipelines: software hands packets over to their pipelines, which costs "
+                        "time on the receiving cores"}};
   }
   Steering steering;
   const std::string refusal = add_flows(port_id, options);
@@ -116,23 +115,24 @@ Steering steer(uint16_t port_id, const rte_eth_dev_info& info, const SteeringOpt
     steering.reasons.emplace_back("rte_flow rules steer each UDP port to its queue");
     return steering;
   }
-  steering.reasons.push_back("no rte_flow rules on UDP ports: " + refusal);
+  steering.reasons.push_back("the device does not accept rte_flow rules for UDP ports: " + refusal);
   if (const uint64_t types = rss_types(info, options.ipv6); types != 0) {
     steering.rss = read_rss(port_id, info, types);
     if (steering.rss && reaches_all(*steering.rss, options.queue_count)) {
       steering.affinity = QueueAffinity::kRssHash;
       steering.reasons.emplace_back(
-          "RSS: workers choose source ports that the NIC hashes to their queue");
+          "RSS: workers choose source ports that the NIC hashes to their pipeline's queue");
       return steering;
     }
     steering.rss = nullptr;
-    steering.reasons.emplace_back("no RSS: the device does not report its key and table");
+    steering.reasons.emplace_back(
+        "no RSS: the device does not report its key and its table, or the table lacks a queue");
   }
   if (options.driver == "net_memif" || options.driver == "net_vhost" ||
       options.driver == "net_ring") {
     steering.affinity = QueueAffinity::kSenderQueue;
     steering.reasons.emplace_back(
-        "the sender selects the queue: its TX queue is the RX queue here");
+        "the sender selects the queue: its TX queue is the box's RX queue");
   } else if (options.driver == "net_af_packet") {
     steering.affinity = QueueAffinity::kSourceTrial;
     steering.reasons.emplace_back(
@@ -140,8 +140,8 @@ Steering steer(uint16_t port_id, const rte_eth_dev_info& info, const SteeringOpt
   } else {
     steering.affinity = QueueAffinity::kDispatch;
     steering.reasons.emplace_back(
-        "the device cannot steer: software hands packets over, which costs time on the receiving "
-        "cores");
+        "the device cannot steer packets: software hands them over to their pipelines, which costs "
+        "time on the receiving cores");
   }
   return steering;
 }

@@ -17,13 +17,13 @@ std::string gateway_fault(const Interface& interface, const std::optional<IpAddr
   if (!gateway) return {};
   const std::string name = "gateway " + to_string(*gateway);
   if (gateway->ipv6 != ipv6)
-    return name + " is of the wrong family; swap the IPv4 and the IPv6 gateway";
+    return name + " belongs to the other address family; swap the IPv4 and the IPv6 gateway";
   // No MAC is known yet, so our own link-local address is not recognised here.
   if (!interface.is_peer(*gateway, MacAddress{})) {
     return name + " cannot be the address of another host; give the router's address";
   }
   if (!interface.is_on_link(*gateway)) {
-    return name + " is in none of the interface's networks; correct it or a prefix length";
+    return name + " is in none of the interface's networks; correct the gateway or a prefix length";
   }
   return {};
 }

@@ -25,7 +25,7 @@ Status modify(const RdmaDevice& device, ibv_qp& queue_pair, ibv_qp_attr attribut
               const char* state) {
   const int error = ibv_modify_qp(&queue_pair, &attributes, mask);
   if (error == 0) return ok_status();
-  return system_error("RDMA device " + device.name() + ": a queue pair cannot become " + state,
+  return system_error("RDMA device " + device.name() + ": cannot make a queue pair " + state,
                       error);
 }
 

@@ -23,7 +23,7 @@ std::string list(std::span<const GidEntry> entries) {
     text += (text.empty() ? "" : ", ") + std::to_string(entry.index) + " (" + to_string(entry.gid) +
             (entry.is_usable ? ")" : ", RoCE v1)");
   }
-  return text.empty() ? "the port has none" : "the port has " + text;
+  return text.empty() ? "the table is empty" : "the table has " + text;
 }
 
 }  // namespace
@@ -53,11 +53,11 @@ Result<GidChoice> choose_gid(std::span<const GidEntry> entries, std::optional<ui
     const auto found = std::find_if(entries.begin(), entries.end(),
                                     [&](const GidEntry& entry) { return entry.index == *index; });
     if (found != entries.end() && found->is_usable) return GidChoice{*found, "as configured"};
-    return Error{
-        ErrorCode::kInvalidArgument,
-        "GID index " + std::to_string(*index) +
-            (found == entries.end() ? " is empty" : " is of RoCE v1, which is not routed") + "; " +
-            list(entries)};
+    return Error{ErrorCode::kInvalidArgument,
+                 "GID index " + std::to_string(*index) +
+                     (found == entries.end() ? " is not in the GID table"
+                                             : " is a RoCE v1 GID, which cannot be routed") +
+                     "; " + list(entries)};
   }
   const GidEntry* best = nullptr;
   uint32_t best_bits = 0;
@@ -70,10 +70,10 @@ Result<GidChoice> choose_gid(std::span<const GidEntry> entries, std::optional<ui
   }
   if (best == nullptr) {
     return Error{ErrorCode::kNotFound,
-                 "no GID of RoCE v2; " + list(entries) +
+                 "the port has no RoCE v2 GID; " + list(entries) +
                      "; give the device's network interface an address and bring it up"};
   }
-  return GidChoice{*best, near ? "nearest to " + address_string(*near) : "the first"};
+  return GidChoice{*best, near ? "nearest to " + address_string(*near) : "the first usable one"};
 }
 
 }  // namespace pbox::nic

@@ -42,8 +42,8 @@ Status RdmaQueue::State::check_landing() const {
     return ok_status();
   }
   return Error{ErrorCode::kUnavailable, "RDMA device " + device->name() +
-                                            " has no memory windows of type 2, which rdma.mode = "
-                                            "write_imm needs; set rdma.mode = send"};
+                                            " does not support type 2 memory windows, which "
+                                            "rdma.mode = write_imm needs; set rdma.mode = send"};
 }
 
 // Assigns a ring to a peer that is kFree, with at most `slots_wanted` slots; none if too few are
@@ -104,7 +104,7 @@ Status RdmaQueue::State::open_ring(Peer& peer) {
   for (uint32_t index = 0; index + 1 < peer.ring_slots; ++index) {
     ibv_recv_wr* bad = nullptr;
     if (const int error = ibv_post_recv(peer.queue_pair.get(), &receive, &bad); error != 0) {
-      return verbs_error(*device, "refuses receives for a ring", error);
+      return verbs_error(*device, "cannot post the receives of a landing ring", error);
     }
   }
   ibv_send_wr bind{};

@@ -76,11 +76,11 @@ Status RdmaQueue::State::open() {
       completions_of(options, peer_count) > cqe_max) {
     return Error{
         ErrorCode::kUnavailable,
-        "RDMA device " + device->name() + " is too small: it has shared receive queues of " +
-            std::to_string(most.max_srq_wr) + ", completion queues of " +
+        "RDMA device " + device->name() +
+            " has too small limits for data.port = rdma: its shared receive queues have " +
+            std::to_string(most.max_srq_wr) + " entries, its completion queues " +
             std::to_string(most.max_cqe) + ", " + std::to_string(most.max_sge) +
-            " scatter/gather elements; data.port = rdma needs " +
-            std::to_string(options.receive_slots) + ", " +
+            " scatter/gather elements; needed are " + std::to_string(options.receive_slots) + ", " +
             std::to_string(completions_of(options, 1)) + " and " + std::to_string(kSendPieces)};
   }
   if (const Status able = check_landing(); !able) return able;
@@ -133,7 +133,7 @@ Status RdmaQueue::State::post_all_buffers() {
     request.num_sge = 1;
     ibv_recv_wr* bad = nullptr;
     if (const int error = ibv_post_srq_recv(receive_queue.get(), &request, &bad); error != 0) {
-      return verbs_error(*device, "refuses receive buffers", error);
+      return verbs_error(*device, "cannot post receive buffers", error);
     }
   }
   return ok_status();

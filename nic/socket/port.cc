@@ -67,7 +67,7 @@ Status SocketPort::configure(const SocketOptions& options) {
   if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) {
     return system_error(
         "cannot bind UDP " + to_string(options.local) +
-            "; check that no other pboxd is running and that this host has the address",
+            "; check that no other program uses the port and that this host has the address",
         errno);
   }
   length = sizeof(address);

@@ -94,7 +94,8 @@ KeyPair make_authority(const std::string& cluster, const Validity& validity) {
 Result<AuthorityFacts> authority_facts(const std::string& certificate) {
   const auto certificates = parse_certificates(certificate);
   if (certificates.empty()) {
-    return Error{ErrorCode::kInvalidArgument, "holds no certificate, or a damaged one"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "has no certificate, or a damaged one; make it with `pboxctl keys init`"};
   }
   const X509* authority = certificates[0].get();
   const X509_NAME* name = X509_get_subject_name(authority);
@@ -117,11 +118,13 @@ Result<AuthorityFacts> authority_facts(const std::string& certificate) {
 Result<CertificateFacts> certificate_facts(const std::string& certificate) {
   const auto certificates = parse_certificates(certificate);
   if (certificates.empty()) {
-    return Error{ErrorCode::kInvalidArgument, "holds no certificate, or a damaged one"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "has no certificate, or a damaged one; make it with `pboxctl keys`"};
   }
   const X509* own = certificates[0].get();
   auto identity = identity_of(own);
-  if (!identity) return Error{identity.error().code, "is refused: " + identity.error().message};
+  if (!identity)
+    return Error{identity.error().code, "states no valid identity: " + identity.error().message};
   return CertificateFacts{.identity = std::move(*identity),
                           .validity = {.from_unix_s = unix_seconds_of(X509_get0_notBefore(own)),
                                        .to_unix_s = unix_seconds_of(X509_get0_notAfter(own))}};

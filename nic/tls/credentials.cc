@@ -78,14 +78,15 @@ Status Credentials::read_authorities(const KeyFiles& files) {
   const auto authorities = parse_certificates(files.authorities);
   if (authorities.empty()) {
     return invalid(file +
-                   " holds no certificate, or a damaged one; copy ca.pem of the cluster's keys");
+                   " holds no certificate, or a damaged one; copy ca.pem from the cluster's keys");
   }
   authorities_.reset(X509_STORE_new());
   PBOX_CHECK(authorities_ != nullptr);
   for (const auto& authority : authorities) {
     if (X509_check_ca(authority.get()) == 0) {
-      return invalid(file + " holds the certificate " + fingerprint_of(authority.get()) +
-                     ", which is no authority's; copy ca.pem of the cluster's keys");
+      return invalid(
+          file + " holds the certificate " + fingerprint_of(authority.get()) +
+          ", which does not belong to an authority; copy ca.pem from the cluster's keys");
     }
     PBOX_CHECK(X509_STORE_add_cert(authorities_.get(), authority.get()) == 1);
     if (!authority_fingerprints_.empty()) authority_fingerprints_ += ' ';
@@ -126,7 +127,7 @@ Status Credentials::read_certificate(const KeyFiles& files) {
   }
   if (X509_check_private_key(own, key.get()) != 1) {
     return invalid(files.name_of("key.pem") + " does not belong to " + certificate_name_ +
-                   "; copy both files of one `pboxctl keys` run");
+                   "; copy both files from one run of `pboxctl keys`");
   }
   if (SSL_CTX_use_cert_and_key(context_.get(), own, key.get(), chain.get(), 1) != 1) {
     return invalid(certificate_name_ + " cannot be used: " + take_openssl_error() +

@@ -31,7 +31,7 @@ Error invalid_identity(const std::string& uri, const std::string& why) {
 Status check_name(const std::string& uri, const char* what, const std::string& name) {
   if (is_identity_name(name)) return ok_status();
   return invalid_identity(uri, std::string("the ") + what + " '" + name +
-                                   "' must have 1 to 64 letters, digits, '-', '_' and '.'");
+                                   "' must consist of 1 to 64 letters, digits, '-', '_' and '.'");
 }
 
 std::vector<std::string> split_path(const std::string& text) {
@@ -60,8 +60,8 @@ Result<Identity> parse_tenant(const std::string& uri, const std::vector<std::str
   if (const Status named = check_name(uri, "tenant", path[1]); !named) return named.error();
   if (!is_job_glob(path[3])) {
     return invalid_identity(
-        uri,
-        "the job '" + path[3] + "' must have 1 to 64 letters, digits, '-', '_', '.', '*' and '?'");
+        uri, "the job '" + path[3] +
+                 "' must consist of 1 to 64 letters, digits, '-', '_', '.', '*' and '?'");
   }
   const auto ranks = parse_ranks(path[5]);
   if (!ranks) return invalid_identity(uri, ranks.error().message);
@@ -102,9 +102,10 @@ Result<RankRange> parse_ranks(const std::string& text) {
   const std::string_view whole = text;
   if (dash == text.size() || !read_rank(whole.substr(0, dash), ranks.first) ||
       !read_rank(whole.substr(dash + 1), ranks.last) || ranks.first > ranks.last) {
-    return Error{ErrorCode::kInvalidArgument, "the ranks '" + text +
-                                                  "' must be '*' or FIRST-LAST, as 0-63, below " +
-                                                  std::to_string(limits::kWorkersPerJobMax)};
+    return Error{ErrorCode::kInvalidArgument,
+                 "the ranks '" + text +
+                     "' must be '*' or FIRST-LAST, such as 0-63, with ranks below " +
+                     std::to_string(limits::kWorkersPerJobMax)};
   }
   return ranks;
 }

@@ -59,7 +59,8 @@ class OpenSslConnection : public Connection {
     // The buffer grows, so it takes everything at once, unless a message of the TLS protocol itself
     // has arrived from the peer only in part.
     if (result && written != plain.size()) {
-      return Error{ErrorCode::kInvalidArgument, "the peer interrupts the connection"};
+      return Error{ErrorCode::kInvalidArgument,
+                   "the peer stopped in the middle of a TLS message; connect again"};
     }
     return result;
   }
@@ -132,15 +133,16 @@ class OpenSslConnection : public Connection {
       case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:
       case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
         return "the peer does not accept " + own + " (" + text +
-               "); `pboxctl keys show` prints its identity, and the peer's log says more";
+               "); see the peer's log for the reason, and `pboxctl keys show` for the "
+               "certificate's identity";
       case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
-        return "the peer has no certificate; make one with `pboxctl keys` and name its folder "
-               "or token (PBOX_KEYS for workers)";
+        return "the peer has shown no certificate; make keys for it with `pboxctl keys`, and name "
+               "their folder or token there (PBOX_KEYS for workers)";
       case SSL_R_UNSUPPORTED_PROTOCOL:
       case SSL_R_TLSV1_ALERT_PROTOCOL_VERSION:
-        return "one side does not speak TLS 1.3 (" + text + "), which both sides must";
+        return "one side does not speak TLS 1.3 (" + text + "); use releases on both sides that do";
       case SSL_R_WRONG_VERSION_NUMBER:
-        return "the peer does not speak TLS; is it a pboxd with keys ([security] keys)?";
+        return "the peer does not speak TLS; check that it is a pboxd with keys ([security] keys)";
       default: return text;
     }
   }

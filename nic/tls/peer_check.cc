@@ -35,13 +35,14 @@ Status check_identity(const PeerCheck& check, const Identity& peer) {
                                                   "'; use keys of one cluster on both sides"};
   }
   if (check.must_be_box && peer.role != Role::kBox) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "the peer is " + uri + ", which is no box; is the address that of a pboxd?"};
+    return Error{
+        ErrorCode::kInvalidArgument,
+        "the peer is " + uri + ", which is not a box; check that the address is a pboxd's"};
   }
   if (check.must_be_box && !check.box.empty() && peer.box != check.box) {
     return Error{ErrorCode::kInvalidArgument,
                  "the peer is " + uri + ", but this is the address of box '" + check.box +
-                     "'; give each box keys of its own name ([box] name)"};
+                     "'; give each box keys that state its own name ([box] name)"};
   }
   return ok_status();
 }
@@ -82,9 +83,9 @@ Result<Identity> identity_of(const X509* certificate) {
   const auto uris = identity_uris(certificate);
   if (uris.size() != 1) {
     return Error{ErrorCode::kInvalidArgument,
-                 "the certificate states " + std::to_string(uris.size()) +
-                     " identities (pbox:// URIs among its alternative names), but must state one; "
-                     "make it with `pboxctl keys`"};
+                 "the certificate has " + std::to_string(uris.size()) +
+                     " identities (pbox:// URIs among its alternative names), but must have "
+                     "exactly one; make it with `pboxctl keys`"};
   }
   return parse_identity(uris[0]);
 }
@@ -105,8 +106,7 @@ std::string describe_verification_error(int error) {
   switch (error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
       return "it has expired; make a new one with `pboxctl keys`, or set this host's clock";
-    case X509_V_ERR_CERT_NOT_YET_VALID:
-      return "it is not valid yet; are the clocks of both hosts right?";
+    case X509_V_ERR_CERT_NOT_YET_VALID: return "it is not valid yet; set the clocks of both hosts";
     case X509_V_ERR_CERT_REVOKED: return "it is revoked; make a new one with `pboxctl keys`";
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
@@ -116,7 +116,8 @@ std::string describe_verification_error(int error) {
     case X509_V_ERR_CERT_SIGNATURE_FAILURE:
       return "no authority in ca.pem has signed it; use keys of one cluster on both sides";
     case X509_V_ERR_INVALID_PURPOSE:
-      return "it is not made for this end of a connection; only a box's certificate serves workers";
+      return "its key usage does not allow this end of a connection; a server needs the "
+             "certificate of a box";
     default: return X509_verify_cert_error_string(error);
   }
 }

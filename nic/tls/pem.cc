@@ -34,7 +34,8 @@ Result<std::string> read_all(int fd, const std::string& path) {
     if (bytes == 0) break;
     text.append(buffer.data(), static_cast<size_t>(bytes));
     if (text.size() > kFileBytesMax) {
-      return Error{ErrorCode::kInvalidArgument, path + " is larger than 1 MiB; is it a PEM file?"};
+      return Error{ErrorCode::kInvalidArgument,
+                   path + " is larger than 1 MiB; name a PEM file made by `pboxctl keys`"};
     }
   }
   OPENSSL_cleanse(buffer.data(), buffer.size());
@@ -62,7 +63,8 @@ Result<std::string> read_file(const std::string& path, bool is_private) {
     std::snprintf(mode.data(), mode.size(), "%04o", facts.st_mode & 07777);
     text = Error{ErrorCode::kInvalidArgument,
                  path + " has mode " + mode.data() +
-                     ", so others than its owner may use the key; run `chmod 600 " + path + "`"};
+                     ", so users other than its owner can access the key; run `chmod 600 " + path +
+                     "`"};
   } else {
     text = read_all(fd, path);
   }

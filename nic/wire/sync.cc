@@ -94,7 +94,7 @@ bool take_count(std::string_view word, SyncSpec& spec) {
 std::string missing_count(SyncModel model) {
   const std::string name = kSyncModelNames[static_cast<size_t>(model)];
   if (model == SyncModel::kAdaptive) {
-    return name + " needs the least and the most staleness, as in adaptive:1-8";
+    return name + " needs the range of its staleness, as in adaptive:1-8";
   }
   if (model == SyncModel::kDrop) {
     return name + " needs its quorum, the number of ranks in a round, as in drop:2";
@@ -108,10 +108,9 @@ Result<SyncSpec> parse_sync_text(std::string_view text) {
   std::string_view rest = text;
   const auto model = model_named(take_word(rest));
   if (!model) {
-    return invalid_model(
-        text,
-        "the model is unknown; it must be bsp, asp, ssp, essp, pssp, dpssp, drop or "
-        "adaptive, followed by its values as in ssp:3");
+    return invalid_model(text,
+                         "the model is unknown; write bsp, asp, ssp, essp, pssp, dpssp, drop or "
+                         "adaptive, with its values after it, as in ssp:3");
   }
   SyncSpec spec{.model = *model};
   if (*model == SyncModel::kEssp) spec.reads = Reads::kCached;
@@ -129,11 +128,10 @@ Result<SyncSpec> parse_sync_text(std::string_view text) {
     const std::string word(take_word(rest));
     if (take_choice(word, spec)) continue;
     if (*model == SyncModel::kDrop && take_of_drop(word, spec)) continue;
-    return invalid_model(text,
-                         "'" + word +
-                             "' has no meaning there; soft, lazy, fresh, cached, answered and "
-                             "gradient may follow the model's numbers, and with drop its grace, as "
-                             "in 500ms, or auto, and next");
+    return invalid_model(text, "'" + word +
+                                   "' has no meaning there; the model's numbers may be followed "
+                                   "by soft, lazy, fresh, cached, answered and gradient, and with "
+                                   "drop also by a grace, such as 500ms or auto, and by next");
   }
   return spec;
 }

@@ -37,7 +37,7 @@ TEST_CASE("workers find every queue's source port by trial, and misdirect no pac
   CHECK(on_wrong_queue(daemon) == before);
 }
 
-TEST_CASE("a device with one queue serves four pipelines, because software hands packets over") {
+TEST_CASE("a device with one queue serves four pipelines, because software hands them over") {
   Veth veth;
   Daemon daemon(veth.box_arguments(kPipelines, ",qpairs=1"));
   CHECK_THAT(daemon.program().errors(), Contains("packets find their queue by dispatch"));

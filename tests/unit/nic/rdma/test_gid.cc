@@ -48,15 +48,15 @@ TEST_CASE("a given GID index is used, or refused with a list of the entries") {
   CHECK(choice->entry.index == 3);
   CHECK(choice->reason == "as configured");
   CHECK_THAT(choose_gid(table(), 2, near).error().message,
-             Contains("GID index 2 is of RoCE v1") && Contains("3 (10.9.0.1)"));
+             Contains("GID index 2 is a RoCE v1 GID") && Contains("3 (10.9.0.1)"));
   CHECK_THAT(choose_gid(table(), 4, near).error().message,
-             Contains("GID index 4 is empty") && Contains("5 (192.0.2.7)"));
+             Contains("GID index 4 is not in the GID table") && Contains("5 (192.0.2.7)"));
 }
 
 TEST_CASE("a port without a usable GID is refused") {
   CHECK_THAT(
       choose_gid({}, std::nullopt, std::nullopt).error().message,
-      Contains("the port has none") && Contains("give the device's network interface an address"));
+      Contains("the table is empty") && Contains("give the device's network interface an address"));
   const std::vector<GidEntry> old = {entry(0, "10.9.0.1", false)};
   CHECK_THAT(choose_gid(old, std::nullopt, std::nullopt).error().message,
              Contains("0 (10.9.0.1, RoCE v1)"));

@@ -189,13 +189,14 @@ TEST_CASE("identities of another cluster, of another box and of no box are refus
   order.serves = true;
   Pair no_box(KeyFolder(signer, kWorker), KeyFolder(signer, order, signer.certificate));
   no_box.run();
-  CHECK_THAT(no_box.client.failure, Contains("which is no box"));
+  CHECK_THAT(no_box.client.failure, Contains("which is not a box"));
   // A certificate without the key usage of a server cannot be a box's, even if it names a box.
   order = KeyFolder::order("pbox://rack/box/a");
   order.serves = false;
   Pair no_server(KeyFolder(signer, kWorker), KeyFolder(signer, order, signer.certificate));
   no_server.run();
-  CHECK_THAT(no_server.client.failure, Contains("only a box's certificate serves workers"));
+  CHECK_THAT(no_server.client.failure,
+             Contains("a server needs the certificate of a box serves workers"));
 }
 
 TEST_CASE("a revoked certificate is refused, also with a list whose next update is overdue") {
@@ -245,9 +246,9 @@ TEST_CASE("a box refuses peers that do not follow the rules") {
   };
   for (const Row& row : std::vector<Row>{
            {TLS1_2_VERSION, issued(KeyFolder::order(kWorker)), "TLS 1.3"},
-           {TLS1_3_VERSION, {}, "the peer has no certificate"},
+           {TLS1_3_VERSION, {}, "the peer has shown no certificate"},
            {TLS1_3_VERSION, issued(KeyFolder::order(kWorker, -60)), "it has expired"},
-           {TLS1_3_VERSION, issued(two), "states 2 identities"},
+           {TLS1_3_VERSION, issued(two), "has 2 identities"},
            {TLS1_3_VERSION, issued(KeyFolder::order("pbox://rack/x")), "'pbox://rack/x'"},
            {TLS1_3_VERSION, self_signed, "no authority in ca.pem has signed it"}}) {
     End server{.connection = box.load()->accept()};

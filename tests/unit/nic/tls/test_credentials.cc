@@ -119,7 +119,7 @@ TEST_CASE("a certificate must state exactly one identity, in a known form") {
            {}, {"pbox://rack/box/a", "pbox://rack/operator"}, {"https://rack/box/a"}}) {
     order.uris = uris;
     CHECK_THAT(refusal(KeyFolder(signer, order, signer.certificate).path()),
-               Contains("but must state one"));
+               Contains("but must have exactly one"));
   }
   order.uris = {"https://rack.example/", "pbox://rack/box/a"};  // other URIs do not matter
   CHECK(refusal(KeyFolder(signer, order, signer.certificate).path()).empty());

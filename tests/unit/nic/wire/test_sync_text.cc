@@ -49,14 +49,14 @@ TEST_CASE("a text that is no model is refused, with what may stand there") {
   const struct {
     const char *text, *says;
   } rows[] = {{"", "the model is unknown"},
-              {"SSP:3", "must be bsp, asp, ssp"},
+              {"SSP:3", "write bsp, asp, ssp"},
               {"ssp", "as in ssp:3"},
               {"ssp:", "as in ssp:3"},
               {"ssp:three", "as in ssp:3"},
               {"ssp:-1", "as in ssp:3"},
               {"adaptive:1-", "as in adaptive:1-8"},
               {"drop", "as in drop:2"},
-              {"drop:2:500", "its grace, as in 500ms, or auto"},
+              {"drop:2:500", "a grace, such as 500ms or auto"},
               {"drop:2:-1ms", "'-1ms' has no"},
               {"drop:2:4294967295ms", "'4294967295ms' has no"},
               {"ssp:3:500ms", "'500ms' has no"},

@@ -119,7 +119,7 @@ TEST_CASE("each lane leads to its pipeline's queue, and every pipeline with a ch
   CHECK(transport.receivable_bytes(0) > 0);
 }
 
-TEST_CASE("lanes have source ports that the box's NIC hashes to their queues") {
+TEST_CASE("lanes have source ports that the box's NIC hashes to their pipeline's queues") {
   CableBox box(QueueAffinity::kRssHash);
   DpdkTransport transport(settings_for(box.cable.right()));
   REQUIRE(transport.open(box.session, box.opening()));
