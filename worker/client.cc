@@ -21,7 +21,7 @@ constexpr uint32_t kLaggardMs = 1000;
 std::string describe(const Laggard& laggard, uint64_t now_ns) {
   std::string text = "rank " + std::to_string(laggard.rank) + " is late";
   if (laggard.missing_workers > 1) {
-    text += ", and " + std::to_string(laggard.missing_workers - 1) + " more";
+    text += ", and so are " + std::to_string(laggard.missing_workers - 1) + " more";
   }
   if (laggard.waited_ms > 0) {
     const uint64_t asked_ago_ns = now_ns - std::min(now_ns, laggard.asked_ns);
@@ -30,7 +30,7 @@ std::string describe(const Laggard& laggard, uint64_t now_ns) {
   }
   if (laggard.last_percent > 0) {
     text += "; it was the last one in " + std::to_string(laggard.last_percent) +
-            " % of the earlier chunk rounds";
+            " % of the chunk rounds before";
   }
   return text;
 }
@@ -154,22 +154,22 @@ Status Client::check_operation(const Operation& operation) const {
     return invalid("tensor '" + name + "': input and output must not be NULL");
   }
   if (operation.weight_code != 0 && !options_.weighted) {
-    return invalid(
-        "tensor '" + name +
-        "': the push has a weight, but the job is not weighted; set options.weighted, or "
-        "leave the weight out");
+    return invalid("tensor '" + name +
+                   "': the push has a weight, but the job is not weighted; set options.weighted, "
+                   "or give no weight");
   }
   const TensorState& state = tensor_states_[operation.tensor];
   if (state.pending) {
     return Error{ErrorCode::kAlreadyExists,
                  "tensor '" + name + "' " +
                      (state.batch != nullptr ? "has an operation in flight; wait for it first"
-                                             : "is in the list twice; name it once")};
+                                             : "is in operations twice; name it once")};
   }
   if (operation.initial_weights == (options_.optimize && !state.initialised)) return ok_status();
   return invalid(operation.initial_weights
                      ? "tensor '" + name + "' needs no initial weights: " +
-                           (options_.optimize ? "it has them already" : "mode is aggregate")
+                           (options_.optimize ? "the box has its weights already"
+                                              : "in mode aggregate the box keeps no weights")
                      : "tensor '" + name + "' has no weights yet; call pbox_init_weights first");
 }
 
@@ -266,11 +266,13 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
               std::to_string(laggard.silent_ns / kNanosPerMilli) + " ms ago";
       if (needs_verdicts(options_, optimizer_)) {
         text +=
-            "; with max_grad_norm, skip_nonfinite or guard reject the results of a round leave "
-            "once every rank has pushed every tensor";
+            "; with max_grad_norm, skip_nonfinite or guard reject the box sends the results of a "
+            "round only once every rank has pushed every tensor";
       }
       break;
-    case Laggard::Kind::kNobody: text += "it waits behind other tensors for the send window"; break;
+    case Laggard::Kind::kNobody:
+      text += "it waits behind other tensors for room in the send window";
+      break;
   }
   return {ErrorCode::kTimeout, text + absent_ranks_text(absent_ranks_)};
 }
@@ -322,8 +324,7 @@ Status Client::set_priorities(wire::PriorityPolicy policy, const int32_t* by_ten
   if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
   if (by_tensor != nullptr && policy != wire::PriorityPolicy::kExplicit) {
     return invalid(
-        "by_tensor needs PBOX_PRIORITY_EXPLICIT: the other policies do not use it; "
-        "set NULL");
+        "only PBOX_PRIORITY_EXPLICIT uses by_tensor; set that policy, or by_tensor to NULL");
   }
   if (by_tensor != nullptr && options_.collective) {
     return invalid("mode collective has no tensors; give each operation its priority");
@@ -340,14 +341,18 @@ Status Client::set_priorities(wire::PriorityPolicy policy, const int32_t* by_ten
 Status Client::set_learning_rate(float learning_rate) {
   std::unique_lock lock(mutex_);
   if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
-  if (!options_.optimize) return invalid("mode is aggregate: the box runs no optimizer");
+  if (!options_.optimize)
+    return invalid(
+        "the box runs an optimizer only in mode optimize; set the learning rate of the local "
+        "optimizer");
   if (!std::isfinite(learning_rate) || learning_rate < 0) {
-    return invalid("learning_rate must be finite and >= 0");
+    return invalid("learning_rate " + std::to_string(learning_rate) + " must be finite and >= 0");
   }
   for (const TensorState& state : tensor_states_) {
     if (state.pending) {
       return invalid(
-          "the learning rate changes between rounds; wait for the operations in flight first");
+          "the learning rate can change only between rounds; wait for the operations in flight "
+          "first");
     }
   }
   const uint64_t sequence = ++learning_rates_asked_;
@@ -385,8 +390,8 @@ Result<std::optional<proto::StepVerdict>> Client::last_step() {
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
   if (!needs_verdicts(options_, optimizer_)) {
     return invalid(
-        "the job has neither max_grad_norm nor skip_nonfinite nor guard reject, so that its "
-        "rounds have no verdict");
+        "the rounds of this job have no verdict; set max_grad_norm, skip_nonfinite or guard reject "
+        "before the join");
   }
   return verdict_;
 }
@@ -402,7 +407,7 @@ Status Client::barrier(uint32_t timeout_ms) {
   if (released()) return ok_status();
   if (failure_) return *failure_;
   return Error{ErrorCode::kTimeout, "barrier " + std::to_string(sequence) +
-                                        ": not every rank has reached it; " +
+                                        ": some rank has not reached it yet; " +
                                         (loss_ ? lost_box_text(loss_) : status.error().message) +
                                         absent_ranks_text(absent_ranks_)};
 }

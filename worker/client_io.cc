@@ -86,7 +86,7 @@ Status Client::run_source(OperationSource& source) {
   for (const TensorState& state : tensor_states_) {
     if (!state.pending) continue;
     return Error{ErrorCode::kAlreadyExists,
-                 "an operation is in flight; wait for it before a source takes over"};
+                 "an operation is in flight; wait for it before pbox_run_source"};
   }
   bool is_over = false;
   const Status asked = call_on_io(lock, [&] {

@@ -53,10 +53,9 @@ uint32_t left_ms(uint64_t end_ns) {
 }
 
 Error cannot_choose() {
-  return {
-      ErrorCode::kInvalidArgument,
-      "compression auto needs mode aggregate: in mode optimize a tensor cannot change its form; "
-      "set q8, q4 or none"};
+  return {ErrorCode::kInvalidArgument,
+          "compression auto needs mode aggregate: in mode optimize the form of a tensor is fixed; "
+          "set q8, q4 or none"};
 }
 
 Error unanswered(const MembershipOptions& options) {
@@ -77,9 +76,9 @@ Status check_ports(const MembershipOptions& options, size_t parts,
   PBOX_CHECK(!ports.empty());
   if (parts < 2 || ports.back().rfind("dpdk:", 0) != 0) return ok_status();
   return Error{ErrorCode::kInvalidArgument,
-               "PBOX_PORT=" + ports.back() + " serves one part of a job, but job '" + options.job +
-                   "' is in " + std::to_string(parts) +
-                   " parts, as jobs in a cluster of boxes are; name another port behind it "
+               "PBOX_PORT=" + ports.back() + " can serve only one part of a job, but job '" +
+                   options.job + "' is in " + std::to_string(parts) +
+                   " parts, because its box is in a cluster; add a second port for the other parts "
                    "(PBOX_PORT='" +
                    ports.back() + "|socket'), or use a box without [cluster] store = etcd"};
 }
@@ -270,15 +269,16 @@ Status Client::join() {
   const std::unique_lock lock(mutex_);
   if (const Status status = check_phase(Phase::kNew); !status) return status.error();
   if (tensors_.empty() && !options_.collective) {
-    return Error{ErrorCode::kInvalidArgument, "no tensor is registered; register before joining"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "no tensor is registered; call pbox_register_tensor before pbox_join"};
   }
   if (options_.optimize && optimizer_.kind() == 0) {
     return Error{ErrorCode::kInvalidArgument,
-                 "mode optimize needs an optimizer; call pbox_set_optimizer before joining"};
+                 "mode optimize needs an optimizer; call pbox_set_optimizer before pbox_join"};
   }
   if (wake_fd_ < 0) {
     wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (wake_fd_ < 0) return system_error("cannot make an eventfd", errno);
+    if (wake_fd_ < 0) return system_error("cannot create an eventfd", errno);
     close_in_child(wake_fd_);
   }
   if (options_.collective) tensors_.clear();  // the slots of a join that has failed
@@ -303,8 +303,8 @@ Status Client::join() {
   if (!map) return map.error();
   if (joining.parts > 1 && (map->boxes_size() > 0 || map->parts_size() > 1)) {
     return Error{ErrorCode::kMismatch,
-                 "box " + joining.box + " was alone and is in a cluster now, which cuts job '" +
-                     options_.job + "' into parts itself; start all ranks again"};
+                 "box " + joining.box + " has joined a cluster, which divides job '" +
+                     options_.job + "' into parts anew; start all ranks again"};
   }
   if (options_.collective) {
     if (joining.chunk_bytes == 0) joining.chunk_bytes = map->chunk_bytes();
@@ -342,8 +342,8 @@ Status Client::set_sync(const std::string& tensors, const wire::SyncSpec& sync) 
     return invalid("mode collective has no tensors: every operation waits for all ranks");
   }
   if (!tensors.empty() && !any_matches(tensors, tensors_)) {
-    return invalid("no registered tensor has a name like '" + tensors +
-                   "'; it may contain * and ?");
+    return invalid("no registered tensor matches '" + tensors +
+                   "'; name a tensor, or write a pattern with * and ?");
   }
   if (phase_ == Phase::kNew) return register_sync(tensors, sync, sync_, tensors_);
   if (const Status status = check_phase(Phase::kJoined); !status) return status.error();

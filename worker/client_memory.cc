@@ -77,8 +77,8 @@ Status Client::unregister_memory(const std::byte* address) {
       changed_.wait_for(lock, limit, [&] { return !being_registered_.contains(address); });
   if (!is_settled) {
     return Error{ErrorCode::kTimeout,
-                 "this memory is still being registered; unregister it when pbox_register_memory "
-                 "has returned and callbacks of the application return"};
+                 "this memory is still being registered; call pbox_unregister_memory again after "
+                 "pbox_register_memory has returned, and let callbacks of the application return"};
   }
   const uint64_t start_ns = monotonic_ns();
   for (;;) {
@@ -95,9 +95,10 @@ Status Client::unregister_memory(const std::byte* address) {
     if (!asked) return asked;
     if (!is_read) break;
     if (waited_ns >= options_.wait_timeout_ms * kNanosPerMilli) {
-      return Error{ErrorCode::kTimeout, "a device still uses this memory after " +
-                                            std::to_string(options_.wait_timeout_ms) +
-                                            " ms; keep the memory, and unregister it again"};
+      return Error{ErrorCode::kTimeout,
+                   "a device still uses this memory after " +
+                       std::to_string(options_.wait_timeout_ms) +
+                       " ms; do not free the memory yet, and unregister it again"};
     }
     lock.unlock();
     std::this_thread::sleep_for(kLookAgain);

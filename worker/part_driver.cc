@@ -107,9 +107,9 @@ void PartDriver::advance_connection(uint64_t now_ns) {
     return membership_.on_connected(channel_->peer(), now_ns, session_keys_.get());
   }
   if (now_ns < connect_by_ns_) return;
-  fail_connection({ErrorCode::kUnavailable, "the box at " + channel_->box() +
-                                                " does not answer; is the host up and the port "
-                                                "open?"},
+  fail_connection({ErrorCode::kUnavailable,
+                   "the box at " + channel_->box() +
+                       " does not answer; check that the host is up and the port open"},
                   now_ns);
 }
 

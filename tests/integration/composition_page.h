@@ -31,7 +31,7 @@ inline constexpr char kTail[] = R"(
 | parts that move | needs a cluster; `test_service_moves`, `test_service_sync_moves` move parts |
 | `on_worker_lost abort` with a rank that rejoins | the job ends at the loss |
 
-* `PBOX_PORT=dpdk:...` without another port behind it refuses a job in several parts.
+* `PBOX_PORT=dpdk:...` without a second port refuses a job in several parts.
 * Which jobs may move is in [consistency.md](consistency.md#what-goes-together).
 )";
 

@@ -269,7 +269,7 @@ TEST_CASE("a worker that cannot send to the box any more goes on once it has a r
   REQUIRE(rank.heard() == "ready");
   change_network(network, {"route", "del", "10.78.0.0/24"});
   rank.go();
-  CHECK_THAT(rank.heard().value_or(""), Catch::Contains("cannot send to the box") &&
+  CHECK_THAT(rank.heard().value_or(""), Catch::Contains("can no longer send to the box") &&
                                             Catch::Contains("Network is unreachable"));
   change_network(network, {"route", "add", "10.78.0.0/24", "via", "10.77.0.1"});
   rank.go();

@@ -314,7 +314,7 @@ TEST_CASE("arguments that cannot be are refused by name") {
     require_contains(refused(PBOX_ALL_REDUCE, &value, 1, 8, PBOX_OP_SUM, 0), "dtype 8 is unknown");
     require_contains(refused(PBOX_ALL_REDUCE, &value, 1, PBOX_F32, 4, 0), "op 4 is unknown");
     require_contains(refused(PBOX_ALL_REDUCE, &value, 1, PBOX_I32, PBOX_OP_MEAN, 0),
-                     "PBOX_OP_MEAN of i32 is not possible");
+                     "PBOX_OP_MEAN of i32 is not supported");
     require_contains(refused(PBOX_ALL_REDUCE, nullptr, 1, PBOX_F32, PBOX_OP_SUM, 0),
                      "in must not be NULL");
     require_contains(refused(PBOX_BROADCAST, &value, 1, PBOX_F32, PBOX_OP_SUM, 1),

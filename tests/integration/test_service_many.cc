@@ -70,7 +70,7 @@ TEST_CASE("many exchanges are one call, one callback, and all or none") {
                        part);
     };
     list[2].tensor_id = 0;
-    refused(PBOX_ALREADY_EXISTS, "'t1' is in the list twice");
+    refused(PBOX_ALREADY_EXISTS, "'t1' is in operations twice");
     list[2].tensor_id = 7;
     refused(PBOX_INVALID_ARGUMENT, "tensor 7 is unknown");
     list[2].tensor_id = 2;
@@ -84,10 +84,10 @@ TEST_CASE("many exchanges are one call, one callback, and all or none") {
     refused(PBOX_INVALID_ARGUMENT, "'t3': the push has a weight, but the job is not weighted");
     for (const float weight : {0.5f, -1.0f, NAN, INFINITY}) {
       list[2].weight = weight;
-      refused(PBOX_INVALID_ARGUMENT, "must be from 1 to 273804165120; 0 stands for 1");
+      refused(PBOX_INVALID_ARGUMENT, "give a weight from 1 to 273804165120, or 0 for 1");
     }
     list[2].weight = 1001;
-    refused(PBOX_INVALID_ARGUMENT, "pbox_round_weight, which makes it 1000");
+    refused(PBOX_INVALID_ARGUMENT, "pbox_round_weight returns, 1000");
     list[2].weight = 0;
     for (const uint32_t count : {0u, 3u}) {
       worker.must_be(PBOX_INVALID_ARGUMENT,

@@ -394,9 +394,9 @@ TEST_CASE("a tensor that cannot be a table, or a wrong list of rows, is refused 
                                   table.data(), nullptr, nullptr));
         };
         require_contains(push(1, {0}, rows), "tensor 'dense' is not a table");
-        require_contains(push(0, {0, 20}, rows), "row_ids[1] is 20, but it has 20 rows");
+        require_contains(push(0, {0, 20}, rows), "row_ids[1] is 20, but the table has 20 rows");
         require_contains(push(0, {5, 5}, rows), "row_ids[1] is 5 after 5; they must ascend");
-        require_contains(push(0, {5}, nullptr), "rows must not be NULL with row_count 1");
+        require_contains(push(0, {5}, nullptr), "rows must not be NULL if row_count is 1");
         worker.leave();
       }).finish();
   CHECK(worker_failure == "");

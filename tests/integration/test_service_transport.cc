@@ -71,8 +71,9 @@ TEST_CASE("a job in several parts is refused on a poll-mode device alone, before
   const std::string words = join_alone(control, PBOX_INVALID_ARGUMENT, [](pbox_options& options) {
     options.port = "dpdk:net_null0 10.0.0.1/24";
   });
-  CHECK_THAT(words, Contains("PBOX_PORT=dpdk:net_null0 10.0.0.1/24 serves one part of a job") &&
-                        Contains("is in 2 parts") && Contains("|socket'"));
+  CHECK_THAT(words,
+             Contains("PBOX_PORT=dpdk:net_null0 10.0.0.1/24 can serve only one part of a job") &&
+                 Contains("is in 2 parts") && Contains("|socket'"));
 }
 
 TEST_CASE(

@@ -44,9 +44,9 @@ Result<T> read_struct(const T* caller, size_t bytes_min, const std::string& name
   }
   if (auto value = load_from_caller(caller)) return *value;
   return invalid_argument(
-      "the program sets a field of " + name +
-      " that this libpbox does not have: the program's has " + std::to_string(caller->struct_size) +
-      " bytes, that of libpbox " + pbox::kVersion + " has " + std::to_string(sizeof(T)) +
+      "the program sets a field of " + name + " that this libpbox does not have: the struct has " +
+      std::to_string(caller->struct_size) + " bytes in the program, and in libpbox " +
+      pbox::kVersion + " " + std::to_string(sizeof(T)) +
       "; install the libpbox that the program was built with, or leave the field at 0");
 }
 
@@ -79,22 +79,23 @@ Result<uint16_t> weight_code_of(float weight) {
   if (weight == 0) return uint16_t{0};
   const auto code = pbox::wire::nearest_weight_code(weight);
   if (!code) {
-    return invalid_argument("weight " + std::to_string(weight) + " must be from 1 to " +
-                            std::to_string(pbox::wire::kPushWeightMax) + "; 0 stands for 1");
+    return invalid_argument("weight " + std::to_string(weight) +
+                            " is out of range; give a weight from 1 to " +
+                            std::to_string(pbox::wire::kPushWeightMax) + ", or 0 for 1");
   }
   const uint64_t nearest = pbox::wire::push_weight(*code);
   if (static_cast<float>(nearest) == weight) return *code;
-  return invalid_argument("weight " + std::to_string(weight) +
-                          " cannot be sent; use pbox_round_weight, which makes it " +
-                          std::to_string(nearest) + ", and multiply the input by that");
+  return invalid_argument(
+      "weight " + std::to_string(weight) +
+      " has no exact code in packets; give the weight that pbox_round_weight returns, " +
+      std::to_string(nearest) + ", and multiply the input by it too");
 }
 
 // Reads a caller's array, whose elements may be smaller or larger than this library's.
 Result<std::vector<Operation>> read_operations(const pbox_operation* operations,
                                                size_t operation_bytes, uint32_t count) {
   if (operations == nullptr || count == 0) {
-    return invalid_argument(
-        "operations must not be NULL and count not 0: name at least one tensor");
+    return invalid_argument("operations is NULL or count is 0: give at least one operation");
   }
   if (operation_bytes < pbox::worker::kOperationBytesFirst ||
       operation_bytes > pbox::worker::kCallerStructBytesMax ||
@@ -205,7 +206,7 @@ pbox_status pbox_register_tensor(pbox_context* context, const char* name, uint64
                                  pbox_dtype dtype, int32_t priority, uint32_t* tensor_id) {
   return guarded(context, [&](Client& client) -> Status {
     if (name == nullptr || tensor_id == nullptr)
-      return invalid_argument("name and tensor_id must be set");
+      return invalid_argument("name and tensor_id must not be NULL");
     if (static_cast<uint32_t>(dtype) >= pbox::wire::kDtypeCount) {
       return invalid_argument("dtype " + std::to_string(dtype) + " is unknown");
     }

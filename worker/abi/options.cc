@@ -157,7 +157,7 @@ void pbox_options_init_sized(pbox_options* options, size_t struct_size) {
 
 pbox_status pbox_options_from_environment_sized(pbox_options* options, size_t struct_size) {
   if (options == nullptr) {
-    pbox::worker::set_thread_error("options is NULL");
+    pbox::worker::set_thread_error("options must not be NULL");
     return PBOX_INVALID_ARGUMENT;
   }
   pbox_options found = default_options();

@@ -27,21 +27,21 @@ Status check_rows(const TensorSpec& table, const uint64_t* row_ids, uint64_t row
                             "' is not a table; call pbox_set_tensor_rows before pbox_join");
   }
   if (row_count > 0 && (row_ids == nullptr || rows == nullptr)) {
-    return invalid_argument(name + "row_ids and rows must not be NULL with row_count " +
+    return invalid_argument(name + "row_ids and rows must not be NULL if row_count is " +
                             std::to_string(row_count));
   }
   const uint64_t count = table.elements / table.row_elements;
   for (uint64_t index = 0; index < row_count; ++index) {
     if (row_ids[index] >= count) {
       return invalid_argument(name + "row_ids[" + std::to_string(index) + "] is " +
-                              std::to_string(row_ids[index]) + ", but it has " +
+                              std::to_string(row_ids[index]) + ", but the table has " +
                               std::to_string(count) + " rows");
     }
     if (index == 0 || row_ids[index - 1] < row_ids[index]) continue;
     return invalid_argument(name + "row_ids[" + std::to_string(index) + "] is " +
                             std::to_string(row_ids[index]) + " after " +
                             std::to_string(row_ids[index - 1]) +
-                            "; they must ascend, so sort them and add up the rows of equal ids");
+                            "; they must ascend: sort them, and add up the rows of equal ids");
   }
   return pbox::ok_status();
 }

@@ -58,7 +58,7 @@ pbox_status pbox_create_uplink(const pbox_options* caller_options, const pbox_up
         " workers is not valid: part must be below parts, parts at most " +
         std::to_string(pbox::limits::kPartsPerJobMax) + ", and workers at least 1");
   } else if (options && options->collective) {
-    options = invalid_argument("mode collective has no sums that a box could send on");
+    options = invalid_argument("mode collective has no sums that a box could send to another box");
   }
   if (options) {
     options->part = uplink->part;
@@ -84,7 +84,9 @@ pbox_status pbox_run_source(pbox_context* context, const pbox_source* source) {
     const bool is_whole = source != nullptr && source->next != nullptr &&
                           source->may_sleep != nullptr && source->done != nullptr &&
                           source->failed != nullptr && source->fd >= 0;
-    if (!is_whole) return invalid_argument("every field of source but `user` must be set");
+    if (!is_whole)
+      return invalid_argument(
+          "source, next, may_sleep, done and failed must not be NULL, and fd must not be negative");
     auto own = std::make_unique<pbox::worker::CallerSource>(*source);
     const Status runs = client.run_source(*own);
     if (runs) context->source = std::move(own);

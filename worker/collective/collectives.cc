@@ -72,7 +72,7 @@ Status Collectives::check(const CollectiveCall& call) const {
   if (reduces(call.verb) && call.combine == Combine::kMean &&
       !wire::is_floating_point(call.dtype)) {
     return invalid(what + ": PBOX_OP_MEAN of " + wire::to_string(call.dtype) +
-                   " is not possible; use PBOX_OP_SUM and divide");
+                   " is not supported; use PBOX_OP_SUM and divide by the number of ranks");
   }
   if (call.verb == Verb::kBroadcast && call.root >= options_.world_size) {
     return invalid(what + ": root " + std::to_string(call.root) + " must be below world_size " +
@@ -80,7 +80,8 @@ Status Collectives::check(const CollectiveCall& call) const {
   }
   constexpr uint64_t kBytesMax = uint64_t{1} << 46;
   if (call.count > kBytesMax / wire::dtype_bytes(call.dtype) / options_.world_size) {
-    return invalid(what + ": count " + std::to_string(call.count) + " is too large");
+    return invalid(what + ": count " + std::to_string(call.count) + " is too large; give at most " +
+                   std::to_string(kBytesMax / wire::dtype_bytes(call.dtype) / options_.world_size));
   }
   return ok_status();
 }

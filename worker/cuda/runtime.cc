@@ -72,8 +72,8 @@ Result<Runtime> load() {
   }
   void* cudart = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (cudart == nullptr) {
-    return Error{ErrorCode::kNotFound,
-                 path + " cannot be opened again: " + dlerror() + "; " + kRemedy};
+    return Error{ErrorCode::kNotFound, path + ", which this process uses, cannot be opened: " +
+                                           dlerror() + "; " + kRemedy};
   }
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) {
@@ -82,9 +82,8 @@ Result<Runtime> load() {
   }
   Runtime runtime{};
   if (const std::string missing = fill(runtime, cudart, driver); !missing.empty()) {
-    return Error{ErrorCode::kVersionMismatch,
-                 path + " and libcuda.so.1 lack " + missing +
-                     ": PBox needs CUDA 11.7 and its driver, 515, or newer"};
+    return Error{ErrorCode::kVersionMismatch, path + " and libcuda.so.1 lack " + missing +
+                                                  "; install CUDA 11.7 and driver 515, or newer"};
   }
   return runtime;
 }

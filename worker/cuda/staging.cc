@@ -50,7 +50,8 @@ Result<std::unique_ptr<Staging>> Staging::make(const Runtime& runtime, Client& c
   if (options.to_host == nullptr || options.to_device == nullptr ||
       options.to_host == options.to_device) {
     return Error{ErrorCode::kInvalidArgument,
-                 "to_host and to_device must be two streams, neither of them the default stream"};
+                 "to_host and to_device must be two different streams, and neither may be the "
+                 "default stream"};
   }
   const DeviceScope scope(runtime, options.device);
   std::unique_ptr<Staging> staging(new Staging(runtime, client, options));
@@ -84,8 +85,8 @@ Status Staging::check_stream(Stream current) const {
   }
   if (is_capturing == 0) return ok_status();
   return Error{ErrorCode::kInvalidArgument,
-               "the stream is captured into a CUDA graph, which cannot hold what a box does: call "
-               "it outside of torch.cuda.graph()"};
+               "the stream is being captured into a CUDA graph, but a graph cannot contain an "
+               "exchange with the box; make this call outside of torch.cuda.graph()"};
 }
 
 Status Staging::follow(Stream follower, Stream leader) {
@@ -243,10 +244,11 @@ Status Staging::pull(uint32_t tensor, void* output, Stream current) {
   if (const Status sound = check_stream(current); !sound) return sound;
   const auto known = tensors_.find(tensor);
   if (output == nullptr || known == tensors_.end()) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "tensor " + std::to_string(tensor) +
-                     (output == nullptr ? ": output must not be NULL"
-                                        : " was not pushed from this device; call pbox_cuda_push")};
+    return Error{
+        ErrorCode::kInvalidArgument,
+        "tensor " + std::to_string(tensor) +
+            (output == nullptr ? ": output must not be NULL"
+                               : " was not pushed from this device; call pbox_cuda_push first")};
   }
   TensorTransfer& transfer = *known->second;
   if (const Status behind = follow(options_.to_device, current); !behind) return behind;

@@ -36,7 +36,7 @@ Result<uint64_t> TensorTransfer::draw() {
   if (ticket_) {
     return Error{ErrorCode::kInvalidArgument,
                  "tensor " + std::to_string(tensor_) +
-                     " has a copy back already; call pbox_cuda_pull once for each pbox_cuda_push"};
+                     " has been pulled already; call pbox_cuda_pull once for each pbox_cuda_push"};
   }
   const uint64_t ticket = gate_.draw(1);
   if (is_in_flight_) {

@@ -35,7 +35,7 @@ Status take_gateway(const std::string& word, const std::string& text, nic::Inter
   const auto gateway = nic::parse_endpoint(text, 0);
   if (!gateway) return refuse(word, "is not an address; write one, such as gateway=10.0.0.254");
   auto& place = gateway->ipv6 ? interface.gateway6 : interface.gateway4;
-  if (place) return refuse(word, "is a second gateway of its family; keep one");
+  if (place) return refuse(word, "is a second gateway of its address family; remove one");
   place = nic::ip_address(*gateway);
   return ok_status();
 }
@@ -62,7 +62,7 @@ Status take_word(const std::string& word, DpdkPortSettings& settings) {
   const auto address = nic::parse_interface_address(word);
   if (!address) {
     return refuse(word,
-                  "is not understood; write ADDRESS/PREFIX, as 10.0.0.7/24, gateway=ADDRESS, "
+                  "is not understood; write ADDRESS/PREFIX, such as 10.0.0.7/24, gateway=ADDRESS, "
                   "vlan=ID, mtu=BYTES, no_huge or memory_mib=N");
   }
   interface.addresses.push_back(*address);

@@ -32,26 +32,24 @@ Status check_reach(const SessionSpec& session, const nic::Interface& own) {
     const SessionSpec::Pipeline& pipeline = session.pipelines[lane];
     const nic::IpAddress box = nic::ip_address(pipeline.box);
     if (!own.next_hop(box, {}) || !own.local_address_for(box, {})) {
-      return Error{
-          ErrorCode::kInvalidArgument,
-          name_of(session, lane) +
-              " is not in a network of the port, and the port has no gateway; give the port "
-              "an address of the box's network (dpdk.devices there), or gateway="};
+      return Error{ErrorCode::kInvalidArgument,
+                   name_of(session, lane) +
+                       " is in none of the port's networks, and the port has no gateway; give the "
+                       "port an address in a network of the box (dpdk.devices there), or gateway="};
     }
     if (pipeline.affinity == nic::QueueAffinity::kSenderQueue && pipeline.queue != lane) {
-      return Error{ErrorCode::kUnavailable,
-                   name_of(session, lane) + " must be sent to on queue " +
-                       std::to_string(pipeline.queue) +
-                       ", but this port is one device: the box has several groups of such devices; "
-                       "give all of dpdk.devices there the same addresses"};
-    }
-    if (pipeline.affinity == nic::QueueAffinity::kSourceTrial) {
       return Error{
           ErrorCode::kUnavailable,
-          name_of(session, lane) +
-              " is behind a NIC with an unknown hash, and only the port 'socket' can find a way "
-              "through it by trial; choose 'socket', or give the box one pipeline per device "
-              "(pipeline.count)"};
+          name_of(session, lane) + " receives on queue " + std::to_string(pipeline.queue) +
+              " of its device, which this port does not reach, because the box has several groups "
+              "of devices; give all of dpdk.devices at the box the same addresses"};
+    }
+    if (pipeline.affinity == nic::QueueAffinity::kSourceTrial) {
+      return Error{ErrorCode::kUnavailable,
+                   name_of(session, lane) +
+                       " is behind a NIC that selects queues by an unknown hash, and only the port "
+                       "'socket' can find source ports by trial; choose the port 'socket', or give "
+                       "the box one pipeline per device (pipeline.count)"};
     }
   }
   return ok_status();
@@ -73,7 +71,7 @@ Result<std::vector<uint16_t>> choose_udp_ports(const SessionSpec& session,
         return Error{ErrorCode::kUnavailable,
                      name_of(session, lane) + ": no source port leads to queue " +
                          std::to_string(pipeline.queue) +
-                         " of its NIC; make its RSS table name each of its queues"};
+                         " of its NIC; make the RSS table of that NIC name all of its queues"};
       }
       candidate = *found;
     }
@@ -201,7 +199,7 @@ Error DpdkTransport::unanswered(const SessionSpec& session, uint64_t waited_ns) 
           " has not answered on device " + settings_.device + " (link " + link + ") within " +
           in_seconds(waited_ns) +
           "; check that the device is connected to the box's, that no other host has this port's "
-          "address, and that vlan= and mtu= are the box's"};
+          "address, and that vlan= and mtu= are the same as at the box"};
 }
 
 uint32_t DpdkTransport::receivable_bytes(uint32_t /*lane*/) const {

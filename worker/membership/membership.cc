@@ -218,7 +218,7 @@ void Membership::check_liveness(uint64_t now_ns) {
     fail({ErrorCode::kWorkerLost,
           "rank " + std::to_string(laggard.rank) + " left the job without " +
               (laggard.call == nullptr ? "pushing tensor '" + tensors_[tensor].name + "'"
-                                       : to_text(*laggard.call)) +
+                                       : "calling " + to_text(*laggard.call)) +
               ", which this rank waits for"});
     return;
   }
@@ -290,8 +290,8 @@ void Membership::ask_sync(const proto::SetSync& request) {
   if (lacking.empty()) return;
   proto::SetSync answer = message.set_sync();
   answer.set_refusal("box " + options_.box +
-                     " is of an older release, which cannot change the "
-                     "consistency model of a running job; upgrade it");
+                     " runs an older release, which cannot change the consistency model of a "
+                     "running job; upgrade it");
   requests_.on_sync_set(answer);
 }
 

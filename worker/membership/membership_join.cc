@@ -81,20 +81,21 @@ Status check_versions(const std::string& box, const proto::DataAddresses& answer
   const wire::VersionRange versions = wire::stated_versions(answer);
   const wire::VersionRange own;
   const auto common = wire::common_version(versions, own);
-  const std::string peers = "box " + box + " talks control protocol " + wire::to_string(versions) +
-                            ", this libpbox (" + kVersion + ") talks " + wire::to_string(own);
+  const std::string peers = "box " + box + " supports control protocol " +
+                            wire::to_string(versions) + ", this libpbox (" + kVersion +
+                            ") supports " + wire::to_string(own);
   if (!common) {
     return Error{ErrorCode::kVersionMismatch,
                  peers +
-                     "; upgrade the older of the two: releases whose control protocols follow "
-                     "each other work together"};
+                     "; upgrade the older of the two: a box and a worker may differ by one version "
+                     "of the protocol"};
   }
   const auto lacking = wire::used_fields(join, *common, fields);
   if (lacking.empty()) return ok_status();
   return Error{ErrorCode::kVersionMismatch,
                "job '" + join.join().job() + "' uses " + lacking[0]->name +
-                   ", which control protocol " + std::to_string(lacking[0]->since) +
-                   " has added: " + peers + "; upgrade the box, or do without that option"};
+                   ", which needs control protocol " + std::to_string(lacking[0]->since) +
+                   " or later: " + peers + "; upgrade the box, or do without that option"};
 }
 
 // Returns the next round that each chunk needs, in as many messages as that takes.
@@ -121,13 +122,13 @@ Status give_seals(const proto::Session& session, const MembershipOptions& option
   const auto suite = static_cast<seal::Suite>(session.suite());
   if (keys == nullptr) {
     if (suite == seal::Suite::kNone) return ok_status();
-    return Error{ErrorCode::kVersionMismatch, "box " + options.box +
-                                                  " wants keys for packets, and this worker has "
-                                                  "none; set PBOX_KEYS"};
+    return Error{
+        ErrorCode::kVersionMismatch,
+        "box " + options.box + " seals packets with keys, but this worker has none; set PBOX_KEYS"};
   }
   if (suite != seal::Suite::kGmac256 && suite != seal::Suite::kGcm256) {
     return Error{ErrorCode::kVersionMismatch,
-                 "box " + options.box + " protects packets by suite " +
+                 "box " + options.box + " seals packets with cipher suite " +
                      std::to_string(session.suite()) + ", which this libpbox (" + kVersion +
                      ") does not know; use the same release on both sides"};
   }
@@ -270,8 +271,8 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
     return fail({ErrorCode::kVersionMismatch,
                  "box " + options_.box +
                      " can neither clip gradients (max_grad_norm) nor skip rounds "
-                     "(skip_nonfinite): its pboxd is older than this libpbox; update it, or set "
-                     "neither"});
+                     "(skip_nonfinite), because its pboxd is older than this libpbox; upgrade "
+                     "pboxd, or set neither option"});
   }
   if (session.optimizer_restarted() && session.epoch() != session_.epoch()) {
     ++history_.optimizer_restarts;
@@ -314,7 +315,9 @@ void Membership::on_rounds(const proto::RoundMap& rounds, uint64_t now_ns) {
   const size_t known = spec_.open_rounds.size() + static_cast<size_t>(rounds.rounds_size());
   if (rounds.first_chunk() != spec_.open_rounds.size() || known > chunks ||
       rounds.last() != (known == chunks)) {
-    return fail({ErrorCode::kInternal, "the box's rounds do not fit the tensor list"});
+    return fail({ErrorCode::kInternal,
+                 "the box's list of rounds does not match this worker's chunks; use the same "
+                 "release on both sides"});
   }
   spec_.open_rounds.insert(spec_.open_rounds.end(), rounds.rounds().begin(), rounds.rounds().end());
   spec_.chunks_to_restore.insert(spec_.chunks_to_restore.end(), rounds.give().begin(),
@@ -362,8 +365,8 @@ Status Membership::open_exchange() {
   requests_.begin(session_.barrier_released());
   const uint32_t shadows = options_.optimize ? 2 : 1;
   const bool is_kept = keeps_results(options_);
-  const char* purpose = is_kept ? "recovery keeps; recovery none does without"
-                                : "cached reads need; a lower staleness needs less of it";
+  const char* purpose = is_kept ? "recovery keeps; set recovery none to do without the copy"
+                                : "cached reads need; lower the staleness to need less memory";
   const bool needs_shadow = is_kept && !spec_.caller_keeps_results;
   const uint64_t bytes =
       needs_shadow ? shadow_bytes(spec_, tensors_, shadows) : cache_bytes(spec_, tensors_);

@@ -84,8 +84,8 @@ void Membership::on_part_map(const proto::PartMap& map, uint64_t now_ns) {
   if (map.parts_size() != static_cast<int>(options_.parts)) {
     return fail({ErrorCode::kMismatch,
                  "job '" + options_.job + "' is in " + std::to_string(map.parts_size()) +
-                     " parts now, but this worker joined it in " + std::to_string(options_.parts) +
-                     "; the job was divided anew: start all ranks again"});
+                     " parts now, but it was in " + std::to_string(options_.parts) +
+                     " when this worker joined; start all ranks again"});
   }
   merge_box_list(map, options_.boxes);
   const proto::PartPlace& place = map.parts(static_cast<int>(options_.part));
@@ -150,7 +150,8 @@ void Membership::check_recovery(uint64_t now_ns) {
   PBOX_CHECK(loss_.has_value());
   if (now_ns >= recovery_ends_ns(options_, *loss_)) {
     const bool waits = awaits(Step::kSession);
-    const std::string last = waits ? "it waits for the other ranks to come back" : last_failure_;
+    const std::string last =
+        waits ? "the box waits for the other ranks to come back" : last_failure_;
     return fail({ErrorCode::kBoxLost,
                  "box " + options_.box + " was lost " + in_seconds(now_ns - loss_->since_ns) +
                      " ago (" + loss_->reason + ") and could not be joined again within " +

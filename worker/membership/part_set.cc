@@ -90,9 +90,9 @@ Status PartSet::begin() {
     const uint64_t snapshot = part->membership.history().restored.snapshot;
     if (snapshot == restored().snapshot) continue;
     return Error{ErrorCode::kMismatch,
-                 "one box began with snapshot " + std::to_string(restored().snapshot) +
-                     " of the job, another one with " + std::to_string(snapshot) +
-                     "; set PBOX_RESTORE to one number"};
+                 "the boxes did not restore the same snapshot of the job: one has snapshot " +
+                     std::to_string(restored().snapshot) + ", another one " +
+                     std::to_string(snapshot) + "; set PBOX_RESTORE to the number of one snapshot"};
   }
   for (auto& pieces : pieces_) {
     uint32_t least = UINT32_MAX;
@@ -100,11 +100,10 @@ Status PartSet::begin() {
     for (Piece& piece : pieces) {
       const uint32_t ahead = exchange(piece).round(piece.tensor) - least;
       if (ahead > 1) {
-        return Error{
-            ErrorCode::kWorkerLost,
-            "the parts of the job continued while this rank joined them: one is in round " +
-                std::to_string(least) + ", another in round " + std::to_string(least + ahead) +
-                "; start this rank again with rejoin"};
+        return Error{ErrorCode::kWorkerLost,
+                     "the job went on between the joins of its parts: one part is in round " +
+                         std::to_string(least) + ", another in round " +
+                         std::to_string(least + ahead) + "; start this rank again with rejoin"};
       }
       piece.is_ahead = ahead == 1;
     }

@@ -70,7 +70,7 @@ Result<SessionSpec::Pipeline> parse_pipeline(const proto::PipelineSession& messa
                                  message.queue()};
   if (pipeline.affinity == nic::QueueAffinity::kRssHash) {
     if (message.rss_table() >= tables.size()) {
-      return Error{ErrorCode::kInternal, "the box's SESSION lacks RSS table " +
+      return Error{ErrorCode::kInternal, "the box's SESSION lacks the RSS table " +
                                              std::to_string(message.rss_table()) + " of " +
                                              to_string(box)};
     }
@@ -96,7 +96,10 @@ Result<SessionSpec> parse_session(const proto::Session& session,
                     chunk_count(spec, tensors) == spec.chunk_pipeline.size() &&
                     std::all_of(spec.chunk_pipeline.begin(), spec.chunk_pipeline.end(),
                                 [&](uint8_t index) { return index < session.pipelines_size(); });
-  if (!sane) return Error{ErrorCode::kInternal, "the box's SESSION does not fit the tensor list"};
+  if (!sane)
+    return Error{ErrorCode::kInternal,
+                 "the box's SESSION does not match this worker's tensors; use the same release on "
+                 "both sides"};
   const RssTables tables = parse_rss(session);
   for (const auto& message : session.pipelines()) {
     auto pipeline = parse_pipeline(message, tables, box);

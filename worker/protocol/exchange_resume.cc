@@ -35,8 +35,10 @@ Status Exchange::check_resumption(const SessionSpec& session) const {
     return Error{ErrorCode::kMismatch,
                  "the box divides the job into " + std::to_string(session.open_rounds.size()) +
                      " chunks of at most " + std::to_string(session.chunk_bytes) +
-                     " bytes, but before it was " + std::to_string(state_.chunks.size()) + " of " +
-                     std::to_string(state_.session.chunk_bytes) + "; set chunk_bytes"};
+                     " bytes; when this rank joined there were " +
+                     std::to_string(state_.chunks.size()) + " of " +
+                     std::to_string(state_.session.chunk_bytes) +
+                     "; set the option chunk_bytes, so that every box uses the same size"};
   }
   for (size_t id = 0; id < state_.chunks.size() && !state_.drops_rounds(); ++id) {
     const Chunk& chunk = state_.chunks[id];

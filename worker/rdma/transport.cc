@@ -87,8 +87,9 @@ Status RdmaTransport::open(const SessionSpec& session, const Opening& opening) {
     if (const Status alive = opening.keep_alive(); !alive) return alive;
     if (!refusal_.empty()) return Error{ErrorCode::kUnavailable, refusal_};
     if (monotonic_ns() >= opening.deadline_ns) {
-      return Error{ErrorCode::kTimeout,
-                   "the box has not answered the queue pairs of device " + settings_.device};
+      return Error{
+          ErrorCode::kTimeout,
+          "the box has not answered the request for queue pairs of device " + settings_.device};
     }
     usleep(kPollUs);
   }
@@ -182,7 +183,7 @@ std::optional<Error> RdmaTransport::failure() {
                                [&](const Lane& lane) { return has_failed(lane, now_ns); });
   if (!any) return std::nullopt;
   return Error{ErrorCode::kUnavailable, "device " + settings_.device +
-                                            " cannot keep a connection to the box" +
+                                            " loses its queue pairs to the box again and again" +
                                             (refusal_.empty() ? std::string() : ": " + refusal_)};
 }
 
@@ -220,7 +221,7 @@ void RdmaTransport::on_answer(const proto::QueuePairs& answer) {
   }
   const bool left = std::any_of(lanes_.begin(), lanes_.end(),
                                 [](const Lane& lane) { return lane.state == Lane::State::kAsked; });
-  if (left) give_up("the box answered for fewer queue pairs than requested");
+  if (left) give_up("the box answered only some of the requested queue pairs");
 }
 
 void RdmaTransport::add_memory(const std::byte* memory, size_t bytes,

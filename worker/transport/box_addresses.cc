@@ -30,7 +30,7 @@ struct HostPort {
 Result<HostPort> split(const std::string& box) {
   const size_t colon = box.rfind(':');
   const Error malformed{ErrorCode::kInvalidArgument,
-                        "box '" + box + "' must be HOST:PORT or [IPV6]:PORT"};
+                        "box '" + box + "' is not understood; write HOST:PORT or [IPV6]:PORT"};
   if (colon == std::string::npos || colon == 0 || colon + 1 == box.size()) return malformed;
   HostPort parts{box.substr(0, colon), box.substr(colon + 1)};
   if (parts.host.front() == '[') {
@@ -126,7 +126,7 @@ void BoxAddresses::State::begin(const std::shared_ptr<State>& self, const std::s
     name.is_being_resolved = true;
   } catch (const std::system_error& error) {
     name.failure = Error{ErrorCode::kResourceExhausted,
-                         "cannot resolve box '" + box + "' without a thread: " + error.what()};
+                         "cannot start a thread to resolve box '" + box + "': " + error.what()};
   }
 }
 

@@ -39,8 +39,8 @@ Result<BoxAddresses::Addresses> await_addresses(const std::string& box, BoxAddre
 
 Error unresolved(const std::string& box) {
   return {ErrorCode::kUnavailable, "the name of box '" + box +
-                                       "' is not resolved yet; does the name server answer? Name "
-                                       "the box by its IP address to do without"};
+                                       "' is not resolved yet; check that the name server answers, "
+                                       "or name the box by its IP address"};
 }
 
 Result<ControlChannel> ControlChannel::open(const ControlTarget& target,
@@ -54,7 +54,7 @@ Result<ControlChannel> ControlChannel::open(const ControlTarget& target,
 Error ControlChannel::unreachable(int error_number) const {
   return {ErrorCode::kUnavailable, "cannot reach the box at " + target_.box + ": " +
                                        std::strerror(error_number) +
-                                       "; is pboxd running there and the port open?"};
+                                       "; check that pboxd runs there and that the port is open"};
 }
 
 // Starts to connect to the first of the remaining addresses for which that is possible.
@@ -272,8 +272,9 @@ Result<std::vector<proto::BoxMessage>> ControlChannel::receive() {
     }
     if (!body->has_value()) break;
     if (!messages.emplace_back().ParseFromString(**body)) {
-      broken_ = Error{ErrorCode::kBoxLost,
-                      box + " sent a message that cannot be parsed; is this address a pboxd?"};
+      broken_ =
+          Error{ErrorCode::kBoxLost,
+                box + " sent a message that cannot be parsed; check that the address is a pboxd's"};
       messages.pop_back();
       break;
     }

@@ -169,7 +169,7 @@ Status LaneOpener::keep_alive() {
   std::vector<proto::QueuePairs> answers;
   {
     const std::lock_guard lock(mutex_);
-    if (is_cancelled_) return Error{ErrorCode::kClosed, "the lanes are not needed any more"};
+    if (is_cancelled_) return Error{ErrorCode::kClosed, "the lanes are no longer needed"};
     answers.swap(answers_);
   }
   for (const proto::QueuePairs& answer : answers) outcome_.transport->on_answer(answer);

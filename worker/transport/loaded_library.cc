@@ -41,9 +41,9 @@ Result<void*> load_function(const std::string& kind, const char* function) {
   }
   void* found = dlsym(library, function);
   if (found == nullptr) {
-    return Error{ErrorCode::kVersionMismatch, file + " has no function " + function +
-                                                  "; install the one of libpbox's release, " +
-                                                  kVersion};
+    return Error{
+        ErrorCode::kVersionMismatch,
+        file + " has no function " + function + "; install it from libpbox's release, " + kVersion};
   }
   return found;
 }

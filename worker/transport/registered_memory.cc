@@ -26,7 +26,7 @@ Status RegisteredMemory::add(const std::byte* address, uint64_t bytes) {
   if (bytes == 0) return invalid("bytes is 0: give the size of the whole memory");
   if (bytes > UINTPTR_MAX - reinterpret_cast<uintptr_t>(address)) {
     return invalid(describe(address, bytes) +
-                   " reach past the end of the address space: correct bytes");
+                   " reach beyond the end of the address space: correct the argument bytes");
   }
   auto next = regions_.upper_bound(address);
   const auto overlaps = [&](const auto& region) {

@@ -57,8 +57,8 @@ Result<nic::SocketPort> open_by_hash(const SessionSpec& session, uint32_t lane) 
         nic::source_port_for(*pipeline.rss, local, pipeline.box, pipeline.queue, candidate);
     if (!found) {
       return no_source_port(session, lane,
-                            "the RSS table that the box sent has no entry for it; make its "
-                            "NIC's table name each of its queues");
+                            "the RSS table of the NIC has no entry for it; make the table name all "
+                            "queues of the NIC");
     }
     local.port = *found;
     auto port = nic::SocketPort::open({.local = local, .remote = pipeline.box});
@@ -138,9 +138,9 @@ std::optional<Error> SocketTransport::path_failure() {
     const bool has_no_path = refusal == ENETUNREACH || refusal == EADDRNOTAVAIL ||
                              (refusal == EINVAL && !host_has_address(local));
     if (!has_no_path || failure) continue;
-    failure = Error{ErrorCode::kBoxLost, "this host cannot send to the box from its address " +
-                                             nic::address_string(local) +
-                                             " any more: " + std::strerror(refusal)};
+    failure =
+        Error{ErrorCode::kBoxLost, "this host can no longer send to the box from its address " +
+                                       nic::address_string(local) + ": " + std::strerror(refusal)};
   }
   return failure;
 }

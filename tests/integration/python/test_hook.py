@@ -379,7 +379,8 @@ class BucketMemoryTest(unittest.TestCase):
         client = Registrar(limit=1)
         memory = BucketMemory(client)
         buffers = [torch.zeros(10), torch.zeros(20), torch.zeros(30)]
-        with self.assertWarnsRegex(UserWarning, "copied for the device.*may be locked") as warned:
+        with self.assertWarnsRegex(UserWarning,
+                                   "copied before they are sent.*may be locked") as warned:
             self.backward(memory, buffers)
         self.assertEqual(len(warned.warnings), 1)
         client.limit = 100

@@ -141,7 +141,7 @@ class SyncTest(BoxTestCase):
         self.assertEqual(first[:2], [2.0, 5.0])
         self.assertRegex(first[2], "'dense'.* bsp, which cannot become asp while the job runs")
         self.assertRegex(first[3], "'dense'.* cannot become ssp:1")
-        self.assertRegex(first[4], "no registered tensor has a name like 'missing'")
+        self.assertRegex(first[4], "no registered tensor matches 'missing'")
         self.assertEqual(first[5], "accepted")
         self.assertEqual(first[6], 2.0)
         self.assertEqual(second, [2.0])

@@ -16,9 +16,9 @@ def dtype_code(dtype, what="dtype", known=None):
     known = known or DTYPES
     name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
     if name not in known:
-        raise InvalidArgument(f"{what} is {name}: the box sums {', '.join(known)} only")
+        raise InvalidArgument(f"{what} is {name}: the box takes only {', '.join(known)}")
     if not getattr(dtype, "isnative", True):  # numpy's name does not say so
-        raise InvalidArgument(f"{what} is {dtype.str}, of another byte order than this machine's: "
+        raise InvalidArgument(f"{what} is {dtype.str}, whose byte order is not this machine's: "
                               f"pass {what}.astype({name!r})")
     return known[name]
 
@@ -38,5 +38,5 @@ def describe(buffer, what="buffer", writable=False, known=None, on_device=False)
     if not buffer.flags.c_contiguous:
         raise InvalidArgument(f"{what} is not contiguous: pass numpy.ascontiguousarray({what})")
     if writable and not buffer.flags.writeable:
-        raise InvalidArgument(f"{what} is read-only")
+        raise InvalidArgument(f"{what} is read-only: pass an array that can be written")
     return buffer.ctypes.data, buffer.size, code

@@ -87,7 +87,7 @@ class LocalBox:
     def log_tail(self, bytes_max: int = 2000) -> str:
         """Returns the end of what the box wrote to its standard error."""
         text = pathlib.Path(self.log_path).read_text(errors="replace")
-        return text[-bytes_max:].strip() or "it wrote nothing"
+        return text[-bytes_max:].strip() or "it wrote nothing to its log"
 
     def close(self, grace_s: float = 10) -> None:
         """Stops the box with SIGTERM, and with SIGKILL if it is still running after grace_s."""

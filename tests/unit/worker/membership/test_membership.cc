@@ -153,7 +153,7 @@ TEST_CASE("a join in which any step fails ends with that step's error and discon
     auto session = Member::session();
     session.mutable_session()->mutable_chunk_pipeline()->pop_back();
     member.deliver(session);
-    must_fail(member, "does not fit the tensor list");
+    must_fail(member, "does not match this worker's tensors");
   }
   {
     Member member;

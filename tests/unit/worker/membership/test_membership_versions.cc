@@ -80,8 +80,8 @@ TEST_CASE("a worker refuses, before it joins, to lose a field that a box of prot
   REQUIRE(member.membership.failure().has_value());
   CHECK(member.membership.failure()->code == ErrorCode::kVersionMismatch);
   CHECK_THAT(member.membership.failure()->message,
-             Contains("job 'train' uses Join.numerics, which control protocol 3 has added") &&
-                 Contains("box box-7:9541 talks control protocol 2, this libpbox") &&
+             Contains("job 'train' uses Join.numerics, which needs control protocol 3 or later") &&
+                 Contains("box box-7:9541 supports control protocol 2, this libpbox") &&
                  Contains("upgrade the box, or do without that option"));
 }
 

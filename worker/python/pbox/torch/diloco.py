@@ -364,8 +364,8 @@ def _check(sync_every, fragments, delay, alpha, wire, weight, options):
         raise InvalidArgument(f"sync_every is {sync_every}: it must be at least 1")
     if not 1 <= fragments <= sync_every:
         raise InvalidArgument(f"fragments is {fragments}: it must be at least 1, and at most "
-                              f"sync_every, {sync_every}, as each is exchanged at a step of its "
-                              "own")
+                              f"sync_every, {sync_every}, because each fragment is exchanged at "
+                              "its own step")
     if not 0 <= delay < sync_every:
         raise InvalidArgument(f"delay is {delay}: it must be at least 0 and below sync_every, "
                               f"{sync_every}")
@@ -376,9 +376,9 @@ def _check(sync_every, fragments, delay, alpha, wire, weight, options):
     if weight not in ("equal", "tokens"):
         raise InvalidArgument(f"weight is {weight!r}: it must be one of equal, tokens")
     if options.get("sync", "bsp") != "bsp":
-        raise InvalidArgument(f"sync is {options['sync']!r}: DiLoCo takes outer steps with the "
-                              "changes of several ranks; leave sync out, and give `quorum` if not "
-                              "all of them are needed")
+        raise InvalidArgument(f"sync is {options['sync']!r}: DiLoCo needs the changes of several "
+                              "ranks for an outer step; leave sync out, and give `quorum` if it "
+                              "need not wait for all of them")
     for name, instead in _SET_BY_DILOCO.items():
         if name in options:
             raise InvalidArgument(f"DiLoCo sets {name} itself; leave it out{instead}")
@@ -388,8 +388,8 @@ def _quorum_options(quorum, grace):
     """Returns the options of the job by which a round needs only some ranks."""
     if quorum is None:
         if grace is not None:
-            raise InvalidArgument(f"grace is {grace!r}, but without a quorum all ranks are waited "
-                                  "for; give `quorum`, or leave grace out")
+            raise InvalidArgument(f"grace is {grace!r}, but without a quorum an outer step waits "
+                                  "for all ranks; give `quorum`, or leave grace out")
         return {}
     if quorum < 1:
         raise InvalidArgument(f"quorum is {quorum}: it must be at least 1")

@@ -124,7 +124,8 @@ class BucketMemory:
             self._client.register_memory(buffer)
         except (ResourceExhausted, SystemFailure) as error:
             self._refused = True
-            warnings.warn(f"gradients are copied for the device, which is slower: {error}")
+            warnings.warn("gradient buckets are copied before they are sent, which is slower, "
+                          f"because the device cannot read them in place: {error}")
             if isinstance(error, ResourceExhausted):
                 return
         # Memory that the device has refused must be unregistered too.

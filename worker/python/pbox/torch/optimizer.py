@@ -351,8 +351,8 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
         forward waits for them. After a Timeout call it again: it then sends and waits for what is
         left, without calling the closure. `grad_scaler`: torch's GradScaler gives itself here."""
         if grad_scaler is not None or getattr(self, "found_inf", None) is not None:
-            raise InvalidArgument("DistributedOptimizer: torch's GradScaler cannot unscale or skip "
-                                  "what the box does; use pbox.torch.GradScaler")
+            raise InvalidArgument("DistributedOptimizer: torch's GradScaler cannot unscale "
+                                  "gradients or skip steps on the box; use pbox.torch.GradScaler")
         if not self._step_ends:
             self._loss = None
             if closure is not None:
@@ -373,7 +373,8 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
         self._end_step()
         if self._hyper_parameters.learning_rate() != self._learning_rate:
             raise InvalidArgument("lr was changed between backward() and step(): the box has used "
-                                  "the earlier one; change it before backward() or after step()")
+                                  "the former value in this step; change lr before backward() or "
+                                  "after step()")
         return self._loss
 
     def _end_step(self):
@@ -395,7 +396,8 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Allowed only in the constructor: the box must know every tensor when the job starts."""
         if hasattr(self, "_slots"):
-            raise InvalidArgument("parameters cannot be added after the job has been joined")
+            raise InvalidArgument("parameters cannot be added after the join; give all of them to "
+                                  "the constructor")
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
@@ -406,11 +408,12 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores param_groups, in place because the scheduler shares them."""
         if state_dict["state"]:
-            raise InvalidArgument("this state is from a local optimizer; the box keeps its own "
-                                  "state and cannot load it")
+            raise InvalidArgument("this state_dict is from a local optimizer; the box cannot load "
+                                  "it, because it keeps its own state")
         if len(state_dict["param_groups"]) != len(self.param_groups):
-            raise InvalidArgument(f"this state has {len(state_dict['param_groups'])} parameter "
-                                  f"groups, the optimizer {len(self.param_groups)}")
+            raise InvalidArgument(f"this state_dict has {len(state_dict['param_groups'])} "
+                                  "parameter groups, but the optimizer has "
+                                  f"{len(self.param_groups)}")
         for group, saved in zip(self.param_groups, state_dict["param_groups"]):
             group.update({name: value for name, value in saved.items() if name != "params"})
 
@@ -445,11 +448,12 @@ def sparse_weights(model):
 def check_table(name, parameter):
     if parameter.device.type != "cpu":
         raise InvalidArgument(f"{name} is on {parameter.device} and its gradient is sparse: tables "
-                              "are exchanged in host memory; keep the embedding there, or set "
+                              "are exchanged only in host memory; keep the embedding there, or set "
                               "sparse=False")
     if not parameter.is_contiguous():
-        raise InvalidArgument(f"{name} is not contiguous, and its gradient is sparse: its rows "
-                              "must lie one behind the other; set sparse=False, or use a copy")
+        raise InvalidArgument(f"{name} is not contiguous, and its gradient is sparse: the rows of "
+                              "a table must be contiguous; set sparse=False, or use a contiguous "
+                              "copy")
 
 
 def sparse_rows(slot, gradient):
@@ -457,8 +461,8 @@ def sparse_rows(slot, gradient):
     if slot.tensor.row_elements == 0 or gradient.layout != torch.sparse_coo:
         raise InvalidArgument(
             f"the gradient of {slot.tensor.name} is sparse: DistributedOptimizer takes sparse "
-            "gradients of nn.Embedding(sparse=True) and nn.EmbeddingBag(sparse=True) of a model "
-            "that it is given; give the model, or set sparse=False")
+            "gradients only of nn.Embedding(sparse=True) and nn.EmbeddingBag(sparse=True) in the "
+            "model that it was given; give it the model, or set sparse=False")
     gradient = gradient.coalesce()
     return gradient.indices()[0].contiguous(), gradient.values().contiguous()
 

@@ -244,7 +244,8 @@ class ProcessGroup(dist.ProcessGroup):
             if splits[rank][self._rank] != output.numel():
                 raise InvalidArgument(
                     f"all_to_all: rank {rank} sends {splits[rank][self._rank]} elements to rank "
-                    f"{self._rank}, whose output has room for {output.numel()}")
+                    f"{self._rank}, whose output has room for {output.numel()}; the two sizes must "
+                    "be equal")
         plan = self._plan()
         plan.all_to_all(output_tensors, input_tensors, splits)
         return self._start(plan, output_tensors, opts)
@@ -354,7 +355,7 @@ def _agree_on_job(store, rank, timeout):
     except RuntimeError as error:
         raise Timeout(
             f"rank 0 has not published the name of the group's job (key {key} of the group's "
-            f"store) within {timeout.total_seconds():.0f} s: start it, or look at why it has "
+            f"store) within {timeout.total_seconds():.0f} s: start rank 0, or find out why it has "
             f"ended. {error}") from error
     return store.get(key).decode()
 

@@ -112,8 +112,8 @@ class GradScaler:
         step = self._optimizer.last_step()
         while step is not None and step["loss_scale"] == 0:
             if time.monotonic() > deadline:
-                raise Timeout("GradScaler.update: the box has not reported the loss scale of the "
-                              f"others in round {step['round']}")
+                raise Timeout("GradScaler.update: the box has not reported in time the loss scale "
+                              f"that the ranks used in round {step['round']}")
             time.sleep(_POLL_S)
             step = self._optimizer.last_step()
         return step
@@ -157,8 +157,9 @@ class GradScaler:
         if not self._enabled:
             return
         if not state_dict:
-            raise InvalidArgument("GradScaler.load_state_dict: the state is empty: it is that of a "
-                                  "disabled GradScaler")
+            raise InvalidArgument("GradScaler.load_state_dict: the state is empty, because it was "
+                                  "saved by a disabled GradScaler; load one of an enabled "
+                                  "GradScaler")
         self._scale = _single(state_dict["scale"])
         self._growth_factor = state_dict["growth_factor"]
         self._backoff_factor = state_dict["backoff_factor"]
