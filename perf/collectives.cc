@@ -33,7 +33,8 @@ constexpr Case kCases[] = {
 
 void add_options(po::options_description& options) {
   options.add_options()("model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
-      "turns", po::value<uint32_t>()->default_value(21), "timed exchanges per system and case");
+      "turns", po::value<uint32_t>()->default_value(21),
+      "number of timed exchanges per system and case");
 }
 
 nlohmann::json measure(const Case& one, PeerOptions options, bool has_gloo, uint32_t turns,
@@ -98,7 +99,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   const double share = received("all_reduce_buffer_4") / received("reduce_scatter_buffer_4");
   figures["all_reduce_over_reduce_scatter_bytes"] = share;
   report << "  the box sends " << std::setprecision(3) << share
-         << " times fewer bytes for a reduce_scatter of one buffer than for an all_reduce\n";
+         << " times fewer bytes for a reduce_scatter than for an all_reduce of the same buffer\n";
   return figures;
 }
 

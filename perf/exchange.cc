@@ -52,8 +52,10 @@ void add_options(po::options_description& options) {
       "tensors: one exchange per parameter tensor; buffer: one exchange of all parameters")(
       "iterations", po::value<uint32_t>()->default_value(21), "timed exchanges per system")(
       "warmup", po::value<uint32_t>()->default_value(3), "untimed exchanges before the timed ones")(
-      "peers", "also measure Gloo, Open MPI (TCP and shared memory) and the limit that UDP sets")(
-      "box-flags", po::value<std::string>()->default_value(""), "additional flags for pboxd");
+      "peers",
+      "also measure Gloo, Open MPI (TCP and shared memory), and as the limit the same bytes over "
+      "UDP alone")("box-flags", po::value<std::string>()->default_value(""),
+                   "additional flags for pboxd");
 }
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
@@ -105,12 +107,13 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
          << " workers, resident memory of the box "
          << figures["systems"]["pbox"]["box_bytes"].get<uint64_t>() / (1 << 20) << " MiB\n";
   print_table(figures, report);
-  report << std::fixed << std::setprecision(2) << "  with recovery of a lost box, PBox takes "
+  report << std::fixed << std::setprecision(2)
+         << "  with recovery of a lost box (recovery copy), an exchange takes "
          << figures["recovery_cost"].get<double>() << " times as long\n";
   if (figures.contains("over_limit")) {
-    report << std::fixed << std::setprecision(2) << "  PBox takes "
+    report << std::fixed << std::setprecision(2) << "  PBox's exchange takes "
            << figures["over_limit"].get<double>()
-           << " times the limit, which is to send the same bytes both ways over UDP\n";
+           << " times as long as the limit, which is to send the same bytes both ways over UDP\n";
   }
   return figures;
 }

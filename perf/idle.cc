@@ -32,7 +32,7 @@ pid_t child_named(pid_t parent, const std::string& name) {
     std::getline(std::ifstream("/proc/" + std::to_string(child) + "/comm") >> std::ws, found);
     if (found == name) return child;
   }
-  throw std::runtime_error("the job has no " + name);
+  throw std::runtime_error("process " + std::to_string(parent) + " has no child named " + name);
 }
 
 // Returns the CPU time of all threads since the start, in seconds.
@@ -50,7 +50,8 @@ double cpu_seconds(pid_t pid) {
 
 std::string after(const std::string& text, const std::string& key) {
   const size_t at = text.find(key);
-  if (at == std::string::npos) throw std::runtime_error("pboxd printed no address: " + text);
+  if (at == std::string::npos)
+    throw std::runtime_error("pboxd did not print '" + key + "': " + text);
   return text.substr(at + key.size(), text.find(' ', at) - at - key.size());
 }
 

@@ -46,7 +46,7 @@ void JsonField::allow_only(std::initializer_list<const char*> keys) const {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
     std::string known;
     for (const char* one : keys) known += (known.empty() ? "" : ", ") + std::string(one);
-    at(key).refuse("no such member is known; use " + known);
+    at(key).refuse("this member is unknown; use " + known);
   }
 }
 
@@ -62,7 +62,7 @@ std::vector<JsonField> JsonField::list() const {
 std::string JsonField::text(size_t bytes_max) const {
   const auto* text = value_->get_ptr<const std::string*>();
   if (text == nullptr || text->empty() || text->size() > bytes_max) {
-    refuse("use a text of 1 to " + std::to_string(bytes_max) + " bytes");
+    refuse("use a string of 1 to " + std::to_string(bytes_max) + " bytes");
   }
   return *text;
 }

@@ -23,7 +23,7 @@ std::vector<uint32_t> numbers_of(const std::string& option, const std::string& l
     const char* const end = entry.data() + entry.size();
     const auto parsed = std::from_chars(entry.data(), end, number);
     if (parsed.ec != std::errc{} || parsed.ptr != end || number < least || number > most) {
-      throw std::runtime_error(option + " has '" + entry + "': use " + range);
+      throw std::runtime_error(option + " contains '" + entry + "': use " + range);
     }
     numbers.push_back(number);
   }

@@ -18,14 +18,14 @@ ModelLayer layer_from(const JsonField& field, std::set<std::string>& names) {
   ModelLayer layer{
       field.at("name").text(kLayerNameBytesMax), field.at("cost").number(0, kCostMax), {}};
   if (!names.insert("layer " + layer.name).second) {
-    field.at("name").refuse("a layer before it has this name; give each layer a name of its own");
+    field.at("name").refuse("an earlier layer has the same name; give each layer its own name");
   }
   for (const JsonField& one : field.at("tensors").list()) {
     one.allow_only({"name", "elements"});
     layer.tensors.push_back({one.at("name").text(limits::kTensorNameBytesMax),
                              one.at("elements").whole_number(1, kModelElementsMax)});
     if (!names.insert("tensor " + layer.tensors.back().name).second) {
-      one.at("name").refuse("a tensor before it has this name; give each tensor a name of its own");
+      one.at("name").refuse("an earlier tensor has the same name; give each tensor its own name");
     }
   }
   return layer;
@@ -47,14 +47,16 @@ std::vector<ModelLayer> read(const std::string& path) {
     tensors += layers.back().tensors.size();
     if (elements > kModelElementsMax) {
       field.refuse("the tensors up to here have " + std::to_string(elements) +
-                   " elements; a model may have " + std::to_string(kModelElementsMax));
+                   " elements; a model may have at most " + std::to_string(kModelElementsMax));
     }
     if (tensors > limits::kTensorsPerJobMax) {
-      field.refuse("a model may have " + std::to_string(limits::kTensorsPerJobMax) + " tensors");
+      field.refuse("a model may have at most " + std::to_string(limits::kTensorsPerJobMax) +
+                   " tensors");
     }
   }
   if (cost == 0) {
-    list.list().front().at("cost").refuse("every layer costs 0; one must cost more");
+    list.list().front().at("cost").refuse(
+        "every layer has cost 0; give at least one a higher cost");
   }
   return layers;
 }

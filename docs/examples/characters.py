@@ -108,13 +108,13 @@ def main():
     parser.add_argument("--world-size", type=int, required=True, help="number of learners")
     parser.add_argument("--job", default="characters", help="name of the job")
     parser.add_argument("--steps", type=int, default=480, help="steps to train (480)")
-    parser.add_argument("--wire", default="q8", help="how changes travel: f32, q8 or q4 (q8)")
+    parser.add_argument("--wire", default="q8", help="form of the changes sent: f32, q8 or q4 (q8)")
     parser.add_argument("--quorum", type=int,
-                        help="wait for so many learners only, and a grace (all of them)")
+                        help="number of learners to wait for; then only the grace (all)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights and the data (0)")
     parser.add_argument("--rejoin", action="store_true", help="take the place of a lost learner")
     parser.add_argument("--step-ms", type=float, default=0,
-                        help="least time of a step, to play a larger model (0)")
+                        help="minimum time of a step, to imitate a larger model (0)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(arguments.seed)
@@ -127,7 +127,7 @@ def main():
             train(model, inner, (text, test), arguments, rejoin)
             return
         except pbox.WorkerLost as error:
-            print(f"was lost, and rejoins: {error}", flush=True)
+            print(f"this learner was lost and rejoins: {error}", flush=True)
             rejoin = True
 
 

@@ -62,7 +62,8 @@ def train(arguments, folder, box, name, workers, slow, staleness):
         for process in processes:
             line = process.stdout.readline()
             if not line:
-                raise RuntimeError(f"{name}: a rank ended with {process.wait()} and no report")
+                raise RuntimeError(f"{name}: a rank ended with status {process.wait()} and without "
+                                   "a report")
             reports.append(json.loads(line))
         return reports
     finally:
@@ -169,12 +170,12 @@ def parse_arguments():
     parser.add_argument("--workers", type=numbers, default=[4, 8],
                         help="numbers of worker processes, such as 4,8")
     parser.add_argument("--slow", type=numbers, default=[10],
-                        help="factors by which the last rank computes slower, such as 2,5,10")
+                        help="factors by which the last rank computes more slowly, such as 2,5,10")
     parser.add_argument("--staleness", type=numbers, default=[3],
                         help="staleness bounds, such as 1,3,5")
     parser.add_argument("--seconds", type=float, default=20, help="seconds of training in each run")
     parser.add_argument("--compute-ms", type=float, default=25,
-                        help="milliseconds of an iteration's computing on ranks at full speed")
+                        help="milliseconds that a rank at full speed computes in each iteration")
     parser.add_argument("--snapshots", type=int, default=40,
                         help="number of points of each accuracy curve")
     arguments = parser.parse_args()

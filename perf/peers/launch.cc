@@ -92,7 +92,7 @@ Result<std::vector<std::string>> peer_command(std::string_view system, const Pee
   struct Peer {
     std::string_view system, program, package;
   };
-  constexpr std::string_view kOurs = "what tools/packages lists";
+  constexpr std::string_view kOurs = "the packages of group build in tools/packages";
   constexpr Peer kPeers[] = {{"pbox", "pbox-peer-pbox", kOurs},
                              {"udp-limit", "pbox-peer-udp", kOurs},
                              {"tcp", "pbox-peer-tcp", kOurs},

@@ -19,11 +19,11 @@ constexpr double kPricesPerUnit = 1e6;  // rates are per million of the currency
 
 void add_options(po::options_description& options) {
   options.add_options()("prices", po::value<std::string>()->default_value("perf/phub/prices.json"),
-                        "file of prices, like perf/phub/prices.json, whose prices are examples")(
+                        "file of prices in the form of perf/phub/prices.json, which has examples")(
       "figures", po::value<std::string>()->default_value(""),
-      "output of `pbox-perf phub --json`: its times over what the cables allow count, for the "
-      "same number of workers; without it exchanges are as fast as the cables allow")(
-      "workers", po::value<uint32_t>()->default_value(8), "worker machines")(
+      "output of `pbox-perf phub --json` with the same number of workers: exchanges take as many "
+      "times what the cables allow as they did there; without it, exchanges are as fast as the "
+      "cables allow")("workers", po::value<uint32_t>()->default_value(8), "worker machines")(
       "model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "compute-ms", po::value<double>()->default_value(100), "computing time of one iteration");
 }
@@ -43,7 +43,7 @@ void read_figures(const std::string& path, CostCase& wanted) {
     }
   }
   if (!is_found) {
-    list.refuse("it has no row with " + std::to_string(wanted.workers) +
+    list.refuse("no row has " + std::to_string(wanted.workers) +
                 " workers; run phub with --workers " + std::to_string(wanted.workers));
   }
 }
@@ -121,7 +121,7 @@ void print_gain(const nlohmann::json& figures, const std::string& key, const cha
 
 void print_table(const nlohmann::json& figures, std::ostream& report) {
   report << figures["workers"] << " workers, " << figures["model"].get<std::string>() << ", "
-         << figures["compute_ms"] << " ms of computing; the best of each place per "
+         << figures["compute_ms"] << " ms of computing; prices in "
          << figures["currency"].get<std::string>() << "\n"
          << "                                      exchange   iterations per s   per million\n"
          << "  place      Gb/s  boxes      price         ms   apart overlapped   apart overlapped\n"

@@ -106,7 +106,7 @@ nlohmann::json measure_hot_loop(const PhubSettings& settings, std::ostream& repo
                                       : std::vector<uint32_t>{kLoopWorkers};
   for (const uint32_t worker_count : workers) {
     report << "loop: gradients of " << worker_count << " workers in memory, " << threads
-           << " threads; GB/s of gradients; over the first of its group (quartiles)\n";
+           << " threads; GB/s of gradients, and ratio to the first of the group (quartiles)\n";
     for (const bool steps : {false, true}) {
       HotLoop loop(*tensors, worker_count, steps);
       const auto measure = [&](const std::string& title, const std::vector<Named>& variants) {

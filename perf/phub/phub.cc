@@ -25,15 +25,16 @@ void add_options(po::options_description& options) {
   options.add_options()("part", po::value<std::string>()->default_value(""),
                         "measure only this part: placement, chunks, loop or tenants")(
       "whole",
-      "all optimizers, chunk sizes and numbers of tenants, instead of those that show the "
+      "measure all optimizers, chunk sizes and numbers of tenants, not only those that show the "
       "effect")("model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "scale", po::value<uint32_t>()->default_value(12),
-      "each tensor keeps one in this many of its elements on the rack; the loop has all")(
-      "workers", po::value<std::string>()->default_value("2,4,8"),
-      "worker machines of the placements, separated by commas")(
+      "divisor of the model on the rack: each tensor has its number of elements divided by this; "
+      "the loop uses the whole model")("workers", po::value<std::string>()->default_value("2,4,8"),
+                                       "worker machines of the placements, separated by commas")(
       "box-mbit", po::value<double>()->default_value(1000),
-      "rate of the central box's cable, in Mbit/s; a worker's cable has this over the number of "
-      "workers")("turns", po::value<uint32_t>()->default_value(3), "turns of each alternative")(
+      "rate of the central box's cable, in Mbit/s; a worker's cable has this rate divided by the "
+      "number of workers")("turns", po::value<uint32_t>()->default_value(3),
+                           "turns of each alternative")(
       "iterations", po::value<uint32_t>()->default_value(5),
       "exchanges in a turn; the first is not counted");
 }

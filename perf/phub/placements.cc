@@ -156,8 +156,8 @@ nlohmann::json measure_placements(const PhubSettings& settings, std::ostream& re
   const std::vector<std::string> optimizers =
       settings.whole ? std::vector<std::string>{"none", "sgd", "nesterov", "adam"}
                      : std::vector<std::string>{"none", "nesterov"};
-  report << "placement: ms per exchange, and over what the cables allow; speed-up of the central "
-            "box, and what the cables allow\n"
+  report << "placement: ms per exchange (divided by the time that the cables allow), and speed-up "
+            "of the central box (and what the cables allow)\n"
             "   W  optimizer  central       sharded       colocated     over sharded   over "
             "colocated   cores\n";
   nlohmann::json rows = nlohmann::json::array();

@@ -69,7 +69,7 @@ PriceList price_list_from_file(const std::string& path) {
     list.nics.push_back(nic);
   }
   if (list.worker + list.nics.front().price == 0) {
-    root.at("worker").refuse("workers and their NICs cost nothing; one must cost something");
+    root.at("worker").refuse("workers and NICs all have price 0; give at least one a higher price");
   }
   return list;
 }

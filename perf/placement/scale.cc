@@ -81,8 +81,9 @@ void time_decision(const std::vector<uint32_t>& chunk_bytes, const placement::Jo
   while (!proposal) {
     costs.decide_seconds = seconds_of([&] { proposal = rebalancer.observe(seen); });
     if (rebalancer.decision_count(placement::DecisionKind::kHold) > 0) {
-      throw std::runtime_error("the rebalancer does not relieve a box at a quarter of its speed: " +
-                               rebalancer.decisions().back().reason);
+      throw std::runtime_error(
+          "the rebalancer moves no parts away from a box that runs at a quarter of its speed: " +
+          rebalancer.decisions().back().reason);
     }
   }
   costs.moves = proposal->moves.size();
@@ -258,9 +259,9 @@ nlohmann::json breaks(const Costs& largest, size_t workers, std::ostream& report
   const size_t around_map = largest.session_bytes - largest.chunks;
   const size_t chunks_max = limits::kControlMessageBytesMax - around_map;
   const size_t boxes_max = kPlacesPerSession / kPipelinesPerBox;
-  report << "a Session names one of " << kPlacesPerSession << " places per chunk, enough for "
-         << boxes_max << " boxes of " << kPipelinesPerBox << " pipelines, and has room for "
-         << chunks_max << " chunks\n";
+  report << "a Session message can name " << kPlacesPerSession
+         << " places of a chunk, which is enough for " << boxes_max << " boxes of "
+         << kPipelinesPerBox << " pipelines, and it has room for " << chunks_max << " chunks\n";
   if (workers > limits::kWorkersPerJobMax) {
     report << "admission rejects a job of " << workers << " workers: the limit is "
            << limits::kWorkersPerJobMax << "\n";

@@ -30,7 +30,7 @@ void add_options(po::options_description& options) {
                                              "MTU of every machine")(
       "turns", po::value<uint32_t>()->default_value(3), "timed exchanges per form")(
       "forms", po::value<std::string>()->default_value(kForms),
-      "the forms, separated by commas; bf16 is one of them");
+      "forms of gradients, separated by commas; must include bf16");
 }
 
 nlohmann::json measure_rate(const po::variables_map& options, uint32_t rate_mbit, uint64_t values,
@@ -45,7 +45,7 @@ nlohmann::json measure_rate(const po::variables_map& options, uint32_t rate_mbit
                    .hosts = worker_hosts(rack)};
   const std::vector<std::string> forms = entries_of(options["forms"].as<std::string>());
   const auto bf16 = std::find(forms.begin(), forms.end(), "bf16");
-  if (bf16 == forms.end()) throw std::runtime_error("--forms must have bf16 among them");
+  if (bf16 == forms.end()) throw std::runtime_error("--forms must include bf16");
   std::vector<System> systems;
   for (const std::string& form : forms) {
     peer.values = form;

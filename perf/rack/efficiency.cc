@@ -23,7 +23,7 @@ void add_options(po::options_description& options) {
       "model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "rates-mbit", po::value<std::string>()->default_value("250,1000,0"),
       "rates of the box's cable, in Mbit/s of Ethernet frames, separated by commas; each worker's "
-      "cable has its share of this rate. 0: the cables are not shaped")(
+      "cable has this rate divided by --workers. 0: the cables are not shaped")(
       "mtu", po::value<uint32_t>()->default_value(9000), "MTU of every machine")(
       "turns", po::value<uint32_t>()->default_value(5), "timed exchanges per system and rate")(
       "box-flags", po::value<std::vector<std::string>>()->default_value({}, ""),

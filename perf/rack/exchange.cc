@@ -22,11 +22,12 @@ void add_options(po::options_description& options) {
       "model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "rate-mbit", po::value<uint32_t>()->default_value(0),
       "rate of a worker's cable, in Mbit/s of Ethernet frames; the box's cable has --workers times "
-      "this rate. 0: 1000 divided by --workers, which two cores can carry")(
+      "this rate. 0: 1000 divided by --workers, which is what two cores can carry")(
       "queue-kib", po::value<uint32_t>()->default_value(1024),
       "queue of the switch per port, in KiB")("delay-us", po::value<uint32_t>()->default_value(0),
                                               "delay of each worker's cable in each direction")(
-      "jitter-us", po::value<uint32_t>()->default_value(0), "jitter on top of the delay, at most")(
+      "jitter-us", po::value<uint32_t>()->default_value(0),
+      "maximum jitter in addition to the delay")(
       "loss", po::value<double>()->default_value(0),
       "share of the frames that a worker's cable loses in each direction, from 0 to 1")(
       "mtu", po::value<uint32_t>()->default_value(9000), "MTU of every machine")(

@@ -92,12 +92,12 @@ class Experiment {
 void add_options(po::options_description& options) {
   options.add_options()("model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "scale", po::value<uint32_t>()->default_value(20),
-      "each tensor keeps one in this many of its elements")(
+      "divisor of the model: each tensor has its number of elements divided by this")(
       "workers", po::value<uint32_t>()->default_value(2), "worker machines")(
       "boxes", po::value<uint32_t>()->default_value(3), "boxes; at least two")(
       "megabits", po::value<double>()->default_value(400), "rate of every cable, in Mbit/s")(
       "compute-ms", po::value<double>()->default_value(20), "computing time of one iteration")(
-      "turns", po::value<uint32_t>()->default_value(5), "turns of each event")(
+      "turns", po::value<uint32_t>()->default_value(5), "number of turns of each event")(
       "iterations", po::value<uint32_t>()->default_value(45), "iterations of each job");
 }
 

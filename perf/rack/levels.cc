@@ -24,7 +24,7 @@ void add_options(po::options_description& options) {
       "rate of each worker's cable, in Mbit/s")(
       "box-mbit", po::value<uint32_t>()->default_value(200), "rate of each box's cable, in Mbit/s")(
       "turns", po::value<uint32_t>()->default_value(3),
-      "timed exchanges through one box, and through two levels")(
+      "number of timed exchanges through one box and through two levels")(
       "no-one-box", "do not measure one box for all racks");
 }
 

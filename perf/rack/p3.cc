@@ -109,17 +109,18 @@ void add_options(po::options_description& options) {
   options.add_options()("model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "workers", po::value<uint32_t>()->default_value(4), "worker machines")(
       "boxes", po::value<std::string>()->default_value("1"),
-      "boxes that a job is spread over; several numbers, as in 1,4, take turns in one run")(
-      "box-rate", po::value<double>()->default_value(0),
-      "rate of each box's cable, in rates of a worker's; 0: the workers' rates together, shared "
-      "by the boxes")(
+      "number of boxes that a job is spread over; several numbers, as in 1,4, are measured by "
+      "turns in one run")("box-rate", po::value<double>()->default_value(0),
+                          "rate of each box's cable, as a multiple of a worker's; 0: the workers' "
+                          "rates together, divided by the number of boxes")(
       "scale", po::value<uint32_t>()->default_value(0),
-      "each tensor keeps one in this many of its elements, and slices shrink by the same factor; "
-      "0: 6, 32, 6 for resnet50, vgg19, sockeye")(
+      "divisor of the model: the numbers of elements of tensors and slices are divided by this; 0: "
+      "6, 32, 6 for resnet50, vgg19, sockeye")(
       "compute-ms", po::value<double>()->default_value(500),
       "computing time of one iteration; each layer's share follows from its multiplications")(
       "ratios", po::value<std::string>()->default_value("0.5,0.75,1,1.25,1.5,2,3"),
-      "M/B (the model's bytes at a worker's rate) divided by --compute-ms; each ratio sets a rate")(
+      "M/B (the time to send the model at a worker's rate) divided by --compute-ms; each ratio "
+      "sets a rate")(
       "slice-parameters", po::value<uint32_t>()->default_value(50'000),
       "parameters per slice of the unscaled model; a scaled slice has at least 2048, one packet")(
       "window-bytes", po::value<uint32_t>()->default_value(0),
@@ -130,9 +131,9 @@ void add_options(po::options_description& options) {
       "iterations", po::value<uint32_t>()->default_value(5),
       "iterations per turn; the first is not counted")(
       "turns", po::value<uint32_t>()->default_value(3),
-      "turns; each measures all points and variants")(
+      "number of turns; each turn measures all points and variants")(
       "trace", po::value<std::string>()->default_value(""),
-      "file to write a timeline of baseline and p3 at the best point to (ui.perfetto.dev)")(
+      "file for a timeline of baseline and p3 at the best point (open it in ui.perfetto.dev)")(
       "box-flags", po::value<std::vector<std::string>>()->default_value({}, ""),
       "an additional flag for pboxd; can be repeated");
 }
@@ -335,7 +336,7 @@ void print_table(const nlohmann::json& figures, std::ostream& report) {
   if (!figures.contains("gain_over_one_box")) return;
   for (const auto& [boxes, gain] : figures.at("gain_over_one_box").items()) {
     report << "p3's gain with " << boxes << " boxes is " << std::setprecision(2)
-           << gain.get<double>() << " of that with one\n";
+           << gain.get<double>() << " of its gain with one box\n";
   }
 }
 

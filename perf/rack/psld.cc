@@ -84,7 +84,8 @@ constexpr Setting kSettings[] = {
      "each box has one part, except one box, which has all others"},
     {"bandwidth_contention", Straggler::kLink, "one box's cable is slow from the start"},
     {"cpu_hog", Straggler::kProcessor, "one box's process gets little of its core"},
-    {"changing", Straggler::kChanging, "as cpu_hog, but every change-s seconds it is another box"},
+    {"changing", Straggler::kChanging,
+     "like cpu_hog, but another box is slow after every --change-s seconds"},
 };
 
 // Two clusters of boxes. In one, parts can move. In the other, they stay.
@@ -197,15 +198,15 @@ class Experiment {
 void add_options(po::options_description& options) {
   options.add_options()("model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "scale", po::value<uint32_t>()->default_value(20),
-      "each tensor keeps one in this many of its elements")(
+      "divisor of the model: each tensor has its number of elements divided by this")(
       "workers", po::value<uint32_t>()->default_value(2), "worker machines")(
       "boxes", po::value<uint32_t>()->default_value(3), "boxes; at least two")(
       "megabits", po::value<double>()->default_value(400), "rate of a worker's cable, in Mbit/s")(
       "compute-ms", po::value<double>()->default_value(20), "computing time of one iteration")(
       "slow-by", po::value<uint32_t>()->default_value(4),
-      "factor by which a slow cable or a slow box is slowed down")(
+      "factor by which a cable or a box is slowed down")(
       "change-s", po::value<uint32_t>()->default_value(15),
-      "seconds after which another box is slow, in the setting 'changing'")(
+      "seconds after which another box becomes slow, in the setting 'changing'")(
       "turns", po::value<uint32_t>()->default_value(3),
       "turns of all jobs in the setting 'none', where the difference is small")(
       "setting-turns", po::value<uint32_t>()->default_value(1),
@@ -216,8 +217,7 @@ void add_options(po::options_description& options) {
       "iterations of each job whose parts stay")("moving-iterations",
                                                  po::value<uint32_t>()->default_value(150),
                                                  "iterations of the job whose parts move")(
-      "setting", po::value<std::string>()->default_value(""),
-      "measure only the setting of this name");
+      "setting", po::value<std::string>()->default_value(""), "measure only this setting");
 }
 
 Settings settings_from(const po::variables_map& options) {
@@ -368,7 +368,10 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
     worst = worst == 0 ? speedup : std::min(worst, speedup);
   }
   report << "\r";
-  if (list.empty()) throw std::runtime_error("--setting '" + settings.only + "' is unknown");
+  if (list.empty())
+    throw std::runtime_error(
+        "--setting '" + settings.only +
+        "' is unknown; use none, imbalanced_assignment, bandwidth_contention, cpu_hog or changing");
   nlohmann::json figures = {{"model", settings.model},
                             {"scale", settings.scale},
                             {"model_bytes", settings.model_bytes},

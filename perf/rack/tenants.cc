@@ -16,7 +16,7 @@ void add_options(po::options_description& options) {
   options.add_options()("workers", po::value<uint32_t>()->default_value(2),
                         "worker machines of each tenant")(
       "more-workers", po::value<uint32_t>()->default_value(0),
-      "worker machines that the second tenant has in addition")(
+      "additional worker machines of the second tenant")(
       "weight", po::value<uint32_t>()->default_value(3),
       "weight of the second tenant; the first has 1")(
       "model", po::value<std::string>()->default_value("resnet56"), kModelHelp)(
@@ -24,7 +24,8 @@ void add_options(po::options_description& options) {
       "rate of every cable, in Mbit/s of Ethernet frames")(
       "iterations", po::value<uint32_t>()->default_value(20),
       "exchanges of the first tenant in each turn")(
-      "turns", po::value<uint32_t>()->default_value(5), "times that both run beside each other");
+      "turns", po::value<uint32_t>()->default_value(5),
+      "number of turns in which both tenants run at the same time");
 }
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
@@ -77,16 +78,16 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
                                   {"second_share", median(second_shares)}};
   report << "\r  the second tenant's rate is " << std::fixed << std::setprecision(2)
          << median(ratios) << " times the first one's; their weights are " << weight
-         << ":1\n  of its rate alone the first has " << median(first_shares) << " and the second "
-         << median(second_shares) << "\n";
+         << ":1\n  the first tenant reaches " << median(first_shares)
+         << " of its rate alone, and the second " << median(second_shares) << "\n";
   return figures;
 }
 
-const ScenarioRegistration kRegistration({.name = "tenants",
-                                          .summary = "two tenants beside each other, whose rates "
-                                                     "are compared with their weights",
-                                          .add_options = add_options,
-                                          .run = run});
+const ScenarioRegistration kRegistration(
+    {.name = "tenants",
+     .summary = "rates of two tenants that share a box, compared with their weights",
+     .add_options = add_options,
+     .run = run});
 
 }  // namespace
 }  // namespace pbox::perf::rack_tenants

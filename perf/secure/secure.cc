@@ -22,12 +22,13 @@ struct Part {
 };
 
 constexpr Part kParts[] = {
-    {"ciphers", "a packet's tag, by the library's ways to compute it", measure_ciphers},
+    {"ciphers", "ways to compute a packet's tag", measure_ciphers},
     {"pipeline", "one core's pipeline", measure_pipelines},
-    {"exchange", "an exchange over loopback, where the cores are the bound", measure_exchanges},
-    {"rack", "an exchange behind shaped cables", measure_rack},
+    {"exchange", "an exchange over loopback, which the cores limit", measure_exchanges},
+    {"rack", "an exchange over shaped cables, which they limit at low rates", measure_rack},
     {"join", "64 ranks join a job", measure_joins},
-    {"handshakes", "rounds of a job while strangers shake hands with its box", measure_handshakes},
+    {"handshakes", "rounds of a job during TLS handshakes of other clients with its box",
+     measure_handshakes},
 };
 
 void add_options(po::options_description& options) {
@@ -38,10 +39,11 @@ void add_options(po::options_description& options) {
       "turns", po::value<uint32_t>()->default_value(0),
       "timed turns of each part; 0: the part's own default")(
       "workers", po::value<uint32_t>()->default_value(0),
-      "workers; 0: 4 of the pipeline, 2 of the exchanges, 64 that join")(
+      "number of workers; 0: 4 for pipeline, 2 for the exchanges, 64 for join")(
       "handshakes", po::value<uint32_t>()->default_value(1000), "TLS handshakes per second")(
       "rate-mbit", po::value<uint32_t>()->default_value(1000),
-      "first rate of the box's cable; it doubles while the cable is the bound");
+      "first rate of the box's cable in Mbit/s; the rate doubles as long as the cable is the "
+      "limit");
 }
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
@@ -49,7 +51,10 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   for (const std::string& name : only) {
     const bool is_known = std::any_of(std::begin(kParts), std::end(kParts),
                                       [&](const Part& part) { return name == part.name; });
-    if (!is_known) throw std::runtime_error("--only " + name + ": there is no such part");
+    if (!is_known)
+      throw std::runtime_error(
+          "--only " + name +
+          ": this part is unknown; use ciphers, pipeline, exchange, rack, join or handshakes");
   }
   const SecureOptions given{.turns = options["turns"].as<uint32_t>(),
                             .workers = options["workers"].as<uint32_t>(),
@@ -63,7 +68,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   // other programs, so that those disturb the measurement less. Without root the priority stays as
   // it is.
   setpriority(PRIO_PROCESS, 0, kPrecedence);
-  report << "ciphers by " << crypto::fastest_library() << "\n";
+  report << "library of the ciphers: " << crypto::fastest_library() << "\n";
   nlohmann::json figures = {{"library", crypto::fastest_library()}};
   for (const Part& part : kParts) {
     if (!only.empty() && std::find(only.begin(), only.end(), part.name) == only.end()) continue;

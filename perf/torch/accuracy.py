@@ -353,7 +353,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
     parser.add_argument("--problems", default=",".join(PROBLEMS), help="comma-separated")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="comma-separated")
-    parser.add_argument("--powersgd-rank", type=int, default=2, help="rank of its matrices")
+    parser.add_argument("--powersgd-rank", type=int, default=2, help="rank of PowerSGD's matrices")
     arguments = parser.parse_args()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     runs = []

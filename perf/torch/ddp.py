@@ -72,7 +72,7 @@ def main():
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     names = arguments.systems.split(",")
     if "gloo" not in names:
-        parser.error("--systems: gloo is missing, which the others are compared with")
+        parser.error("--systems must include gloo, because the other systems are compared with it")
     runs = {name: [] for name in names}
     with pbox.LocalBox() as box, tempfile.TemporaryDirectory(prefix="pbox-ddp-") as folder:
         os.environ["PBOX_BOX"] = box.control

@@ -39,7 +39,8 @@ void add_options(po::options_description& options) {
       "cable has --workers times this rate")("step-ms", po::value<double>()->default_value(200),
                                              "time of computing a step")(
       "periods", po::value<uint32_t>()->default_value(2),
-      "timed periods of 24 steps; half as many steps with an exchange in each");
+      "number of timed periods of 24 steps; where each step has an exchange, half as many steps "
+      "are timed");
 }
 
 // Returns the number of timed steps.

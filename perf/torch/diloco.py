@@ -89,13 +89,15 @@ def main():
     parser.add_argument("--rank", type=int, required=True, help="number of this rank")
     parser.add_argument("--workers", type=int, required=True, help="number of ranks")
     parser.add_argument("--mode", default="aggregate",
-                        help="aggregate or optimize; DiLoCo is always the latter")
+                        help="aggregate or optimize; DiLoCo always uses optimize")
     parser.add_argument("--wire", default="f32", help="f32, q8 or q4")
-    parser.add_argument("--sync-every", type=int, default=0, help="0: exchange in each step")
+    parser.add_argument("--sync-every", type=int, default=0,
+                        help="steps between two exchanges of DiLoCo; 0: exchange in each step")
     parser.add_argument("--fragments", type=int, default=1, help="number of DiLoCo's fragments")
     parser.add_argument("--delay", type=int, default=0, help="steps of DiLoCo's delay")
     parser.add_argument("--steps", type=int, required=True, help="number of timed steps")
-    parser.add_argument("--warmup", type=int, required=True, help="number of steps before them")
+    parser.add_argument("--warmup", type=int, required=True,
+                        help="number of untimed steps before the timed ones")
     parser.add_argument("--step-ms", type=float, required=True, help="time of computing a step")
     parser.add_argument("--layers", type=int, default=24, help="number of layers")
     parser.add_argument("--width", type=int, default=1032, help="rows and columns of a layer")

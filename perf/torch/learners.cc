@@ -151,14 +151,16 @@ double slowest_s(const std::vector<Course>& courses) {
 void add_options(po::options_description& options) {
   add_python_option(options);
   options.add_options()("learners", po::value<uint32_t>()->default_value(4),
-                        "learners, each on a machine; 4 or more")(
-      "seeds", po::value<uint32_t>()->default_value(3), "trainings, each with another seed")(
+                        "number of learners, each on its own machine; 4 or more")(
+      "seeds", po::value<uint32_t>()->default_value(3),
+      "number of trainings, each with its own seed")(
       "steps", po::value<uint32_t>()->default_value(480), "steps of each training, 120 or more")(
-      "step-ms", po::value<double>()->default_value(400), "least time of a step")(
+      "step-ms", po::value<double>()->default_value(400), "minimum time of a step")(
       "stop-s", po::value<uint32_t>()->default_value(60), "how long a learner is stopped")(
-      "wire", po::value<std::string>()->default_value("q8"), "how changes travel: f32, q8 or q4")(
+      "wire", po::value<std::string>()->default_value("q8"),
+      "form in which changes are sent: f32, q8 or q4")(
       "quorum", po::value<uint32_t>()->default_value(0),
-      "learners that an outer step needs; 0: all that are there")(
+      "number of learners that an outer step waits for; 0: all that are present")(
       "rate-mbit", po::value<uint32_t>()->default_value(100),
       "rate of a learner's cable, in Mbit/s of Ethernet frames")(
       "delay-us", po::value<uint32_t>()->default_value(50'000),

@@ -205,7 +205,7 @@ nlohmann::json figures_of(const Point& point, const Run& run, uint32_t mtu, std:
                             {"pushed_again", point.stalls}};
   report << std::fixed << std::setprecision(2) << "wire_over_limit "
          << figures["wire_over_limit"].get<double>() << std::setprecision(0) << ": "
-         << median(point.wire) << " cycles per fragment received, added and answered; limit "
+         << median(point.wire) << " cycles to receive, add and answer a fragment; limit "
          << median(limit) << " = forward " << median(point.forward) << " + sum "
          << median(point.sum) << "\n";
   for (uint32_t phase = 0; phase < kPhases; ++phase) {

@@ -60,20 +60,21 @@ TEST_CASE("an error in a model file names the field, its value and the remedy") 
   CHECK(refusal("[]") == "the document is []: make it an object");
   CHECK(refusal(model(R"({"name": "a", "tensors": []})")) == "layers[0].cost is missing: add it");
   CHECK(refusal(model(layer("", "1", one))) ==
-        R"(layers[0].name is "": use a text of 1 to 240 bytes)");
+        R"(layers[0].name is "": use a string of 1 to 240 bytes)");
   CHECK(refusal(R"({"layers": [], "layer": 1})") ==
-        "layer is 1: no such member is known; use layers");
+        "layer is 1: this member is unknown; use layers");
   CHECK(refusal(model(layer("a", "0", one))) ==
-        "layers[0].cost is 0: every layer costs 0; one must cost more");
+        "layers[0].cost is 0: every layer has cost 0; give at least one a higher cost");
   CHECK(refusal("{").find("not JSON") != std::string::npos);
 }
 
 TEST_CASE("names in a model file are unique, and its size is bounded") {
   const std::string first = layer("a", "1", tensor("a.weight", "4"));
   CHECK(refusal(model(first + "," + layer("a", "1", tensor("b.weight", "4"))))
-            .starts_with(R"(layers[1].name is "a": a layer before it has this name)"));
+            .starts_with(R"(layers[1].name is "a": an earlier layer has the same name)"));
   CHECK(refusal(model(first + "," + layer("b", "1", tensor("a.weight", "4"))))
-            .starts_with(R"(layers[1].tensors[0].name is "a.weight": a tensor before it)"));
+            .starts_with(
+                R"(layers[1].tensors[0].name is "a.weight": an earlier tensor has the same name)"));
   const std::string large = tensor("large", "4294967295");
   CHECK(refusal(model(layer("b", "1", large))).empty());
   CHECK(refusal(model(first + "," + layer("b", "1", large))).find("4294967299 elements") !=

@@ -80,9 +80,9 @@ TEST_CASE("an error in a list of prices names the field, its value and the remed
                      R"([{"gbps": 10, "nic": 1, "port": 1}, {"gbps": 5, "nic": 1, "port": 1}])")) ==
         "nics[1].gbps is 5: list the NICs by rate, the slowest first");
   CHECK(refusal(list("0", "4", R"([{"gbps": 10, "nic": 0, "port": 0}])")) ==
-        "worker is 0: workers and their NICs cost nothing; one must cost something");
+        "worker is 0: workers and NICs all have price 0; give at least one a higher price");
   CHECK(refusal(R"({"price": 3})")
-            .starts_with("price is 3: no such member is known; use note, currency, worker"));
+            .starts_with("price is 3: this member is unknown; use note, currency, worker"));
 }
 
 }  // namespace
