@@ -42,10 +42,10 @@ uint64_t Box::attack(uint64_t draw, Forger& forger, uint32_t bursts) {
   }
   target.port->count_given(forged);
   require(refused_by(engine) - refused == forged,
-          "forgery: a box has not refused each forged packet");
+          "forgery: a box did not refuse every forged packet");
   require(checker_->state_of(index) == state,
           "forgery: a packet that is not authentic changed what a box holds");
-  require(engine.to_send().size() == unsent, "forgery: a box answers a forged packet");
+  require(engine.to_send().size() == unsent, "forgery: a box answered a forged packet");
   return forged;
 }
 
@@ -67,13 +67,13 @@ uint64_t Member::attack(uint64_t draw, Forger& forger, uint32_t bursts) {
   }
   const worker::Statistics after = exchange.statistics();
   require(after.rejected_packets - before.rejected_packets == forged,
-          "forgery: a worker has not refused each forged packet");
+          "forgery: a worker did not refuse every forged packet");
   require(after.stale_packets == before.stale_packets &&
               after.bytes_pulled == before.bytes_pulled &&
               exchange.next_deadline_ns() == deadline_ns,
           "forgery: a packet that is not authentic changed what a worker holds");
   require(exchange.to_send(index, now_ns).size() == unsent,
-          "forgery: a worker answers a forged packet");
+          "forgery: a worker answered a forged packet");
   return forged;
 }
 

@@ -412,8 +412,8 @@ void Box::note_begin(JobModel& job, const proto::Session& session) {
   if (!options.is_elastic()) return;
   const uint32_t present = job.options.workers - static_cast<uint32_t>(session.absent_ranks_size());
   require(present >= job.options.workers_min, [&] {
-    return "elastic: " + job.title + " begins with " + std::to_string(present) + " ranks, " +
-           std::to_string(job.options.workers_min) + " are needed";
+    return "elastic: " + job.title + " begins with " + std::to_string(present) +
+           " ranks, but needs " + std::to_string(job.options.workers_min);
   });
 }
 
@@ -448,11 +448,11 @@ void Box::ask_box(const std::string& address, const proto::WorkerMessage& questi
   asked.message = question;
   asked.done = std::move(done);
   rack_.say("box " + std::to_string(host_), [&] {
-    const std::string whom = "asks box " + std::to_string(other);
-    if (!question.has_ask_state()) return whom;
+    const std::string text = "asks box " + std::to_string(other);
+    if (!question.has_ask_state()) return text;
     const proto::AskState& state = question.ask_state();
-    return whom + " for job " + state.job() + " of epoch " + std::to_string(state.epoch()) +
-           (state.taken() ? " no more" : "");
+    return text + " for the state of job " + state.job() + " of epoch " +
+           std::to_string(state.epoch()) + (state.taken() ? " (it has arrived)" : "");
   });
   rack_.queue.after(timeout_ns, [this, id] {
     if (questions_.contains(id)) end_question(id, Error{ErrorCode::kUnavailable, "no answer"});

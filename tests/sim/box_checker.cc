@@ -328,8 +328,8 @@ void BoxChecker::check_tally(const Pipeline& pipeline, const pipeline::Engine& e
                      pulls <= pulls_max && verdicts <= received &&
                      verdicts >= received - pulls_max && verdicts + pulls >= received;
   require(sound, [&] {
-    return "conservation: of " + std::to_string(received) + " packets " + std::to_string(verdicts) +
-           " have a verdict, and " + std::to_string(pulls) + " are PULLs";
+    return "conservation: a box received " + std::to_string(received) + " packets, but gave " +
+           std::to_string(verdicts) + " a verdict and counted " + std::to_string(pulls) + " PULLs";
   });
 }
 
@@ -340,7 +340,7 @@ void BoxChecker::check_resends(const Pipeline& pipeline) {
     const int64_t overdraft_max = kFragmentsMax * entry.shard->fragment_bytes;
     for (const auto& session : entry.shard->sessions()) {
       require(session.resend_budget_bytes > -overdraft_max, [&] {
-        return "resends: rank " + std::to_string(session.rank) + " is resent " +
+        return "resends: rank " + std::to_string(session.rank) + " got resends of " +
                std::to_string(-session.resend_budget_bytes) + " bytes more than its budget";
       });
     }

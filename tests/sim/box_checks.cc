@@ -31,7 +31,7 @@ void Box::check_slots(const JobModel* refused) const {
   const uint32_t slots = rack_.options.job_slots, taken = static_cast<uint32_t>(jobs.size());
   require(taken <= slots, "room: a box serves more jobs than it has slots");
   require(report.jobs_free() == slots - taken, [&] {
-    return "room: of " + std::to_string(slots) + " job slots " + std::to_string(taken) +
+    return "room: of " + std::to_string(slots) + " job slots, " + std::to_string(taken) +
            " are taken, but the box reports " + std::to_string(report.jobs_free()) + " free";
   });
   if (refused == nullptr) return;

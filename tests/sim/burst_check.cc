@@ -35,7 +35,7 @@ void BurstCheck::check_count(size_t count) const {
   require(is_right, [&] {
     return "order: a lane that names " +
            (named_ ? "priority " + std::to_string(*named_) : "nothing") + " to send has " +
-           std::to_string(count) + " packets";
+           std::to_string(count) + " packets in its burst";
   });
 }
 
@@ -71,15 +71,15 @@ void BurstCheck::check_start(const wire::Header& header, const std::optional<Chu
   if (!is_named || !chunk || !room_bytes_) return;
   require(int64_t{chunk->bytes} <= *room_bytes_ || is_urgent_, [&] {
     return "path: chunk " + std::to_string(header.chunk) + " of " + std::to_string(chunk->bytes) +
-           " bytes sets out although the path has room for " + std::to_string(*room_bytes_) +
-           " and something as urgent is on it";
+           " bytes is started although the path has room for only " + std::to_string(*room_bytes_) +
+           " bytes and carries a chunk as urgent";
   });
 }
 
 void BurstCheck::check_taken(const worker::SendPath& path, uint64_t now_ns) const {
   if (!room_bytes_ || *room_bytes_ < 0) return;
   require(!path.has_room(static_cast<uint32_t>(*room_bytes_), INT32_MIN, now_ns),
-          "path: a chunk that sets out takes no room on the path that all parts share");
+          "path: a chunk that is started takes no room on the path that all parts share");
 }
 
 }  // namespace pbox::sim

@@ -100,8 +100,9 @@ void Calls::start(uint32_t number, uint64_t rack_now_ns) {
 
 void Calls::check(uint32_t number) const {
   const Call& call = calls_[number];
-  require(call.input == call.expected_input,
-          [&] { return where(number) + ": the input was written to, or has not the result"; });
+  require(call.input == call.expected_input, [&] {
+    return where(number) + ": the input buffer was written to, or lacks the result in place";
+  });
   if (call.output == call.expected_output) return;
   for (size_t byte = 0; byte < call.output.size(); ++byte) {
     require(call.output[byte] == call.expected_output[byte], [&] {
@@ -142,7 +143,7 @@ std::string Calls::waiting_for() const {
   for (uint32_t number = 0; number < calls_.size(); ++number) {
     if (calls_[number].is_pending) text.append(" ").append(where(number)).append(";");
   }
-  return text.append(" calls to be made: ").append(std::to_string(calls_.size() - next_));
+  return text.append(" calls not yet made: ").append(std::to_string(calls_.size() - next_));
 }
 
 }  // namespace pbox::sim

@@ -133,7 +133,7 @@ class CreditWatch {
     if (chunk.in_window) charge(chunk);
     const uint64_t unheard = packets_of(chunk, chunk.sent_mask & ~chunk.received_mask);
     require(unheard <= std::max<uint64_t>(1, window_bytes_ / session_.fragment_bytes), [&] {
-      return "credit: rank has " + std::to_string(unheard) + " fragments of chunk " +
+      return "credit: a rank has " + std::to_string(unheard) + " fragments of chunk " +
              std::to_string(header.chunk) + " in flight on a lane whose window is " +
              std::to_string(window_bytes_) + " bytes, " + std::to_string(session_.fragment_bytes) +
              " per fragment";
@@ -255,7 +255,7 @@ class CreditWatch {
     outstanding_bytes_ += cost(chunk) - chunk.charged_bytes;
     chunk.charged_bytes = cost(chunk);
     require(outstanding_bytes_ <= window_bytes_ || chunks_ == 1, [&] {
-      std::string text = "credit: rank has " + std::to_string(outstanding_bytes_) +
+      std::string text = "credit: a rank has " + std::to_string(outstanding_bytes_) +
                          " bytes in flight on a lane whose window is " +
                          std::to_string(window_bytes_) + ", chunks";
       for (const auto& [id, other] : under_way_) {

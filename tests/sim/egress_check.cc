@@ -176,7 +176,7 @@ void EgressCheck::check_oldest(Job& job, const std::vector<Sent>& results) {
                          std::any_of(results.begin(), results.end(), is_of_it);
   require(is_served, [&] {
     return "egress: " + job.name + " sends " + std::to_string(results.size()) +
-           " results, and its oldest resend waits on";
+           " results, but none of its oldest resend";
   });
 }
 

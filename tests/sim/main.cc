@@ -191,12 +191,12 @@ int run(int argc, char** argv) {
   description.add_options()("help", "print this")("json", "print one JSON object as the last line")(
       "seeds", po::value<uint64_t>()->default_value(100), "number of seeds")(
       "from", po::value<uint64_t>()->default_value(1), "the first seed")(
-      "goodput", "measure the cost of packet loss instead")(
-      "waiting", "measure how often workers ask while one rank is silent instead")(
+      "goodput", "instead, measure the cost of packet loss")(
+      "waiting", "instead, measure how often workers ask while one rank is silent")(
       "forgeries", po::value<uint64_t>(),
-      "forge this many packets instead, from the first seed on")(
-      "mutants", "count the seeds until each planted bug is seen instead")(
-      "canary", "plant one bug instead; fails if it is seen")(
+      "instead, forge this many packets, beginning with the first seed")(
+      "mutants", "instead, count the seeds until each planted bug is seen")(
+      "canary", "instead, plant one bug; the program fails if a seed shows it")(
       "verbose", "print the options of each seed")("trace", "print all events");
   po::variables_map options;
   po::store(po::command_line_parser(argc, argv)

@@ -287,7 +287,7 @@ void Network::check_conservation() const {
   const uint64_t came = sent_ + copied_;
   const uint64_t went = taken_ + dropped_count_ + in_flight_ + waiting_;
   require(came == went, [&] {
-    return "conservation: " + std::to_string(came) + " packets were sent or doubled, " +
+    return "conservation: " + std::to_string(came) + " packets were sent or duplicated, but " +
            std::to_string(went) + " are accounted for";
   });
 }

@@ -52,37 +52,38 @@ std::optional<std::string> ReadOracle::judge(const Part& part, uint32_t other, u
                                              uint32_t before) {
   const uint32_t rounds = part.round + 1;
   const auto say = [&](const char* what, uint32_t limit) {
-    return "rank " + std::to_string(other) + " " + std::to_string(found) +
-           " rounds are in the weights, " + what + " " + std::to_string(limit);
+    return std::to_string(found) + " rounds of rank " + std::to_string(other) +
+           " are in the weights, " + what + " " + std::to_string(limit);
   };
-  if (found < before) return say("but there were", before);
+  if (found < before) return say("but an earlier read had", before);
   if (found > begun_[other][part.tensor])
-    return say("but it has pushed", begun_[other][part.tensor]);
+    return say("but that rank has begun only", begun_[other][part.tensor]);
   if (options_.sync.model == SyncModel::kDrop) {
     if (other != part.rank || part.round == 0 || part.round >= options_.rounds) return std::nullopt;
     // Where late pushes count, a result may hold the rank's last push beside this one, or alone.
     if (options_.sync.counts_late) return std::nullopt;
-    if (found > before + 1) return say("in one operation, after", before);
+    if (found > before + 1) return say("which is more than one operation after", before);
     if (found == before) dropped_[part.rank] = true;
     return std::nullopt;
   }
   const bool is_own = other == part.rank;
   if (is_own && found != rounds && !(part.fetches && found == rounds + 1))
-    return say("which is the reader, that has pushed", rounds);
+    return say("but the reader itself has pushed", rounds);
   const auto bound = bounds_[part.tensor];
   if (!bound || absent_.contains(other) || found + *bound >= rounds) return std::nullopt;
-  return say("too stale for a reader that has pushed", rounds);
+  return say("which is too stale for a reader that has pushed", rounds);
 }
 
 std::optional<std::string> ReadOracle::read(const Part& part, const std::byte* weights) {
   auto& before = read_[part.rank][{part.tensor, part.first}];
   before.resize(options_.workers);
   const auto whole = updates_.whole(weights, part.count);
-  if (!whole) return "no whole number of updates of any rank is in";
+  if (!whole) return "the weights contain no whole number of updates of any rank";
   for (uint32_t other = 0; other < options_.workers; ++other) {
     const auto found =
         updates_.count(other, *whole, part.tensor, part.first, begun_[other][part.tensor]);
-    if (!found) return "no whole number of updates of rank " + std::to_string(other) + " is in";
+    if (!found)
+      return "the weights contain no whole number of updates of rank " + std::to_string(other);
     if (auto what = judge(part, other, *found, before[other])) return what;
     before[other] = *found;
   }
@@ -102,8 +103,8 @@ std::optional<std::string> ReadOracle::lacks(uint32_t tensor, uint64_t first, ui
     const auto found =
         whole ? updates_.count(rank, *whole, tensor, first, options_.rounds) : std::nullopt;
     if (found == options_.rounds) continue;
-    return "in the end, of rank " + std::to_string(rank) + " " +
-           (found ? std::to_string(*found) : "no whole number of") + " rounds are in, of " +
+    return "in the end, " + (found ? std::to_string(*found) : "no whole number of") +
+           " rounds of rank " + std::to_string(rank) + " are in, instead of " +
            std::to_string(options_.rounds);
   }
   return std::nullopt;

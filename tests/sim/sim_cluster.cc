@@ -51,7 +51,8 @@ void SimCluster::note_epoch(uint32_t epoch, const std::string& owner) {
 void SimCluster::note_draw_seed(const JobModel& job, uint64_t draw_seed) {
   const auto [known, is_new] = draw_seeds_.emplace(job.name, draw_seed);
   require(known->second == draw_seed, [&] {
-    return "parts: " + job.title + " draws which reads wait from another seed than its job";
+    return "parts: " + job.title +
+           " draws which reads wait from another seed than the other parts of its job";
   });
 }
 
@@ -83,7 +84,8 @@ void SimCluster::check_parts(const std::string& job, const cluster::PartMap& map
   const auto drawn = std::find_if(options_.jobs.begin(), options_.jobs.end(),
                                   [&](const JobOptions& options) { return job == options.name(); });
   require(drawn != options_.jobs.end() && drawn->parts == map.boxes.size(), [&] {
-    return "parts: the map of " + job + " has " + std::to_string(map.boxes.size()) + " parts";
+    return "parts: the map of " + job + " has " + std::to_string(map.boxes.size()) +
+           " parts, which is not what the job has";
   });
 }
 

@@ -63,7 +63,7 @@ Status SimDisk::sync(const std::string& name) {
 Status SimDisk::rename(const std::string& from, const std::string& to) {
   if (fails()) return broken("renaming " + from);
   const auto found = files_.find(from);
-  if (found == files_.end()) return broken("renaming " + from + ", which is not there");
+  if (found == files_.end()) return broken("renaming " + from + ", which does not exist");
   files_[to] = std::exchange(found->second, {});
   files_.erase(from);
   return ok_status();

@@ -196,7 +196,7 @@ void Training::check_result(uint32_t index, uint32_t contributors) {
   };
   require((job_.options.in_place && !is_table(index)) ||
               wire::crc32c(0, tensor.input.data(), tensor.input.size()) == tensor.input_crc,
-          [&] { return where() + ": the input was written to"; });
+          [&] { return where() + ": the worker wrote to the input buffer"; });
   const bool has_own = job_.may_lack_ranks() && job_.has_known_sums() &&
                        !job_.options.is_relaxed() && tensor.round >= tensor.own_from;
   for (uint32_t id = 0; id < job_.chunks.size(); ++id) {
@@ -230,7 +230,7 @@ void Training::check_contributors(uint32_t index, uint32_t contributors) const {
   require(said == fewest, [&] {
     return job_.title + " rank " + std::to_string(rank_) + " tensor " + std::to_string(index) +
            " round " + std::to_string(tensors_[index].round) + ": " + std::to_string(fewest) +
-           " ranks are in the result, " + std::to_string(said) + " are reported";
+           " ranks are in the result, but " + std::to_string(said) + " are reported";
   });
 }
 
@@ -293,7 +293,7 @@ std::string Training::waiting_for() const {
     const Tensor& tensor = tensors_[index];
     if (tensor.round >= job_.options.rounds) continue;
     text += " tensor " + std::to_string(index) +
-            (tensor.busy ? " waits for round " : " before round ") + std::to_string(tensor.round) +
+            (tensor.busy ? " round " : " (not started) round ") + std::to_string(tensor.round) +
             ";";
   }
   return text;

@@ -163,7 +163,7 @@ void Worker::on_control_message(ConnectionId id, const std::string& body) {
   if (!message.has_part_map()) return ask_map_again();
   const proto::PartMap& map = message.part_map();
   require(map.parts_size() == static_cast<int>(job_.options.parts),
-          [&] { return who() + ": the job is in another number of parts"; });
+          [&] { return who() + ": the part map has another number of parts than the job"; });
   rack_.control.close(std::exchange(asking_, 0), host());
   asks_map_ = false;
   const std::string& box_name = map.parts(static_cast<int>(job_.options.part)).box();
@@ -187,7 +187,9 @@ void Worker::crash(bool silently) {
   rack_.control.abort_all(host(), silently);
   lose_state();
   if (!job_.collectives) return;
-  failure_ = Error{ErrorCode::kWorkerLost, "its process is lost, and none can take its place"};
+  failure_ =
+      Error{ErrorCode::kWorkerLost,
+            "the process of this rank crashed, and in mode collective no other may take its place"};
   end();
 }
 
@@ -239,7 +241,7 @@ void Worker::check_statistics(const worker::Exchange& exchange) const {
   const worker::Statistics statistics = exchange.statistics();
   const auto dropped = application_->operations_dropped();
   require(!dropped || statistics.dropped_rounds == *dropped, [&] {
-    return who() + ": of " + std::to_string(*dropped) + " operations some part was dropped, " +
+    return who() + ": some part was dropped of " + std::to_string(*dropped) + " operations, but " +
            std::to_string(statistics.dropped_rounds) + " are reported";
   });
   const auto& reads = statistics.staleness.by_staleness;
@@ -250,7 +252,8 @@ void Worker::check_statistics(const worker::Exchange& exchange) const {
   }
   for (size_t age = bound + 1; age < reads.size(); ++age) {
     require(reads[age] == 0, [&] {
-      return who() + ": reports a read that is older than the bound, by " + std::to_string(age);
+      return who() + ": reports a read that is older than the bound: staleness " +
+             std::to_string(age);
     });
   }
 }

@@ -64,7 +64,7 @@ void World::watch() {
     require(waited_ns <= limit_ns(worker->job()), [&] {
       return "liveness: " + worker->job().title + " rank " + std::to_string(worker->rank()) +
              " has waited for " + std::to_string(waited_ns / kNanosPerMilli) +
-             " ms since all faults ended:" +
+             " ms since all faults ended. It waits for:" +
              (worker->joined() ? worker->application()->waiting_for() : " its session");
     });
   }
@@ -144,8 +144,10 @@ void World::check_rejection(const Worker& worker) const {
   if (why.find("the job's guard rejects") == std::string::npos) return;
   const std::string rank = "rank " + std::to_string(rejected->rank) + " pushed ";
   const std::string round = ", round " + std::to_string(rejected->round) + ",";
-  require(why.find(rank) != std::string::npos && why.find(round) != std::string::npos,
-          [&] { return "guard: another push is blamed than one of " + rank + "it: " + why; });
+  require(why.find(rank) != std::string::npos && why.find(round) != std::string::npos, [&] {
+    return "guard: another push is blamed than the rejected one of rank " +
+           std::to_string(rejected->rank) + round + " but: " + why;
+  });
 }
 
 // If a rank's calls are not those of the others, every rank ends with an error that names it. Other
@@ -160,7 +162,7 @@ void World::check_disagreement(const Worker& worker) {
   if (!disagreement) {
     require(!is_found, [&] {
       return "mismatch: " + job.title +
-             " ends although its ranks call alike: " + worker.failure()->message;
+             " ends although its ranks make the same calls: " + worker.failure()->message;
     });
     return;
   }
@@ -169,8 +171,8 @@ void World::check_disagreement(const Worker& worker) {
           [&] { return "mismatch: " + who() + " ends well although the ranks disagree"; });
   // Something else may end the job first, or keep the reason from a rank.
   require(is_found || job.may_fail || job.disturbed, [&] {
-    return "mismatch: " + who() +
-           " is not told that the ranks disagree, but: " + worker.failure()->message;
+    return "mismatch: " + who() + " fails for another reason than the disagreement of the ranks: " +
+           worker.failure()->message;
   });
   const std::string name = "rank " + std::to_string(disagreement->rank) + " is at ";
   require(!is_found || worker.failure()->message.find(name) != std::string::npos, [&] {

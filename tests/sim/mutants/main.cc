@@ -84,7 +84,7 @@ void conclude(uint64_t seed, const std::string& text, Report& report) {
   const std::string without = violation_of(seed, 0);
   report.is_over = true;
   report.seen = without.empty();
-  write_text(report.text, without.empty() ? text : "without the bug as well: " + without);
+  write_text(report.text, without.empty() ? text : "seen without the bug too: " + without);
 }
 
 void look_for(int number, uint64_t from, uint64_t seeds_max, Report& report) {
@@ -172,7 +172,7 @@ class Audit {
         _exit(0);
       }
       waitpid(child, nullptr, 0);
-      if (!crashed.is_over) write_text(crashed.text, "without the bug as well: " + text);
+      if (!crashed.is_over) write_text(crashed.text, "seen without the bug too: " + text);
       crashed.is_over = true;
     } else {
       if (crashed.other[0] == '\0') write_text(crashed.other, text);
@@ -211,10 +211,12 @@ std::vector<int> numbers_of(const po::variables_map& options) {
 int run(int argc, char** argv) {
   po::options_description description("pbox-sim-mutants");
   description.add_options()("help", "print this")("json", "print one JSON object as the last line")(
-      "seeds", po::value<uint64_t>()->default_value(10'000), "within which each must be seen")(
-      "only", po::value<std::string>(), "name of one mutant")(
-      "short", "those that tools/test plants each time")("canary", "the first one alone")(
-      "processes", po::value<size_t>()->default_value(2), "at a time");
+      "seeds", po::value<uint64_t>()->default_value(10'000),
+      "number of seeds within which each bug must be seen")("only", po::value<std::string>(),
+                                                            "plant only the mutant of this name")(
+      "short", "plant only the bugs that tools/test plants by default")(
+      "canary", "plant only the first bug")("processes", po::value<size_t>()->default_value(2),
+                                            "number of processes at a time");
   po::variables_map options;
   po::store(po::command_line_parser(argc, argv)
                 .options(description)
