@@ -90,7 +90,7 @@ TEST_CASE("a box is drained while a job trains, stopped, and comes back") {
   training.await_rounds(kRoundsBefore);
   Program pboxctl(PBOX_CTL_PATH, {"drain", "b", "--wait", "--admin", boxes["a"].admin()});
   REQUIRE(pboxctl.wait_exit(kDeadlineMs) == 0);
-  CHECK_THAT(pboxctl.errors(), Catch::Contains("box b has no part left; it may be stopped"));
+  CHECK_THAT(pboxctl.errors(), Catch::Contains("box b has no parts left; you may stop it"));
   CHECK(boxes.parts("b") == 0);
   training.end_rounds();
   CHECK(training.recoveries() > 0);

@@ -54,7 +54,8 @@ TEST_CASE("pboxctl shows a box's job, its ranks and its counters, as text and as
   CHECK(json(daemon, {"workers", "the-job"})["jobs"][0]["workers"].size() == 2);
   const Output unknown = run(daemon, {"workers", "another"});
   CHECK(unknown.status == 1);
-  CHECK_THAT(unknown.errors, Contains("no job 'another' is here; `pboxctl jobs` lists all"));
+  CHECK_THAT(unknown.errors,
+             Contains("no job 'another' is on this box; `pboxctl jobs` lists its jobs"));
 
   const std::string counted = shown(daemon, {"metrics", "--match", "job_workers"});
   CHECK_THAT(counted,

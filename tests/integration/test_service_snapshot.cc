@@ -251,7 +251,7 @@ TEST_CASE("pboxctl restore starts a job with its newest snapshot or with a given
   CHECK_THAT(began.errors, Contains("is whole"));
   const auto missing = restore({"adam", directory, "--snapshot", "9"});
   CHECK(missing.status == 1);
-  CHECK_THAT(missing.errors, Contains("no snapshot 9") && Contains("there are 1, 2"));
+  CHECK_THAT(missing.errors, Contains("no snapshot 9") && Contains("it has 1, 2"));
   CHECK(restore({}).status == 2);
   const auto file = snapshot::number_folder(folder.path(), "adam", 2) + "/part-0-of-1";
   std::fstream damaged(file, std::ios::in | std::ios::out | std::ios::binary);

@@ -188,10 +188,10 @@ TEST_CASE("a box that was stopped says so, loses no rank and blames none") {
 
 TEST_CASE("pboxctl stragglers reports a box without jobs, and says what to do if there is no box") {
   Daemon daemon;
-  CHECK(output_of({"stragglers"}, daemon) == "no job is here\n");
+  CHECK(output_of({"stragglers"}, daemon) == "this box has no jobs\n");
   Program nowhere(PBOX_CTL_PATH, {"stragglers", "--admin", "127.0.0.1:1"});
   CHECK(nowhere.wait_exit(kDeadlineMs) == 1);
-  CHECK(nowhere.errors().find("give the HOST:PORT that a box names as admin=") !=
+  CHECK(nowhere.errors().find("give the HOST:PORT that pboxd prints as admin=") !=
         std::string::npos);
 }
 

@@ -85,21 +85,24 @@ pbox::Result<Json> ask_json(const options::variables_map& given, const std::stri
   constexpr bool kThrows = false;
   Json page = Json::parse(*body, nullptr, kThrows);
   if (page.is_object()) return page;
-  return pbox::Error{pbox::ErrorCode::kUnavailable,
-                     "the answer is not a box's; is --admin the admin server of a box?"};
+  return pbox::Error{
+      pbox::ErrorCode::kUnavailable,
+      "the answer does not come from a box; check that --admin is the admin server of a box"};
 }
 
 void add_admin_option(options::options_description& description) {
   const std::string admin = "127.0.0.1:" + std::to_string(pbox::limits::kAdminPort);
   description.add_options()(
       "admin", options::value<std::string>()->default_value(admin)->value_name("HOST:PORT"),
-      "admin server of a box, or unix:PATH; by default first /run/pbox/admin.sock, if it is there");
+      "admin server of a box, or unix:PATH of its socket; by default /run/pbox/admin.sock if it "
+      "exists");
   add_keys_option(description);
 }
 
 void add_keys_option(options::options_description& description) {
-  description.add_options()("keys", options::value<std::string>()->value_name("FOLDER"),
-                            "keys to show a server with TLS; default: PBOX_KEYS");
+  description.add_options()(
+      "keys", options::value<std::string>()->value_name("FOLDER"),
+      "keys for a server with TLS; default: the environment variable PBOX_KEYS");
 }
 
 options::options_description admin_options() {

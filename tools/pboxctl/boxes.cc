@@ -89,22 +89,24 @@ void print_scaling(const Json& scaling) {
 void print_why(const Json& page) {
   if (page.contains("scaling")) print_scaling(page["scaling"]);
   if (!page.value("enabled", false)) {
-    std::printf("this box rebalances nothing: cluster.rebalance is off, or it is in no cluster\n");
+    std::printf(
+        "this box does not rebalance: cluster.rebalance is off, or the box is in no cluster\n");
     return;
   }
   if (!page.value("leads", false)) {
-    std::printf("box %s leads the cluster and decides: name it with --admin\n",
+    std::printf("only the leader has decisions: name box %s with --admin\n",
                 text_of(page, "leader").c_str());
     return;
   }
   const Json jobs = list_of(page, "jobs");
-  if (jobs.empty()) std::printf("no jobs run\n");
+  if (jobs.empty()) std::printf("the cluster has no jobs\n");
   for (const Json& job : jobs) print_job(job);
 }
 
 boost::program_options::options_description boxes_options() {
   auto description = admin_options();
-  description.add_options()("why", "show why parts of jobs moved or stayed; only the leader knows");
+  description.add_options()("why",
+                            "show why parts of jobs moved or stayed; needs --admin of the leader");
   return description;
 }
 
@@ -120,7 +122,7 @@ const Command kBoxes = {"boxes",
                         "list the boxes of a cluster, and which one leads",
                         "Lists the boxes of a cluster, as one of them knows it, and which one "
                         "leads. With --why, shows\n"
-                        "what the leader decided about the parts of jobs, and why.",
+                        "the leader's decisions about the parts of jobs, and their reasons.",
                         boxes_options,
                         boxes};
 

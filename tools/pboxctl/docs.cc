@@ -112,7 +112,7 @@ int docs(const options::variables_map& /*given*/, const Words& more) {
   } else if (more == Words{"completion"}) {
     print_completion();
   } else {
-    return complain("docs", "give the word man or completion");
+    return complain("docs", "give man or completion as the argument");
   }
   return kDone;
 }

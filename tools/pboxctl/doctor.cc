@@ -25,7 +25,7 @@ options::options_description doctor_options() {
   const auto text = [](const char* name) {
     return options::value<std::string>()->value_name(name);
   };
-  const std::string config_help = std::string("on a box: its configuration; default ") +
+  const std::string config_help = std::string("on a box: the configuration to check; default ") +
                                   pbox::config::kDefaultPath + " if it exists";
   description.add_options()("to", text("BOX[:PORT]"),
                             "on a worker host: name or address of the box to check");
@@ -74,7 +74,7 @@ void heed_signals() {
 
 int finish(Report& report) {
   if (stop_requested) {
-    report.fail("doctor", "interrupted: the checks that are missing above did not run",
+    report.fail("doctor", "interrupted: the checks that are not listed above did not run",
                 "run pboxctl doctor again");
   }
   return report.finish();
@@ -82,10 +82,9 @@ int finish(Report& report) {
 
 int ask_box(const std::string& box, const Words& settings, uint32_t seconds, Report& report) {
   if (!settings.empty()) {
-    return complain(
-        "doctor", "'" + settings.front() +
-                      "' is not an option of doctor --to: settings of a box are for doctor on the "
-                      "box");
+    return complain("doctor", "'" + settings.front() +
+                                  "' is a setting of a box, which doctor --to does not use; give "
+                                  "settings to doctor on the box");
   }
   auto path = parse_box(box);
   if (!path) return complain("doctor", "--to = '" + box + "' must be BOX, BOX:PORT or [IPV6]:PORT");
@@ -108,16 +107,14 @@ int ask_host(const std::string& file, const Words& settings, uint32_t seconds, R
 int doctor(const options::variables_map& given, const Words& settings) {
   const auto seconds = given["seconds"].as<uint32_t>();
   if (seconds == 0 || seconds > kSecondsMax) {
-    return complain("doctor", "--seconds = " + std::to_string(seconds) + " must be 1 to " +
+    return complain("doctor", "--seconds = " + std::to_string(seconds) + " must be from 1 to " +
                                   std::to_string(kSecondsMax));
   }
   const auto text = [&](const char* name) {
     return given.contains(name) ? given[name].as<std::string>() : std::string();
   };
   if (given.contains("to") && given.contains("config")) {
-    return complain("doctor",
-                    "--to and --config exclude each other: --to is for a worker host, --config for "
-                    "the box");
+    return complain("doctor", "give --to on a worker host or --config on the box, not both");
   }
   heed_signals();
   Report report(wants_json(given) ? Report::Format::kJson : Report::Format::kText, std::cout,
@@ -145,7 +142,7 @@ void check_box(BoxPath path, Report& report) {
 const Command kDoctor = {
     "doctor",
     "[--to BOX[:PORT]] [options] [--section.key=value ...]",
-    "find out why workers and a box exchange nothing, and what to do",
+    "find out why workers and a box do not exchange gradients, and what to do",
     "Finds out why workers and a box do not exchange gradients, and prints a remedy for each "
     "fault.\nWith --to, on a worker host: checks name, route, ports, MTU, loss and sums between "
     "this "

@@ -160,14 +160,15 @@ void check_host(const Config& config, uint32_t seconds, Report& report) {
   const bool may_start = check_machine(config, runs, report);
   if (stop_requested) return;
   if (runs) {
-    report.ok("pboxd", "runs already and owns the ports; the checks below use it");
+    report.ok("pboxd", "is running; the checks below use the running pboxd");
     report.say("The running box, as a worker on this host sees it:");
     exchange(config, config.control.port, seconds, false, report);
     return;
   }
   if (!may_start) {
     report.say(
-        "No pboxd was started, because it would refuse. Fix what failed, and run this again.");
+        "No pboxd was started, because it would refuse to start. Fix what failed, and run this "
+        "again.");
     return;
   }
   report.progress("starting a pboxd for the checks");

@@ -39,10 +39,10 @@ bool use_keys(const std::string& folder, BoxPath& path, Report& report) {
   const bool may_join =
       identity.role == pbox::tls::Role::kTenant || identity.role == pbox::tls::Role::kBox;
   if (!may_join || path.job_pattern.empty() || !identity.ranks.contains(0)) {
-    report.fail(
-        "keys",
-        "the keys of " + pbox::tls::to_uri(identity) + " do not allow jobs of the doctor's own",
-        "use keys for jobs TENANT/* with rank 0 (pboxctl keys job)");
+    report.fail("keys",
+                "the keys of " + pbox::tls::to_uri(identity) +
+                    " do not allow the test jobs of pboxctl doctor",
+                "use keys for jobs TENANT/* with rank 0 (pboxctl keys job)");
     return false;
   }
   path.keys = folder;

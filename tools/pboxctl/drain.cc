@@ -17,11 +17,12 @@ constexpr std::chrono::milliseconds kDrainTick{200};
 options::options_description drain_options() {
   auto description = admin_options();
   description.add_options()("undo", "let the box take parts of jobs again");
-  description.add_options()("standby", "let the cluster use the box again when it needs one");
-  description.add_options()("wait", "return only when the box has no part left");
+  description.add_options()("standby",
+                            "drain the box, but let the cluster use it again when it needs a box");
+  description.add_options()("wait", "return only when the box has no parts left");
   description.add_options()("timeout",
                             options::value<unsigned>()->default_value(600)->value_name("SECONDS"),
-                            "longest time that --wait waits");
+                            "time limit of --wait");
   return description;
 }
 
@@ -45,7 +46,7 @@ int await_empty(const options::variables_map& given, const std::string& name) {
     const auto parts = box == nullptr ? 0ul : static_cast<unsigned long>(number_of(*box, "parts"));
     const bool drains = box != nullptr && box->value("draining", false);
     if (box == nullptr || (drains && parts == 0)) {
-      std::cerr << "box " << name << " has no part left; it may be stopped\n";
+      std::cerr << "box " << name << " has no parts left; you may stop it\n";
       return kDone;
     }
     if (parts != shown) std::cerr << "box " << name << " still has " << parts << " parts\n";
@@ -65,9 +66,8 @@ int drain(const options::variables_map& given, const Words& more) {
   if (more.empty()) return complain("drain", "name the box, as `pboxctl boxes` lists it");
   const bool undo = given.contains("undo");
   const bool standby = given.contains("standby");
-  if (undo && given.contains("wait"))
-    return complain("drain", "--wait and --undo exclude each other");
-  if (undo && standby) return complain("drain", "--standby and --undo exclude each other");
+  if (undo && given.contains("wait")) return complain("drain", "give --wait or --undo, not both");
+  if (undo && standby) return complain("drain", "give --standby or --undo, not both");
   Json wanted{{"draining", !undo}};
   if (standby) wanted["standby"] = true;
   const auto body = post(given, "/api/v1/boxes/" + more[0] + "/drain", wanted.dump());
@@ -85,11 +85,11 @@ const Command kDrain = {
     "drain",
     "BOX [options]",
     "move all parts of jobs from a box to other boxes, or undo that",
-    "Empties a box of a cluster, so that it can be stopped without harm to any job. Its parts move "
+    "Empties a box of a cluster, so that you can stop it without harm to any job. Its parts move "
     "to\nother boxes, and it gets no new ones until `pboxctl drain BOX --undo`; with --standby, "
     "until the\nleader finds that the cluster needs it (cluster.scale). --admin may name any box "
-    "of "
-    "the cluster.\nParts of jobs that cannot move stay until their jobs end.",
+    "of the cluster.\nParts of jobs that "
+    "cannot move stay until their jobs end.",
     drain_options,
     drain,
     Command::More::kBox};

@@ -303,7 +303,7 @@ void PipelineReplayer::take_shard(size_t index) {
     ++report_.damaged;
     return;
   } else if (found->second.shard != nullptr && !found->second.shard->has_same_members(*state)) {
-    differ(index, "job '" + state->name + "': its members or its generation differ");
+    differ(index, "job '" + state->name + "': the replay has other members, or another generation");
     return;
   }
   note_ranks(number, *state);
@@ -376,9 +376,10 @@ void PipelineReplayer::take_left(size_t index) {
   Chunk* chunk = part->shard->shard().find(left.chunk);
   if (chunk == nullptr || !part->shard->is_known(*chunk)) return;
   if (left.round + 1 != chunk->open_round()) {
-    differ(index, "chunk " + std::to_string(left.chunk) + ": the result of round " +
-                      std::to_string(left.round) + " left; replayed, round " +
-                      std::to_string(chunk->open_round()) + " is open");
+    differ(index, "chunk " + std::to_string(left.chunk) +
+                      ": the recorded box sent the result of round " + std::to_string(left.round) +
+                      ", but in the replay round " + std::to_string(chunk->open_round()) +
+                      " is open");
     return;
   }
   while (chunk->fanned_out_rounds != chunk->open_round()) {

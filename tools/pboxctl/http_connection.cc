@@ -35,8 +35,8 @@ constexpr char kPlainRemedy[] =
 Error unreachable(const std::string& what) {
   return {ErrorCode::kUnavailable,
           what +
-              "; give the HOST:PORT that a box names as admin= when it is ready, or unix: and "
-              "the path that it names as socket="};
+              "; give the HOST:PORT that pboxd prints as admin= when it is ready, or unix:PATH "
+              "with the path that it prints as socket="};
 }
 
 class Connection {
@@ -89,12 +89,13 @@ Status Connection::connect(const std::vector<stream_protocol::endpoint>& endpoin
 
 Status Connection::connect_local(const std::string& path) {
   if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path)) {
-    return unreachable("'" + path + "' is not a valid path of a socket");
+    return unreachable("'" + path + "' is not a valid path of a UNIX socket");
   }
   const Status connected = connect({asio::local::stream_protocol::endpoint(path)});
   if (!connected && result_ == asio::error::access_denied) {
     return Error{ErrorCode::kUnavailable,
-                 "this user may not use it; ask as root, or as a member of the socket's group (`ls "
+                 "this user may not use the socket; run pboxctl as root, or as a member of the "
+                 "socket's group (`ls "
                  "-l " +
                      path + "`)"};
   }
@@ -103,7 +104,7 @@ Status Connection::connect_local(const std::string& path) {
 
 Status Connection::connect_tcp(const std::string& where) {
   const size_t colon = where.rfind(':');
-  if (colon == std::string::npos) return unreachable("there is no port");
+  if (colon == std::string::npos) return unreachable("the address has no port");
   std::string host = where.substr(0, colon);
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
   asio::ip::tcp::resolver resolver(context_);

@@ -13,7 +13,7 @@ using boost::program_options::variables_map;
 void print_jobs(const Json& page) {
   const Json jobs = list_of(page, "jobs");
   if (jobs.empty()) {
-    std::printf("no job is here\n");
+    std::printf("this box has no jobs\n");
     return;
   }
   std::printf("%-24s %-10s %-9s %-6s %6s %8s %12s %12s %10s\n", "JOB", "STATE", "MODE", "SYNC",
@@ -47,7 +47,7 @@ void print_reasons(const Json& page) {
       }
     }
   }
-  if (!any) std::printf("no job here has adaptive tensors\n");
+  if (!any) std::printf("no job on this box has adaptive tensors\n");
 }
 
 boost::program_options::options_description jobs_options() {
@@ -104,14 +104,15 @@ int workers(const variables_map& given, const Words& more) {
     if (more.empty() || text_of(job, "name") == more[0]) shown.push_back(job);
   }
   if (shown.empty() && !more.empty()) {
-    std::cerr << "pboxctl: no job '" << more[0] << "' is here; `pboxctl jobs` lists all\n";
+    std::cerr << "pboxctl: no job '" << more[0]
+              << "' is on this box; `pboxctl jobs` lists its jobs\n";
     return kFailed;
   }
   if (as_json) {
     std::cout << Json({{"jobs", std::move(shown)}}).dump(2) << '\n';
     return kDone;
   }
-  if (shown.empty()) std::printf("no job is here\n");
+  if (shown.empty()) std::printf("this box has no jobs\n");
   for (const Json& job : shown) print_workers(job);
   return kDone;
 }

@@ -125,7 +125,8 @@ Status AuthorityFolder::issue() {
   if (rotation_ == Rotation::kNone) {
     return Error{
         ErrorCode::kInvalidArgument,
-        "the authority is not being replaced; pboxctl keys rotate " + folder_ + " begins that"};
+        "the replacement of the authority has not begun; begin it with pboxctl keys rotate " +
+            folder_ + ""};
   }
   PBOX_CHECK(signers_.size() == 2);
   const Status kept = replace_file(path(kFormerKey), signers_[0].key, Mode::kOwnerOnly);

@@ -24,20 +24,23 @@ options::options_description keys_options() {
   description.add_options()("help,h", "print this text");
   description.add_options()("cluster", options::value<std::string>()->value_name("NAME"),
                             "init: name of the cluster");
-  description.add_options()("out", options::value<std::string>()->value_name("PATH"),
-                            "folder for the new keys, made if there is none; token: its file");
+  description.add_options()(
+      "out", options::value<std::string>()->value_name("PATH"),
+      "folder for the new keys, created if missing; token: file for the token");
   description.add_options()(
       "ranks", options::value<std::string>()->default_value("*")->value_name("FIRST-LAST"),
       "job, token: ranks that may use the keys; *: all");
+  description.add_options()("hosts",
+                            options::value<std::string>()->default_value("")->value_name("LIST"),
+                            "box: additional names and IP addresses of the box for browsers, curl "
+                            "and Prometheus, separated by ','");
   description.add_options()(
-      "hosts", options::value<std::string>()->default_value("")->value_name("LIST"),
-      "box: further names and IP addresses for browsers, curl and Prometheus, separated by ','");
-  description.add_options()("days", options::value<unsigned>()->value_name("N"),
-                            "days until the keys expire, at most 3650; default 90, of an "
-                            "authority 3650");
-  description.add_options()("force", "replace keys that are there");
-  description.add_options()("issue", "rotate: the new authority signs all keys from now on");
-  description.add_options()("finish", "rotate: the former authority is not trusted any more");
+      "days", options::value<unsigned>()->value_name("N"),
+      "days until the keys expire, at most 3650; default: 90, and 3650 for an authority");
+  description.add_options()("force", "replace existing keys");
+  description.add_options()("issue",
+                            "rotate, step 2: the new authority signs all keys from now on");
+  description.add_options()("finish", "rotate, step 3: the former authority is no longer trusted");
   return description;
 }
 
@@ -147,7 +150,9 @@ int show(const Words& more) {
 
 int keys(const options::variables_map& given, const Words& more) {
   if (more.empty())
-    return complain("keys", "name a subcommand: init, box, job, token, operator or viewer");
+    return complain(
+        "keys",
+        "name a subcommand: init, box, job, token, operator, viewer, show, rotate or revoke");
   if (more[0] == "init") return make_authority(given, more);
   if (more[0] == "show") return show(more);
   if (more[0] == "rotate") return rotate_authority(given, more);
@@ -195,20 +200,21 @@ const Command kKeys = {
     "  keys init FOLDER --cluster NAME       an authority, which signs all other keys\n"
     "  keys box FOLDER NAME --out KEYS       for the box of that name ([security] keys = KEYS)\n"
     "  keys job FOLDER TENANT/JOB --out KEYS for workers of the tenant's jobs (PBOX_KEYS=KEYS)\n"
-    "  keys token FOLDER TENANT/JOB --out FILE the same in one text (PBOX_KEYS=FILE)\n"
+    "  keys token FOLDER TENANT/JOB --out FILE the same as one line of text (PBOX_KEYS=FILE)\n"
     "  keys operator FOLDER --out KEYS       for a person who operates boxes\n"
-    "  keys viewer FOLDER --out KEYS         for a person or program that only looks\n"
+    "  keys viewer FOLDER --out KEYS         for a person or program that only reads\n"
     "  keys show KEYS                        identity, expiry and the authority's fingerprint\n"
-    "  keys show FOLDER                      the authority, and how far its replacement is\n"
-    "  keys revoke FOLDER KEYS               these keys are stolen: no box accepts them any more\n"
+    "  keys show FOLDER                      the authority, and the state of its replacement\n"
+    "  keys revoke FOLDER KEYS               no box accepts these keys any more, for example if "
+    "stolen\n"
     "  keys rotate FOLDER [KEYS ...]         replace the authority, step 1 of 3: it gets a "
     "successor\n"
     "  keys rotate FOLDER --issue [KEYS ...] step 2: the successor signs keys from now on\n"
-    "  keys rotate FOLDER --finish [KEYS ...] step 3: the former authority is forgotten\n\n"
+    "  keys rotate FOLDER --finish [KEYS ...] step 3: the former authority is no longer trusted\n\n"
     "FOLDER is the authority's. KEYS is a folder of keys; for show and revoke it may be a token's "
     "FILE.\nA token is one line of text, which fits a secret store for single values. JOB may "
     "contain * and ?;\nquote it. The workers' job name is then TENANT/JOB. Private keys and tokens "
-    "can be read by their\nowner only. Keys that are there are kept, unless --force is given.\n\n"
+    "can be read by their\nowner only. Existing keys are kept, unless --force is given.\n\n"
     "Each step of rotate says what to do before the next one, and may be repeated. KEYS are your\n"
     "copies of folders of keys: they get what the step changes, and step 2 renews their keys. "
     "Tokens\nare made again: keys token ... --force.",

@@ -29,17 +29,18 @@ void print_state(const std::string& folder, const AuthorityFolder& authority) {
   switch (authority.rotation()) {
     case Rotation::kNone: std::cout << "rotation  none: one authority is trusted\n"; return;
     case Rotation::kBegun:
-      std::cout << "rotation  step 1 of 3: the next authority is trusted, and signs nothing yet\n"
+      std::cout << "rotation  step 1 of 3: the next authority is trusted, but signs no keys yet\n"
                 << "next      " << fingerprint(1) << "\nTo do: " << copy
                 << ". Once all have it: pboxctl keys rotate " << folder << " --issue\n";
       return;
     case Rotation::kIssuing:
-      std::cout << "rotation  step 2 of 3: this authority signs, and the former is trusted\n"
-                << "former    " << fingerprint(1)
-                << "\nTo do: make new keys for all boxes and workers (pboxctl keys box, job, ... "
-                   "--force), copy them, and reload the boxes. Once all have them: pboxctl keys "
-                   "rotate "
-                << folder << " --finish\n";
+      std::cout
+          << "rotation  step 2 of 3: this authority signs keys, and the former is still trusted\n"
+          << "former    " << fingerprint(1)
+          << "\nTo do: make new keys for all boxes and workers (pboxctl keys box, job, ... "
+             "--force), copy them, and reload the boxes. Once all have them: pboxctl keys "
+             "rotate "
+          << folder << " --finish\n";
       return;
   }
 }
@@ -96,7 +97,8 @@ int rotate_authority(const boost::program_options::variables_map& given, const W
     return complain("keys", "write keys rotate FOLDER, where FOLDER is the authority's");
   }
   const bool issues = given.contains("issue"), finishes = given.contains("finish");
-  if (issues && finishes) return complain("keys", "--issue and --finish are two steps; give one");
+  if (issues && finishes)
+    return complain("keys", "--issue and --finish are two steps; give only one");
   const unsigned days = days_of(given, kAuthorityDays);
   if (days == 0) return kUsage;
   const std::string& folder = more[1];
@@ -104,8 +106,8 @@ int rotate_authority(const boost::program_options::variables_map& given, const W
   for (const std::string& copy : copies) {
     if (std::filesystem::is_regular_file(copy)) {
       return complain("keys", copy +
-                                  " is a file; give folders of keys, and make tokens again with "
-                                  "pboxctl keys token --force");
+                                  " is a file; rotate renews only folders of keys; make tokens "
+                                  "again with pboxctl keys token --force");
     }
   }
   auto authority = AuthorityFolder::read(folder);
@@ -131,7 +133,7 @@ int rotate_authority(const boost::program_options::variables_map& given, const W
     std::cout << "To do: copy " << folder << "/ca.pem"
               << (trust->revocations.empty() ? "" : " and crl.pem")
               << " to the folders of all boxes and workers, and reload the boxes (systemctl reload "
-                 "pboxd). They end connections of keys that the former authority has signed.\n";
+                 "pboxd). They end connections whose keys the former authority has signed.\n";
   }
   return shown;
 }

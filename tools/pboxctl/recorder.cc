@@ -13,7 +13,7 @@ options::options_description recorder_options() {
   options::options_description description("Options");
   add_admin_option(description);
   description.add_options()("output,o", options::value<std::string>()->value_name("FILE"),
-                            "the file to write");
+                            "file for the records");
   description.add_options()("help,h", "print this text");
   return description;
 }

@@ -24,7 +24,7 @@ options::options_description replay_options() {
   add_output_option(description);
   description.add_options()(
       "against", options::value<std::string>()->value_name("FILE"),
-      "compare the results with those in another record, of a run that should be identical")(
+      "compare the results with those in the record FILE of a run that should be identical")(
       "help,h", "print this text");
   return description;
 }
@@ -136,7 +136,7 @@ void print_pipeline(const PipelineReplay& pipeline) {
   std::printf("pipeline %u: %llu records", pipeline.index,
               static_cast<unsigned long long>(pipeline.records));
   if (pipeline.records > 0) {
-    std::printf(" from %s UTC on, %s", wall_time(pipeline.begun_unix_ns).c_str(),
+    std::printf(", beginning at %s UTC, over %s", wall_time(pipeline.begun_unix_ns).c_str(),
                 in_time(static_cast<double>(pipeline.lasted_ns) / 1e9).c_str());
   }
   const char* gap = "\n  packets: ";
@@ -149,12 +149,12 @@ void print_pipeline(const PipelineReplay& pipeline) {
   const auto also = [](uint64_t count, const char* what) {
     if (count > 0) std::printf("; %llu %s", static_cast<unsigned long long>(count), what);
   };
-  also(pipeline.too_early, "belong to chunks whose state is not in the records");
-  also(pipeline.other_models, "belong to jobs whose model is not bsp");
+  also(pipeline.too_early, "are of chunks whose state is not in the records");
+  also(pipeline.other_models, "are of jobs whose model is not bsp");
   also(pipeline.damaged, "records are damaged");
   std::printf("\n");
   if (!pipeline.interrupted.empty()) {
-    std::printf("  the records end during %s\n", pipeline.interrupted.c_str());
+    std::printf("  the records end in the middle of %s\n", pipeline.interrupted.c_str());
   }
 }
 
@@ -206,10 +206,10 @@ void print_text(const FlightReplay& replay) {
 
 void print_compared(const std::vector<ResultsCompared>& jobs, const std::string& other) {
   std::printf("\nagainst %s:\n", other.c_str());
-  if (jobs.empty()) std::printf("  no job is in both\n");
+  if (jobs.empty()) std::printf("  no job is in both files\n");
   for (const ResultsCompared& compared : jobs) {
-    std::printf("  job '%s': %llu results are in both, %llu of them differ", compared.job.c_str(),
-                static_cast<unsigned long long>(compared.in_both),
+    std::printf("  job '%s': %llu results are in both files, and %llu of them differ",
+                compared.job.c_str(), static_cast<unsigned long long>(compared.in_both),
                 static_cast<unsigned long long>(compared.different));
     if (compared.different > 0) {
       std::printf("; the first is of round %u, part %u, chunk %u", compared.first.round,

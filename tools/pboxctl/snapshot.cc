@@ -28,7 +28,7 @@ options::options_description snapshot_options() {
   auto description = admin_options();
   description.add_options()("timeout",
                             options::value<double>()->default_value(600)->value_name("SECONDS"),
-                            "longest time that the snapshot may take");
+                            "time limit of the snapshot");
   return description;
 }
 
@@ -87,9 +87,9 @@ int take(const options::variables_map& given, const Words& more) {
 options::options_description folder_options() {
   options::options_description description("Options");
   description.add_options()("config", options::value<std::string>()->value_name("FILE"),
-                            "the box's configuration, which names the folder");
+                            "the box's configuration, whose snapshots.directory is used");
   description.add_options()("directory", options::value<std::string>()->value_name("FOLDER"),
-                            "the folder, if there is no configuration");
+                            "folder of the snapshots, instead of a configuration");
   return description;
 }
 
@@ -199,7 +199,7 @@ std::optional<snapshot::Manifest> choose(const options::variables_map& given,
     if (manifest.number == given["snapshot"].as<uint64_t>()) return manifest;
   }
   std::cerr << "pboxctl: job '" << job << "' has no snapshot " << given["snapshot"].as<uint64_t>()
-            << " in " << directory << "; there are " << numbers << '\n';
+            << " in " << directory << "; it has " << numbers << '\n';
   return std::nullopt;
 }
 

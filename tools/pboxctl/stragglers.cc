@@ -69,7 +69,7 @@ void print_rounds(const Json& job) {
 
 void print_stragglers(const Json& page) {
   const Json jobs = list_of(page, "jobs");
-  if (jobs.empty()) std::printf("no job is here\n");
+  if (jobs.empty()) std::printf("this box has no jobs\n");
   for (const Json& job : jobs) {
     std::printf("job %s: %s, %lu ranks, %lu chunk rounds\n", text_of(job, "job").c_str(),
                 text_of(job, "state").c_str(), whole(job, "world_size"),

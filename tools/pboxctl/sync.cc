@@ -57,7 +57,8 @@ int sync(const options::variables_map& given, const Words& more) {
   const std::string path = "/api/v1/jobs/" + in_path(more[0]);
   if (more.size() == 2) return change(given, path, more[1]);
   if (given.contains("tensors")) {
-    return complain("sync", "--tensors needs a model for these tensors, as in ssp:3");
+    return complain("sync",
+                    "--tensors changes the model of these tensors; give a MODEL, such as ssp:3");
   }
   return show_page(given, path, print_models);
 }
@@ -69,14 +70,14 @@ const Command kSync = {
     "JOB [MODEL] [options]",
     "show the consistency models of a job's tensors, or change them",
     "Without MODEL: lists the consistency models in force. With MODEL, all tensors of the job, or "
-    "those\nthat --tensors names, have that model from their next reads on. Reads that wait are "
-    "judged anew.\n\n"
+    "those\nthat --tensors names, have that model from their next reads on. The new model also "
+    "decides about\nreads that wait.\n\n"
     "MODEL is asp, ssp:STALENESS, pssp:STALENESS:PROBABILITY, dpssp:STALENESS:PROBABILITY, "
-    "drop:QUORUM or\nadaptive:LEAST-MOST:PROBABILITY, with :lazy after it for lazy release, or "
-    ":gradient for dpssp by\ngradient. After drop:QUORUM may stand the grace, :500ms or :auto, and "
-    ":next for late pushes that count\nin the next round. asp, ssp, pssp, dpssp and adaptive with "
-    "fresh reads may follow each other, and so\nmay quorums and graces of drop. bsp and cached "
-    "reads hold until the job ends.\n\n"
+    "drop:QUORUM or\nadaptive:LEAST-MOST:PROBABILITY, followed by :lazy for lazy release, or by "
+    ":gradient for dpssp by\ngradient. drop:QUORUM may be followed by a grace, :500ms or :auto, "
+    "and by :next, which counts late\npushes in the next round. asp, ssp, pssp, dpssp and "
+    "adaptive with fresh reads may replace each other,\nand drop may change its quorum and "
+    "grace. bsp and cached reads stay until the job ends.\n\n"
     "The change reaches the parts of the job on this box. For a job on several boxes name each of "
     "them\nwith --admin, or let a rank make the change (pbox_set_sync), which reaches all parts.",
     sync_options,

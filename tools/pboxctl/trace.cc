@@ -21,7 +21,7 @@ options::options_description trace_options() {
   description.add_options()("seconds", options::value<double>()->default_value(2)->value_name("N"),
                             "duration of the recording, in seconds");
   description.add_options()("output,o", options::value<std::string>()->value_name("FILE"),
-                            "the file to write; default standard output");
+                            "file for the trace; default: standard output");
   description.add_options()("help,h", "print this text");
   return description;
 }
@@ -67,7 +67,7 @@ int trace(const options::variables_map& given, const Words& more) {
     made = make_trace_page(*recorded);
   } catch (const Json::exception& error) {
     std::cerr << "pboxctl: the box's answer is not a trace: " << error.what()
-              << "; are pboxd and pboxctl of one release (pboxctl version --admin)?\n";
+              << "; use pboxctl of the box's release (pboxctl version --admin shows both)\n";
     return kFailed;
   }
   if (!given.contains("output")) {

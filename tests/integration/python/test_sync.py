@@ -155,7 +155,7 @@ class SyncTest(BoxTestCase):
         self.assertRegex(self.pboxctl("sync", "shown", "ssp:3", "--tensors", "tens*"),
                          r"shown +asp\n +tensor +ssp:3")
         self.assertIn("pssp:2:0.5", self.pboxctl("sync", "shown", "pssp:2:0.5"))
-        self.assertIn("no job here has adaptive", self.pboxctl("jobs", "--why"))
+        self.assertIn("no job on this box has adaptive", self.pboxctl("jobs", "--why"))
         self.assertIn("adaptive:1-4:0.5", self.pboxctl("sync", "shown", "adaptive:1-4:0.5"))
         self.assertRegex(self.pboxctl("jobs", "--why"), "shown part 0: pssp:1:1 after 0 decisions")
         self.assertIn("cannot become bsp", self.pboxctl("sync", "shown", "bsp", status=1))

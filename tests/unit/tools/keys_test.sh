@@ -100,7 +100,7 @@ expect 0 'until 20' "$pboxctl" keys init "$root" --cluster rack
 expect 0 'box/a' "$pboxctl" keys box "$root" a --out "$folder/ra" --days 7
 expect 0 'rank/*' "$pboxctl" keys job "$root" acme/x --out "$folder/rw"
 expect 0 'rotation  none' "$pboxctl" keys show "$root"
-expect 1 'is not being replaced' "$pboxctl" keys rotate "$root" --issue
+expect 1 'the replacement of the authority has not begun' "$pboxctl" keys rotate "$root" --issue
 expect 2 'are two steps' "$pboxctl" keys rotate "$root" --issue --finish
 expect 2 'keys rotate FOLDER' "$pboxctl" keys rotate
 cp "$root/ca-key.pem" "$folder/first-key"

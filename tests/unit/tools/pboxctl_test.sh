@@ -39,15 +39,15 @@ expect 1 'pipeline.cores = 900' "$pboxctl" plan --config "$folder/empty.conf" --
 expect 0 '--to BOX[:PORT]' "$pboxctl" doctor --help
 expect 2 'must be BOX, BOX:PORT or [IPV6]:PORT' "$pboxctl" doctor --to box:port
 expect 2 'must be BOX, BOX:PORT or [IPV6]:PORT' "$pboxctl" doctor --to '[::1]9541'
-expect 2 'must be 1 to 600' "$pboxctl" doctor --to box --seconds 0
-expect 2 'are for doctor on the box' "$pboxctl" doctor --to box --data.mtu=1500
-expect 2 'exclude each other' "$pboxctl" doctor --to box --config "$folder/empty.conf"
+expect 2 'must be from 1 to 600' "$pboxctl" doctor --to box --seconds 0
+expect 2 'which doctor --to does not use' "$pboxctl" doctor --to box --data.mtu=1500
+expect 2 'not both' "$pboxctl" doctor --to box --config "$folder/empty.conf"
 expect 2 'did you mean data.mtu?' "$pboxctl" doctor --config "$folder/empty.conf" --data.mut=1
 
 # Every command explains itself, refuses unknown options, and explains how to name a box.
 for command in boxes jobs metrics stragglers top workers; do
   expect 0 "Usage: pboxctl $command" "$pboxctl" "$command" --help
-  expect 1 'give the HOST:PORT that a box names as admin=' "$pboxctl" "$command" \
+  expect 1 'give the HOST:PORT that pboxd prints as admin=' "$pboxctl" "$command" \
     --admin 127.0.0.1:1
   expect 2 "pboxctl $command: unknown option --wrong" "$pboxctl" "$command" --wrong
   expect 2 '--output is text or json' "$pboxctl" "$command" -o yaml
