@@ -160,7 +160,8 @@ TEST_CASE("a copy of the flight recorder of a running job replays without a diff
                                  "round 4"));
   const Output compared = pboxctl({"replay", file, "--against", file});
   CHECK(compared.status == 0);
-  CHECK_THAT(compared.text, Contains("job 'job': 35 results are in both files, and 0 of them differ"));
+  CHECK_THAT(compared.text,
+             Contains("job 'job': 35 results are in both files, and 0 of them differ"));
 
   for (auto& worker : workers) worker.go();
   for (auto& worker : workers) CHECK(worker.heard() == "done");
