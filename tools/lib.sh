@@ -73,7 +73,7 @@ pbox_missing_packages() {
 
 pbox_install() {
   command -v dpkg-query >/dev/null || {
-    pbox_say "this is not a Debian system: install the packages of tools/packages by hand"
+    pbox_say "this is not a Debian system: install the packages that tools/packages lists by hand"
     return 0
   }
   local missing=() install=(apt-get install -y -q --no-install-recommends)
@@ -88,7 +88,11 @@ pbox_install() {
   # installing fails.
   pbox_as_root "${install[@]}" "${missing[@]}" ||
     { pbox_as_root apt-get update -q && pbox_as_root "${install[@]}" "${missing[@]}"; } ||
-    { pbox_say "remedy: as root, apt-get update && apt-get install ${missing[*]}" && return 1; }
+    {
+      pbox_say "packages cannot be installed; as root: apt-get update &&" \
+        "apt-get install ${missing[*]}"
+      return 1
+    }
 }
 
 # Unpacks packages whose installation would start a server. Their programs lie below

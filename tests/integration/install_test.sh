@@ -53,5 +53,6 @@ LD_LIBRARY_PATH="$prefix/lib" "$prefix/program" "$where" || fail "the C program 
 command -v python3 >/dev/null || exit 0
 found=$(cd "$prefix" && env -u PBOX_LIBRARY -u PBOX_BUILD_DIR \
   PYTHONPATH="$prefix/lib/python3/dist-packages" \
-  python3 -B -c 'from pbox import _library; print(_library.load()._name)') || fail "import pbox"
+  python3 -B -c 'from pbox import _library; print(_library.load()._name)') ||
+  fail "Python cannot import the installed package pbox"
 [ "$found" = "$prefix/lib/libpbox.so" ] || fail "the package loaded $found"

@@ -16,7 +16,7 @@ fail() {
 }
 
 "$cpack" --config "$build/CPackConfig.cmake" -B "$folder/packages" > "$folder/log" 2>&1 ||
-  fail "cpack: $(cat "$folder/log")"
+  fail "cpack failed: $(cat "$folder/log")"
 packages=(pboxd pboxctl libpbox python3-pbox pbox-dashboards)
 packages+=(libpbox-tls)
 for kind in dpdk rdma; do
@@ -69,7 +69,8 @@ done | sort | uniq -d)
 
 PKG_CONFIG_PATH=$folder/root/usr/lib/pkgconfig pkg-config --cflags --libs pbox > "$folder/flags"
 read -ra flags < "$folder/flags"
-"$cc" -std=c11 "$program" "${flags[@]}" -o "$folder/with_pkg_config" || fail "pkg-config"
+"$cc" -std=c11 "$program" "${flags[@]}" -o "$folder/with_pkg_config" ||
+  fail "the program does not build with the flags of pkg-config"
 mkdir "$folder/project"
 cp "$program" "$folder/project/main.c"
 cat > "$folder/project/CMakeLists.txt" <<'PROJECT'

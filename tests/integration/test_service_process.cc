@@ -29,7 +29,7 @@ pid_t io_thread() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     if (line_of(entry.path() / "comm", "") == "pbox-io") return std::stoi(entry.path().filename());
   }
-  throw std::runtime_error("there is no I/O thread");
+  throw std::runtime_error("the process has no thread of libpbox");
 }
 
 // Joins alone, and returns after the I/O thread has done some work.

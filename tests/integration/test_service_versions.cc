@@ -134,7 +134,8 @@ class OlderPeer {
   explicit OlderPeer(const std::string& box, uint16_t port = 0)
       : process_([=](Line& line) { stand_between(box, port, line); }) {
     const auto said = process_.heard();
-    if (!said || said->find("FAILED") == 0) throw std::runtime_error("no older peer");
+    if (!said || said->find("FAILED") == 0)
+      throw std::runtime_error("the peer of the older release did not start");
     port_ = static_cast<uint16_t>(std::stoul(*said));
   }
   uint16_t port() const { return port_; }

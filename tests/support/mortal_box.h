@@ -19,7 +19,7 @@ class MortalBox {
  public:
   explicit MortalBox(Arguments flags = {}) : flags_(std::move(flags)) {
     std::string name = std::filesystem::temp_directory_path() / "pbox-recovery-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder");
     folder_ = name;
     start("0");
   }

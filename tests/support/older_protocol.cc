@@ -15,7 +15,7 @@ uint64_t take_varint(const std::string& bytes, size_t& at) {
     value |= uint64_t{byte & 0x7fu} << shift;
     if (byte < 0x80) return value;
   }
-  throw std::runtime_error("a number is too long");
+  throw std::runtime_error("a number in the message is too long");
 }
 
 void put_varint(uint64_t value, std::string& bytes) {

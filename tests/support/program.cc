@@ -36,7 +36,8 @@ Program::Program(const std::string& path, const Arguments& arguments,
 
   int pipe_fds[2];
   errors_fd_ = memfd_create("errors", MFD_CLOEXEC);
-  if (errors_fd_ < 0 || pipe2(pipe_fds, O_CLOEXEC) != 0) throw std::runtime_error("no descriptors");
+  if (errors_fd_ < 0 || pipe2(pipe_fds, O_CLOEXEC) != 0)
+    throw std::runtime_error("cannot create pipes for the program");
   pid_ = fork();
   if (pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // so that a crashed test leaves no process behind

@@ -71,7 +71,7 @@ void SecurePeer::say_bytes(const std::string& plain, bool flips_a_bit) {
 std::optional<proto::BoxMessage> SecurePeer::heard() {
   for (;;) {
     const auto body = reader_.next();
-    require(body.ok(), "the box sends no frames");
+    require(body.ok(), "the box sent data that are no frames");
     if (*body) {
       proto::BoxMessage message;
       require(message.ParseFromString(**body), "the box sends what is no message");

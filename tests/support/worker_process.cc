@@ -38,7 +38,7 @@ void Line::await_go() const {
 WorkerProcess::WorkerProcess(const std::function<void(Line&)>& body) {
   int to_child[2], from_child[2];
   if (pipe2(to_child, O_CLOEXEC) != 0 || pipe2(from_child, O_CLOEXEC) != 0) {
-    throw std::runtime_error("no descriptors");
+    throw std::runtime_error("cannot create pipes for the worker process");
   }
   pid_ = fork();
   if (pid_ < 0) throw std::runtime_error("cannot fork");

@@ -78,18 +78,19 @@ def run_part(function, make_optimizer, options):
     # Each comparison is written so that it is false for NaN.
     return all([
         check("largest difference between the workers", f"{among:.1e}", "must be 0", among == 0),
-        check("largest difference from the one process", f"{apart:.1e}",
+        check("largest difference from training alone", f"{apart:.1e}",
               f"at most {DIFFERENCE_MAX:.0e}", apart <= DIFFERENCE_MAX),
-        check("images recognised, of those not trained on", percent(table.accuracy),
+        check("test images recognised", percent(table.accuracy),
               f"at least {percent(ACCURACY_MIN)}", table.accuracy >= ACCURACY_MIN)])
 
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--box", required=True, help="control address of the box, host:port")
+    parser.add_argument("--box", required=True, help="control address of the box, HOST:PORT")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--sharded", action="store_true", help="train a sharded model too: torch 2")
+    parser.add_argument("--sharded", action="store_true",
+                        help="also train a sharded model; needs torch 2")
     return parser.parse_args(arguments)
 
 

@@ -11,7 +11,7 @@ import pbox
 
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--box", required=True, help="control address of the box, host:port")
+    parser.add_argument("--box", required=True, help="control address of the box, HOST:PORT")
     options = parser.parse_args(arguments)
     with pbox.Client(box=options.box, job="demo/average", rank=0, world_size=1) as client:
         client.register("tensor", numpy.zeros(16, dtype=numpy.float32))
@@ -20,7 +20,7 @@ def main(arguments):
         except pbox.PboxError as error:
             print(f"   {error}")
             return 0 if "PBOX_KEYS" in str(error) else 1
-    print("   FAILED: it has joined")
+    print("   FAILED: the box admitted a worker without keys")
     return 1
 
 

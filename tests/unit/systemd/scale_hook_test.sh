@@ -21,7 +21,7 @@ cat > "$folder/expected" <<'END'
 -o BatchMode=yes b sudo systemctl stop pboxd
 END
 diff "$folder/expected" "$folder/called"
-"$hook" "$none" 2> "$folder/errors" && fail "succeeds without a host to start"
-grep -q 'add a host' "$folder/errors" || fail "does not say that a host is missing"
-SSH_STATUS=255 "$hook" "$in" && fail "succeeds although ssh fails"
+"$hook" "$none" 2> "$folder/errors" && fail "the hook succeeds without a host to start"
+grep -q 'add a host' "$folder/errors" || fail "the hook does not report that a host is missing"
+SSH_STATUS=255 "$hook" "$in" && fail "the hook succeeds although ssh fails"
 exit 0

@@ -50,13 +50,15 @@ with_drop_in() {
 
 # With the drop-in for DPDK, only VFIO, verbs, raw packets and interfaces are open in addition.
 with_drop_in pboxd-dpdk.conf 21
-grep -q 'char-vfio:rw' "$folder/security" || { echo "pboxd-dpdk.conf opens no VFIO"; exit 1; }
+grep -q 'char-vfio:rw' "$folder/security" ||
+  { echo "pboxd-dpdk.conf gives no access to VFIO devices"; exit 1; }
 
 # With the drop-in for RDMA, only verbs are open in addition.
 with_drop_in pboxd-rdma.conf 16
 grep -q 'char-infiniband_verbs:rw' "$folder/security" \
-  || { echo "pboxd-rdma.conf opens no verbs"; exit 1; }
-! grep -q 'char-vfio' "$folder/security" || { echo "pboxd-rdma.conf opens VFIO"; exit 1; }
+  || { echo "pboxd-rdma.conf gives no access to RDMA devices"; exit 1; }
+! grep -q 'char-vfio' "$folder/security" ||
+  { echo "pboxd-rdma.conf gives access to VFIO devices"; exit 1; }
 
 # With the drop-in for credentials the unit is as closed as before.
 with_drop_in pboxd-credentials.conf 15

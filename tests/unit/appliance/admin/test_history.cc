@@ -23,7 +23,7 @@ const JobHistory& job_in(const HistoryView& view, const std::string& name) {
   for (const JobHistory& job : view.jobs) {
     if (job.job == name) return job;
   }
-  FAIL("no history of job " << name);
+  FAIL("the page has no history of job " << name);
   return view.jobs.front();
 }
 

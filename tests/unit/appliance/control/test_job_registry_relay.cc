@@ -42,7 +42,9 @@ class TestUpstream : public Upstream {
       log_.is_gone = true;
       log_.shards_when_gone = upstream_.host->shards(0).size();
     }
-    void seed(std::vector<std::vector<float>>) override { FAIL("nothing is seeded"); }
+    void seed(std::vector<std::vector<float>>) override {
+      FAIL("seed() was called, but nothing may be seeded");
+    }
     void run(std::vector<RelayLane> lanes) override { log_.lanes = std::move(lanes); }
     void set_priorities(std::vector<int32_t> by_chunk) override {
       log_.priorities.push_back(std::move(by_chunk));

@@ -329,7 +329,7 @@ TEST_CASE("a store answers on its context, and abandons its writes when it is de
     while (!restored) context.run_one();
     CHECK((*restored)->number == 0);
     CHECK(flushed == 2);
-    shelf.begin("bert/large", [&](auto) { FAIL("it has gone"); });
+    shelf.begin("bert/large", [&](auto) { FAIL("the callback ran after its store was gone"); });
   }
   context.restart();
   context.poll();

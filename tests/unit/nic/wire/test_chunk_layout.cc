@@ -53,7 +53,8 @@ TEST_CASE(
       uint32_t total = 0;
       for (uint32_t index = 0; index < count; ++index) {
         const uint32_t length = fragment_length(chunk_bytes, fragment_bytes, index);
-        if (length == 0 || (index + 1 < count && length != fragment_bytes)) FAIL("uneven");
+        if (length == 0 || (index + 1 < count && length != fragment_bytes))
+          FAIL("a fragment other than the last has another length than fragment_bytes");
         total += length;
       }
       REQUIRE(total == chunk_bytes);
