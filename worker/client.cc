@@ -155,8 +155,7 @@ Status Client::check_operation(const Operation& operation) const {
   }
   if (operation.weight_code != 0 && !options_.weighted) {
     return invalid("tensor '" + name +
-                   "': the push has a weight, but the job is not weighted; set options.weighted, "
-                   "or give no weight");
+                   "': the push has a weight, but the job is not weighted; set options.weighted");
   }
   const TensorState& state = tensor_states_[operation.tensor];
   if (state.pending) {
@@ -341,18 +340,14 @@ Status Client::set_priorities(wire::PriorityPolicy policy, const int32_t* by_ten
 Status Client::set_learning_rate(float learning_rate) {
   std::unique_lock lock(mutex_);
   if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
-  if (!options_.optimize)
-    return invalid(
-        "the box runs an optimizer only in mode optimize; set the learning rate of the local "
-        "optimizer");
+  if (!options_.optimize) return invalid("the box runs an optimizer only in mode optimize");
   if (!std::isfinite(learning_rate) || learning_rate < 0) {
     return invalid("learning_rate " + std::to_string(learning_rate) + " must be finite and >= 0");
   }
   for (const TensorState& state : tensor_states_) {
     if (state.pending) {
       return invalid(
-          "the learning rate can change only between rounds; wait for the operations in flight "
-          "first");
+          "the learning rate can change only between rounds; wait for the operations first");
     }
   }
   const uint64_t sequence = ++learning_rates_asked_;
@@ -389,9 +384,7 @@ Result<std::optional<proto::StepVerdict>> Client::last_step() {
   const std::lock_guard lock(mutex_);
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
   if (!needs_verdicts(options_, optimizer_)) {
-    return invalid(
-        "the rounds of this job have no verdict; set max_grad_norm, skip_nonfinite or guard reject "
-        "before the join");
+    return invalid("rounds have no verdict without max_grad_norm, skip_nonfinite or guard reject");
   }
   return verdict_;
 }

@@ -179,7 +179,7 @@ TEST_CASE("a device that gets no pipeline is a warning that names it") {
   config.pipeline.count = 1;
   const auto warned = check_of(config, ready_machine(), "served");
   CHECK(warned.level == CheckLevel::kWarn);
-  CHECK_THAT(warned.finding, Contains("that arrive there: net_af_packet0"));
+  CHECK_THAT(warned.finding, Contains("packets that arrive there: net_af_packet0"));
 }
 
 TEST_CASE("capabilities are asked for by the devices that need them") {
