@@ -400,7 +400,7 @@ Status Client::barrier(uint32_t timeout_ms) {
   if (released()) return ok_status();
   if (failure_) return *failure_;
   return Error{ErrorCode::kTimeout, "barrier " + std::to_string(sequence) +
-                                        ": some rank has not reached it yet; " +
+                                        ": not every rank has reached it; " +
                                         (loss_ ? lost_box_text(loss_) : status.error().message) +
                                         absent_ranks_text(absent_ranks_)};
 }

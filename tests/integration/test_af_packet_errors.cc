@@ -77,7 +77,7 @@ TEST_CASE("a PCI address without a device is named") {
   Veth veth;
   const std::string device = "0000:fe:1f.7 10.77.0.1/24";
   CHECK_THAT(refusal(with(veth.box_arguments(1), "--dpdk.devices", device)),
-             Contains("0000:fe:1f.7 is no network device") && Contains("choose among"));
+             Contains("0000:fe:1f.7 is not a network device") && Contains("choose among"));
 }
 
 }  // namespace pbox::test

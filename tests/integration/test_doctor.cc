@@ -278,7 +278,7 @@ TEST_CASE("if the box is already running on this machine, the running pboxd is a
   const auto diagnosis = diagnose({"--config=/dev/null", "--control.port=" + port});
   INFO(diagnosis.json.dump(2));
   CHECK(diagnosis.status == 0);
-  CHECK_THAT(diagnosis.finding("pboxd"), Contains("runs already"));
+  CHECK_THAT(diagnosis.finding("pboxd"), Contains("is running"));
   CHECK_THAT(diagnosis.finding("control"), Contains(daemon.control()));
   CHECK(daemon.await_no_jobs(kDeadlineMs));
 }

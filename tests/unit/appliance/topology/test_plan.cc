@@ -143,7 +143,7 @@ TEST_CASE("a control group's quota counts as the cores it pays for") {
   REQUIRE(topology);
   CHECK(topology->pipelines.size() == 1);
   CHECK_FALSE(topology->pipelines[0].pinned);
-  CHECK(appliance::has_reason(*topology, "pays for 1 of 16 cores"));
+  CHECK(appliance::has_reason(*topology, "grants the CPU time of 1 of 16 cores"));
 }
 
 TEST_CASE("port 0 leaves every port to the kernel") {

@@ -73,7 +73,7 @@ TEST_CASE("a device that is not there is an error that lists those that are") {
                    "0000:99:00.0 10.0.0.1/24; 0000:98:00.0 10.0.1.1/24; net_ring0 10.0.2.1/24"),
                facts);
   CHECK_THAT(error, Catch::Contains("0000:99:00.0 is not a network device of test machine"));
-  CHECK_THAT(error, Catch::Contains("0000:98:00.0 is no network device"));
+  CHECK_THAT(error, Catch::Contains("0000:98:00.0 is not a network device"));
   CHECK_THAT(error, Catch::Contains("0000:00:00.0 (vfio-pci), 0000:01:00.0 (virtio-pci, eth0)"));
   CHECK_THAT(error_of(appliance::dpdk_config("0000:99:00.0 10.0.0.1/24"), appliance::machine(1, 4)),
              Catch::Contains("it has none on PCI"));

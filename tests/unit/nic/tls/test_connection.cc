@@ -195,8 +195,7 @@ TEST_CASE("identities of another cluster, of another box and of no box are refus
   order.serves = false;
   Pair no_server(KeyFolder(signer, kWorker), KeyFolder(signer, order, signer.certificate));
   no_server.run();
-  CHECK_THAT(no_server.client.failure,
-             Contains("a server needs the certificate of a box serves workers"));
+  CHECK_THAT(no_server.client.failure, Contains("a server needs the certificate of a box"));
 }
 
 TEST_CASE("a revoked certificate is refused, also with a list whose next update is overdue") {

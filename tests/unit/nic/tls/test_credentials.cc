@@ -133,7 +133,7 @@ TEST_CASE("a leaf certificate cannot act as an authority") {
   const auto leaf = tls::issue(signer, KeyFolder::order("pbox://rack/box/a"));
   REQUIRE(leaf.ok());
   const KeyFolder folder(*leaf, KeyFolder::order("pbox://rack/operator"), leaf->certificate);
-  CHECK_THAT(refusal(folder.path()), Contains("no authority's"));
+  CHECK_THAT(refusal(folder.path()), Contains("does not belong to an authority"));
   // Not even if it is sent along, and the authority that signed it is trusted.
   const KeyFolder chained(*leaf, KeyFolder::order("pbox://rack/operator"), signer.certificate);
   chained.write(

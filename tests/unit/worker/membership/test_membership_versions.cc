@@ -104,8 +104,8 @@ TEST_CASE("a worker refuses a box with which it has no version in common") {
   member.act();
   REQUIRE(member.membership.failure().has_value());
   CHECK(member.membership.failure()->code == ErrorCode::kVersionMismatch);
-  CHECK_THAT(member.membership.failure()->message,
-             Contains("talks control protocol 4 to 5") && Contains("upgrade the older of the two"));
+  CHECK_THAT(member.membership.failure()->message, Contains("supports control protocol 4 to 5") &&
+                                                       Contains("upgrade the older of the two"));
 }
 
 TEST_CASE("a worker whose part goes to a box that lacks a field looks for another one") {

@@ -38,7 +38,8 @@ TEST_CASE("an invalid region is refused with the field and its value") {
   RegisteredMemory memory;
   CHECK_THAT(memory.add(nullptr, 1).error().message, Contains("address is NULL"));
   CHECK_THAT(memory.add(at(0x1000), 0).error().message, Contains("bytes is 0"));
-  CHECK_THAT(memory.add(at(0x1000), UINT64_MAX).error().message, Contains("correct bytes"));
+  CHECK_THAT(memory.add(at(0x1000), UINT64_MAX).error().message,
+             Contains("correct the argument bytes"));
   CHECK_THAT(memory.check(at(0x1000)).error().message, Contains("0x1000"));
   REQUIRE(memory.add(at(0x1000), 0x1000));
   CHECK(memory.check(at(0x1000)));
