@@ -24,14 +24,17 @@ std::string cpu_list() {
   return list;
 }
 
-// testpmd reads commands from its standard input. `set txpkts` is one of them, because --txpkts
-// does not change the packets of tx_first.
-std::string command_line(const ForwardOptions& options) {
+// testpmd reads commands from its standard input. For connect_s seconds they only ask for the state
+// of the links: a memif client connects when it is asked. `set txpkts` is a command, because
+// --txpkts does not change the packets of tx_first.
+std::string command_line(const ForwardOptions& options, uint32_t connect_s) {
   const std::string cpus = cpu_list();
   std::string command =
-      "(sleep 1; echo set fwd macswap; echo set txpkts " + std::to_string(options.frame_bytes) +
-      "; echo start tx_first; sleep " + std::to_string(options.seconds) +
-      "; echo stop; echo quit) | timeout 60 dpdk-testpmd --no-telemetry --no-pci -m 512 " +
+      "(for second in $(seq " + std::to_string(connect_s) +
+      "); do sleep 1; echo show port summary all; done; echo set fwd macswap; echo set txpkts " +
+      std::to_string(options.frame_bytes) + "; echo start tx_first; sleep " +
+      std::to_string(options.seconds) +
+      "; echo stop; echo quit) | timeout 120 dpdk-testpmd --no-telemetry --no-pci -m 512 " +
       (options.hugepages ? "--in-memory" : "--no-huge --no-shconf") + " --lcores '0@(" + cpus +
       "),1@(" + cpus + ")'";
   for (const auto& device : options.devices) command += " '--vdev=" + device + "'";
@@ -56,15 +59,19 @@ void remove_sockets(const ForwardOptions& options) {
 
 }  // namespace
 
-// On a busy host, testpmd may get no core during a short run, so each further attempt runs longer.
+// On a busy host, testpmd may get no core during a short run, and memif devices may take seconds to
+// connect. Packets sent before that are lost, and testpmd crashes if it ends before. So each
+// further attempt begins later and runs longer.
 double forwarding_cycles(ForwardOptions options) {
   constexpr uint32_t kAttempts = 3;
-  constexpr double kLonger = 10;
+  constexpr double kLonger = 5;
   constexpr char kKey[] = "CPU cycles/packet=";
+  uint32_t connect_s = 1;
   std::string said;
-  for (uint32_t attempt = 0; attempt < kAttempts; ++attempt, options.seconds *= kLonger) {
+  for (uint32_t attempt = 0; attempt < kAttempts;
+       ++attempt, options.seconds *= kLonger, connect_s += 15) {
     remove_sockets(options);
-    said = output_of(command_line(options));
+    said = output_of(command_line(options, connect_s));
     const size_t at = said.find(kKey);
     const double cycles = at == std::string::npos ? 0 : std::atof(&said[at + sizeof(kKey) - 1]);
     if (cycles > 0) return cycles;

@@ -126,7 +126,7 @@ Status AuthorityFolder::issue() {
     return Error{
         ErrorCode::kInvalidArgument,
         "the replacement of the authority has not begun; begin it with pboxctl keys rotate " +
-            folder_ + ""};
+            folder_};
   }
   PBOX_CHECK(signers_.size() == 2);
   const Status kept = replace_file(path(kFormerKey), signers_[0].key, Mode::kOwnerOnly);
