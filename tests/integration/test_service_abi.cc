@@ -184,7 +184,7 @@ TEST_CASE("wrong usage is refused with the mistake and the remedy") {
     refused(PBOX_INVALID_ARGUMENT, push(7, values.data(), values.data()), "tensor 7 is unknown");
     refused(PBOX_INVALID_ARGUMENT, push(0, nullptr, values.data()), "NULL");
     refused(PBOX_INVALID_ARGUMENT, pbox_wait(context, 7, 0), "tensor 7 is unknown");
-    refused(PBOX_INVALID_ARGUMENT, pbox_set_learning_rate(context, 1), "aggregate");
+    refused(PBOX_INVALID_ARGUMENT, pbox_set_learning_rate(context, 1), "only in mode optimize");
     const int32_t priority = 1;
     refused(PBOX_INVALID_ARGUMENT, pbox_set_priorities(context, 3, nullptr), "priority_policy 3");
     refused(PBOX_INVALID_ARGUMENT, pbox_set_priorities(context, PBOX_PRIORITY_FIFO, &priority),

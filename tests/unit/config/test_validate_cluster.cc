@@ -71,7 +71,7 @@ TEST_CASE("the keys of etcd say so when the store is local") {
   for (const std::string key :
        {"endpoints = 127.0.0.1:2379", "user = box\npassword_file = /p", "ca_file = /ca"}) {
     CAPTURE(key);
-    CHECK_THAT(error_of(key + "\n"), Contains("cluster.store = local") &&
+    CHECK_THAT(error_of(key + "\n"), Contains("only cluster.store = etcd") &&
                                          Contains("cluster." + key.substr(0, key.find(' '))));
   }
 }
