@@ -89,7 +89,7 @@ TEST_CASE("a slow box loses parts while a job trains, and the leader logs why") 
   const std::string why = shown(boxes[leader], {"boxes", "--why"});
   CHECK_THAT(why, Catch::Contains("exploit") && Catch::Contains("shares by measured rate"));
   CHECK_THAT(shown(boxes[slow], {"boxes", "--why"}),
-             Catch::Contains("box " + leader + " leads the cluster"));
+             Catch::Contains("name box " + leader + " with --admin"));
   CHECK(nlohmann::json::parse(shown(boxes[leader], {"boxes", "--why", "-o", "json"}))["enabled"] ==
         true);
   training.kill();

@@ -87,7 +87,7 @@ class CollectivesTest(BoxTestCase):
             for text, part in zip(texts, (
                     "one must have 3 times the elements", "output 2 of float64", "read-only",
                     "op is 'product'; it must be one of", "verb is 'gather'; it must be one of",
-                    "input is int16: the box sums", "root"), strict=True):
+                    "input is int16: the box takes only", "root"), strict=True):
                 self.assertIn(part, text)
             self.assertEqual(floats, [3] * 6)
 
