@@ -172,7 +172,7 @@ class TablesTest(BoxTestCase):
                                ((ids, rows[:1]), "2 rows of 32 elements"),
                                ((ids, rows.astype(numpy.float16)), "elements of float16"),
                                ((ids[::-1].copy(), rows), "they must ascend"),
-                               ((numpy.array([3, ROWS]), rows), "it has 400 rows")):
+                               ((numpy.array([3, ROWS]), rows), "the table has 400 rows")):
             with self.assertRaisesRegex(pbox.InvalidArgument, words):
                 client.push_pull_rows(tensor, *refused, table)
 
