@@ -36,6 +36,8 @@ uint16_t drawn_weight(const Place& place, uint64_t drawn) {
   return static_cast<uint16_t>((drawn * 37 + place.rank * 5 + place.fragment) % wire::kWeightCodes);
 }
 
+constexpr uint32_t kGraceMs = 20;
+
 wire::SyncSpec read_sync(Input& input, uint32_t workers) {
   using wire::SyncModel;
   const uint8_t choice = input.byte();
@@ -43,7 +45,11 @@ wire::SyncSpec read_sync(Input& input, uint32_t workers) {
   sync.model = static_cast<SyncModel>(1 + (choice & 15) % 6);
   const bool is_ssp = sync.model == SyncModel::kSsp;
   const bool by_chance = sync.model == SyncModel::kPssp || sync.model == SyncModel::kDpssp;
-  if (sync.model == SyncModel::kDrop) sync.quorum = 1 + (choice >> 4) % workers;
+  if (sync.model == SyncModel::kDrop) {
+    sync.quorum = 1 + (choice >> 4) % workers;
+    sync.counts_late = (choice & 64) != 0;
+    if ((choice & 128) != 0) sync.grace_ms = kGraceMs;
+  }
   if (is_ssp || by_chance || sync.model == SyncModel::kEssp) sync.staleness = choice >> 4 & 3;
   if (by_chance) sync.probability = 0.5f;
   const bool cached = sync.model == SyncModel::kEssp || (is_ssp && (choice & 64) != 0);

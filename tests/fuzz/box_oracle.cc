@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/push_weight.h"
 #include "nic/wire/zeros.h"
@@ -32,6 +33,8 @@ BoxOracle::BoxOracle(const JobShape& shape) : shape_(shape), chunks_(shape.chunk
     chunk.claimed.resize(shape.workers);
     chunk.contributors.resize(shape.fragments());
     chunk.weight_sums.resize(shape.fragments());
+    chunk.pushed.resize(shape.workers);
+    chunk.late.resize(shape.fragments());
     chunk.sum.resize(shape.elements);
     chunk.weights.resize(shape.elements);
     chunk.state.resize(shape.elements * optimizer::state_floats_per_element(shape.optimizer));
@@ -50,7 +53,7 @@ uint32_t BoxOracle::rank_of(uint32_t spi) const {
   return rank;
 }
 
-void BoxOracle::aggregated(const wire::Parsed& push) {
+void BoxOracle::aggregated(const wire::Parsed& push, uint64_t now_ns) {
   const wire::Header& header = push.header;
   PBOX_CHECK(header.epoch == shape_.epoch() && header.generation == shape_.generation());
   PBOX_CHECK(header.chunk < shape_.chunks && header.fragment < shape_.fragments());
@@ -64,6 +67,9 @@ void BoxOracle::aggregated(const wire::Parsed& push) {
     advance(chunk);
     return;
   }
+  if (shape_.sync.counts_late && wire::round_distance(header.round, chunk.open_round) < 0) {
+    return add_late(chunk, rank, push);
+  }
   PBOX_CHECK(header.round == chunk.open_round);
   const bool copied = chunk.copy_rank != pipeline::kNoRank;
   const bool names_zeros = header.type() == wire::PacketType::kZeros && !chunk.slot;
@@ -76,7 +82,22 @@ void BoxOracle::aggregated(const wire::Parsed& push) {
   const uint64_t unused = chunk.slot ? claims & ~slot_mask(header) : 0;
   PBOX_CHECK((chunk.claimed[rank] & claims & ~unused) == 0);
   chunk.claimed[rank] |= claims;
-  if (is_complete(chunk)) finish(chunk);
+  const bool is_whole = chunk.claimed[rank] == wire::full_mask(shape_.fragments());
+  if (is_whole && ends(chunk, now_ns)) finish(chunk);
+}
+
+// Adds a fragment of a closed round to the sum of the open one.
+void BoxOracle::add_late(Chunk& chunk, uint32_t rank, const wire::Parsed& push) {
+  const wire::Header& header = push.header;
+  PBOX_CHECK(header.type() == wire::PacketType::kPush && header.round > 0);
+  Pushed& pushed = chunk.pushed[rank];
+  const int32_t ahead = wire::round_distance(header.round, pushed.round);
+  PBOX_CHECK(ahead >= 0);
+  if (ahead > 0) pushed = {header.round, 0};
+  const uint64_t bit = sum(chunk, rank, push);
+  PBOX_CHECK((pushed.mask & bit) == 0);
+  pushed.mask |= bit;
+  ++chunk.late[header.fragment];
 }
 
 // Adds a fragment of a tensor. Returns its bit.
@@ -87,8 +108,9 @@ uint64_t BoxOracle::sum(Chunk& chunk, uint32_t rank, const wire::Parsed& push) {
   PBOX_CHECK(header.payload_bytes ==
              wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, header.fragment));
   const bool first =
-      copied || std::none_of(chunk.claimed.begin(), chunk.claimed.end(),
-                             [bit](uint64_t claimed) { return (claimed & bit) != 0; });
+      copied || (chunk.late[header.fragment] == 0 &&
+                 std::none_of(chunk.claimed.begin(), chunk.claimed.end(),
+                              [bit](uint64_t claimed) { return (claimed & bit) != 0; }));
   const size_t begin = header.fragment * kFragmentBytes / wire::dtype_bytes(shape_.dtype);
   const size_t count = header.payload_bytes / wire::dtype_bytes(shape_.dtype);
   for (size_t index = 0; index < count; ++index) {
@@ -140,7 +162,8 @@ void BoxOracle::refused(const wire::Parsed& push, const pipeline::ShapeMismatch&
   PBOX_CHECK(chunk.slot->disagrees(header));
 }
 
-bool BoxOracle::is_complete(const Chunk& chunk) const {
+// Returns whether the open round ends now: it has the pushes that it needs, and its grace is over.
+bool BoxOracle::ends(Chunk& chunk, uint64_t now_ns) const {
   uint32_t complete = 0;
   for (uint32_t rank = 0; rank < shape_.workers; ++rank) {
     const bool is_full = chunk.claimed[rank] == wire::full_mask(shape_.fragments());
@@ -148,7 +171,13 @@ bool BoxOracle::is_complete(const Chunk& chunk) const {
   }
   const uint32_t all = shape_.present();
   const bool may_drop = shape_.drops() && chunk.open_round > 0;
-  return all > 0 && complete >= (may_drop ? std::min(all, shape_.sync.quorum) : all);
+  if (all == 0 || complete < (may_drop ? std::min(all, shape_.sync.quorum) : all)) {
+    chunk.quorum_ns.reset();
+    return false;
+  }
+  if (complete == all || shape_.sync.grace_ms == 0) return true;
+  if (!chunk.quorum_ns) chunk.quorum_ns = now_ns;
+  return now_ns >= *chunk.quorum_ns + shape_.sync.grace_ms * kNanosPerMilli;
 }
 
 void BoxOracle::advance(Chunk& chunk) {
@@ -179,14 +208,20 @@ void BoxOracle::check_all_answered() const {
   }
 }
 
-void BoxOracle::somebody_excluded() {
+void BoxOracle::somebody_excluded(uint64_t now_ns) {
   for (Chunk& chunk : chunks_) {
     if (chunk.sync) {
       chunk.sync->somebody_excluded();
       advance(chunk);
-    } else if (is_complete(chunk)) {
+    } else if (ends(chunk, now_ns)) {
       finish(chunk);
     }
+  }
+}
+
+void BoxOracle::end_past_grace(uint64_t now_ns) {
+  for (Chunk& chunk : chunks_) {
+    if (chunk.quorum_ns && ends(chunk, now_ns)) finish(chunk);
   }
 }
 
@@ -194,7 +229,7 @@ void BoxOracle::somebody_excluded() {
 void BoxOracle::average(Chunk& chunk) const {
   const bool initial = shape_.mode == pipeline::Mode::kOptimize && chunk.open_round == 0;
   for (uint32_t fragment = 0; fragment < shape_.fragments(); ++fragment) {
-    uint32_t contributors = 0;
+    uint32_t contributors = chunk.late[fragment];
     for (const uint64_t claimed : chunk.claimed) contributors += claimed >> fragment & 1;
     chunk.contributors[fragment] = contributors;
     if (shape_.reduction != pipeline::Reduction::kMean || initial) continue;
@@ -234,6 +269,11 @@ void BoxOracle::finish(Chunk& chunk) {
 
 void BoxOracle::open_next(Chunk& chunk) {
   chunk.copy_rank = pipeline::kNoRank;
+  for (uint32_t rank = 0; rank < shape_.workers; ++rank) {
+    if (chunk.claimed[rank] != 0) chunk.pushed[rank] = {chunk.open_round, chunk.claimed[rank]};
+  }
+  chunk.quorum_ns.reset();
+  std::fill(chunk.late.begin(), chunk.late.end(), 0);
   std::fill(chunk.claimed.begin(), chunk.claimed.end(), 0);
   ++chunk.open_round;
   ++rounds_finished_;
@@ -310,10 +350,18 @@ void BoxOracle::check_status(const wire::Header& header, const wire::StatusPaylo
   if (status.finished_round != chunk.open_round) return;  // it was true when it was made
   PBOX_CHECK(status.missing_workers <= shape_.workers);
   PBOX_CHECK(status.missing_workers == 0 || status.first_missing_rank < shape_.workers);
-  const bool open = header.round == chunk.open_round;
   const uint64_t all = wire::full_mask(shape_.fragments());
-  PBOX_CHECK(open ? (status.received_mask & ~chunk.claimed[rank]) == 0
-                  : status.received_mask == all);
+  const uint64_t received = status.received_mask;
+  if (header.round == chunk.open_round) {
+    PBOX_CHECK((received & ~chunk.claimed[rank]) == 0);
+  } else if (!shape_.drops()) {
+    PBOX_CHECK(received == all);
+  } else {
+    // A late push may have arrived in part. This oracle is not told of fragments that are dropped.
+    const Pushed& pushed = chunk.pushed[rank];
+    const bool is_known = shape_.sync.counts_late && pushed.round == header.round;
+    PBOX_CHECK((received & ~(is_known ? pushed.mask : all)) == 0 || received == all);
+  }
 }
 
 }  // namespace pbox::fuzz

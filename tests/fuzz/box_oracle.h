@@ -22,8 +22,11 @@ class BoxOracle {
   explicit BoxOracle(const JobShape& shape);
 
   const JobShape& shape() const { return shape_; }
-  // The ranks that the shape calls absent have changed, so some rounds may be complete now.
-  void somebody_excluded();
+  // The ranks that the shape calls absent have changed, so some rounds may be complete now. Here
+  // and below, `now_ns` is the time that the engine knows.
+  void somebody_excluded(uint64_t now_ns);
+  // Ends the rounds whose grace is over.
+  void end_past_grace(uint64_t now_ns);
   uint32_t open_round(uint32_t chunk) const { return chunks_[chunk].open_round; }
   // The round that the rank pushes next if it keeps the protocol.
   uint32_t next_round(uint32_t chunk, uint32_t rank) const;
@@ -36,8 +39,9 @@ class BoxOracle {
   bool awaits_copy_of(uint32_t rank) const { return chunks_[0].copy_rank == rank; }
   void set_learning_rate(float rate) { optimizer_.learning_rate = rate; }
 
-  // Ends the process unless the fragment may count: of this job, of an open round, once per rank.
-  void aggregated(const wire::Parsed& push);
+  // Ends the process unless the fragment may count: of this job, once per rank, and of an open
+  // round or, where late pushes count, of a closed one.
+  void aggregated(const wire::Parsed& push, uint64_t now_ns);
   // The box has refused the push because its rank disagrees with another one: from now on nothing
   // may count. Ends the process unless the push disagrees with the slot's open round.
   void refused(const wire::Parsed& push, const pipeline::ShapeMismatch& mismatch);
@@ -50,12 +54,23 @@ class BoxOracle {
   void check_status(const wire::Header& header, const wire::StatusPayload& status) const;
 
  private:
+  // The newest round that a rank has pushed, and the fragments of it.
+  struct Pushed {
+    uint32_t round = 0;
+    uint64_t mask = 0;
+  };
+
   struct Chunk {
     uint32_t open_round = 0;
     uint32_t copy_rank = pipeline::kNoRank;
     std::vector<uint64_t> claimed;       // by rank
     std::vector<uint32_t> contributors;  // by fragment; of round open_round - 1
     std::vector<uint64_t> weight_sums;   // by fragment; of the open round
+    // Model drop: when the open round had its quorum, if it waits for more ranks; by rank, pushes
+    // of closed rounds; by fragment, late ones in the open round's sum.
+    std::optional<uint64_t> quorum_ns;
+    std::vector<Pushed> pushed;
+    std::vector<uint32_t> late;
     std::vector<float> sum, weights, state;
     std::vector<std::byte> result;   // result of round open_round - 1
     std::optional<SyncOracle> sync;  // from round 1 on, where pushes are applied as they come
@@ -65,7 +80,8 @@ class BoxOracle {
   uint32_t rank_of(uint32_t spi) const;
   uint64_t sum(Chunk& chunk, uint32_t rank, const wire::Parsed& push);
   uint64_t add_zeros(Chunk& chunk, uint32_t rank, const wire::Parsed& push);
-  bool is_complete(const Chunk& chunk) const;
+  void add_late(Chunk& chunk, uint32_t rank, const wire::Parsed& push);
+  bool ends(Chunk& chunk, uint64_t now_ns) const;
   void average(Chunk& chunk) const;
   void finish(Chunk& chunk);
   void open_next(Chunk& chunk);

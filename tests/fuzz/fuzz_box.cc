@@ -55,7 +55,7 @@ class BoxDriver {
         case 8:
         case 9: send(input_.byte()); break;
         case 10: send(UINT32_MAX); break;
-        case 11: now_ns_ += uint64_t{input_.byte()} << input_.below(32); break;
+        case 11: pass_time(); break;
         case 12: (operation & 16) != 0 ? change_members(job) : command(job); break;
         case 13: repeat(job); break;
         case 14: reinstall(job); break;
@@ -233,7 +233,7 @@ class BoxDriver {
          .generation = job.shape.generation(),
          .takes_zeros = job.shape.takes_zeros});
     PBOX_CHECK(allocation_count() == allocations);
-    job.oracle->somebody_excluded();
+    job.oracle->somebody_excluded(now_ns_);
     for (uint32_t one = 0; one < job.shape.workers; ++one) {
       if (!job.shape.absent[one]) check_rounds(job, one);
     }
@@ -271,11 +271,23 @@ class BoxDriver {
     PBOX_CHECK(pulls <= 1 && verdict <= 1 && pulls + verdict >= 1);
     if (engine_.counters().get(Counter::kAggregated) != aggregated_before) account(packet);
     for (Job& job : jobs_) note_mismatch(job, packet);
-    uint64_t finished = finished_before_;
-    for (const Job& job : jobs_) {
-      finished += job.oracle->rounds_finished();
-      job.oracle->check_parked(*job.shard);
+    for (const Job& job : jobs_) job.oracle->check_parked(*job.shard);
+    check_rounds_finished();
+  }
+
+  void pass_time() {
+    now_ns_ += uint64_t{input_.byte()} << input_.below(32);
+    const size_t allocations = allocation_count();
+    while (engine_.finish_waiting(now_ns_)) {
     }
+    PBOX_CHECK(allocation_count() == allocations);
+    for (Job& job : jobs_) job.oracle->end_past_grace(now_ns_);
+    check_rounds_finished();
+  }
+
+  void check_rounds_finished() const {
+    uint64_t finished = finished_before_;
+    for (const Job& job : jobs_) finished += job.oracle->rounds_finished();
     PBOX_CHECK(engine_.counters().get(Counter::kRoundsFinished) == finished);
   }
 
@@ -288,7 +300,7 @@ class BoxDriver {
 
   void account(const std::vector<std::byte>& packet) {
     const wire::Parsed push = parsed(packet);
-    job_of(push.header.spi).oracle->aggregated(push);
+    job_of(push.header.spi).oracle->aggregated(push, now_ns_);
   }
 
   void note_mismatch(Job& job, const std::vector<std::byte>& packet) {

@@ -210,6 +210,12 @@ def boxes() -> None:
         others = b"".join(bytes([15, rank, 70 + rank]) for rank in (1, 2) * 9) + b"\x0a" * 9
         data += others + b"\x0f\0\x51" * 16 + b"\x0a" * 9 + b"\0\x10\x54" + others * 2
         write("fuzz_box", f"sync-{name}", data)
+    for name, choice in {"drop-late": 0x45, "drop-grace": 0x85, "drop-grace-late": 0xd5}.items():
+        data = bytes([130, 240, choice, 0, 5, 3, 0]) + b"\x64" * 3 + b"\x0a"
+        for value in range(6):  # ranks 0 and 1 push, time passes, ranks 2 and 1 push that round
+            data += bytes([15, 0, 90 + value, 15, 1, 80 + value, 11, 3 * value, 23])
+            data += bytes([15, 0x42, 70 + value, 15, 0x41, 60 + value, 10])
+        write("fuzz_box", f"sync-{name}", data)
     write("fuzz_box", "two-jobs", b"\1\x3c\2\x21" + rounds + rounds.replace(b"\3", b"\x83"))
     write("fuzz_box", "commands", b"\1\x3c\0\5\x0c\x08\x0c\x07\x03\0\x64\x65\x0a\x8e\x0e\x0a")
     write("fuzz_box", "removed-with-replies", b"\1\x3c\0\5" + b"\x05\x00\x00" * 3 + b"\x0e\x0a")
