@@ -13,8 +13,9 @@ void draw_weights(uint64_t seed, Options& options) {
     const bool is_drawn = draw.chance(0.5);
     const bool drops = job.sync.model == wire::SyncModel::kDrop;
     const bool has_other =
-        std::any_of(job.tensors.begin(), job.tensors.end(), [](const TensorOptions& tensor) {
-          return tensor.row_elements > 0 || tensor.compression != wire::Compression::kNone;
+        std::any_of(job.tensors.begin(), job.tensors.end(), [&](const TensorOptions& tensor) {
+          const bool is_compressed = tensor.compression != wire::Compression::kNone;
+          return tensor.row_elements > 0 || (is_compressed && !drops);
         });
     if (job.is_collective || job.rogue || job.workers > kRanksToldApart || has_other) continue;
     if (job.is_relaxed() && !(drops && job.dtype == wire::Dtype::kF32)) continue;

@@ -194,11 +194,17 @@ void SyncReplay::take_rows(Chunk& chunk, const wire::RowsView& rows) const {
       });
 }
 
+void SyncReplay::divide_by_weights(const Chunk& chunk, uint32_t fragment,
+                                   std::span<float> sums) const {
+  if (!job_.options.weighted) return;
+  const float share = 1.0f / static_cast<float>(chunk.weight_sums[fragment]);
+  reduce::reference::scale(sums.data(), share, sums.size());
+}
+
 void SyncReplay::step(Chunk& chunk, uint32_t fragment, std::span<const float> gradient) const {
   if (!job_.options.weighted) return step(part(chunk.weights, chunk, fragment), gradient);
   std::vector<float> mean(gradient.begin(), gradient.end());
-  reduce::reference::scale(mean.data(), 1.0f / static_cast<float>(chunk.weight_sums[fragment]),
-                           mean.size());
+  divide_by_weights(chunk, fragment, mean);
   const optimizer::OptimizerSpec spec = optimizer_of(job_.options);
   const auto coefficients = optimizer::step_coefficients(
       spec, {.learning_rate = spec.learning_rate, .gradient_scale = 1, .step = 1});

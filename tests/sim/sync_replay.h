@@ -82,6 +82,8 @@ class SyncReplay {
   void begin_as_held(Chunk& chunk) const;
   bool applies_on_arrival(const Chunk& chunk) const;
   bool is_sound(const Chunk& chunk, const wire::Header& header) const;
+  // Makes the sums of a fragment their mean, in a job with weights.
+  void divide_by_weights(const Chunk& chunk, uint32_t fragment, std::span<float> sums) const;
   // The layout of the open round, whose number is the clock.
   bool has_deltas(const Chunk& chunk) const { return job_.has_deltas(chunk.held->id); }
   wire::Dtype dtype_of(const Chunk& chunk) const;

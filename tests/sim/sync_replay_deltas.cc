@@ -100,6 +100,9 @@ void SyncReplay::make_delta(Chunk& chunk) {
                                                .weight_decay = spec.weight_decay,
                                                .gradient_scale = 1,
                                                .step = round};
+    for (uint32_t fragment = 0; fragment < fragment_count(chunk); ++fragment) {
+      divide_by_weights(chunk, fragment, part(chunk.sums, chunk, fragment));
+    }
     optimizer::reference::step(spec.kind, optimizer::step_coefficients(spec, parameters),
                                chunk.master.data(), nullptr, chunk.sums.data(), chunk.sums.size());
     std::vector<float> difference(chunk.weights.size());

@@ -118,10 +118,12 @@ class DilocoQuorumTest(BoxTestCase):
     def test_changes_in_blocks_reach_ranks_in_time_and_late_ones(self):
         # Rank 0 is in time in both outer steps. Rank 1 is late once, and receives the weights.
         for wire in ("q8", "q4"):
-            for late, second in (("next", -1.0 - (4.0 + 2.0) / 2), ("drop", -1.0 - 4.0)):
+            for late, weight, second in (("next", "equal", -1.0 - (4.0 + 2.0) / 2),
+                                         ("next", "tokens", -1.0 - (1 * 4.0 + 3 * 2.0) / 4),
+                                         ("drop", "equal", -1.0 - 4.0)):
                 case = {"sync_every": 1, "quorum": 1, "grace": 0, "late_pushes": late,
-                        "wire": wire, "outer": {"lr": 1.0, "momentum": 0}}
-                job = f"{wire}-{late}"
+                        "weight": weight, "wire": wire, "outer": {"lr": 1.0, "momentum": 0}}
+                job = f"{wire}-{late}-{weight}"
                 folder = self.folder(job)
                 weights, late_weights = self.run_ranks(push_late, WORKERS, case, folder, 128,
                                                        job=job)
