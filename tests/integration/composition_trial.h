@@ -20,13 +20,15 @@ inline bool is_collective(const Trial& trial) {
   return trial.options.mode == PBOX_MODE_COLLECTIVE;
 }
 
+// Returns the status of the call, or of the wait for it: a guard may have ended the job before.
 inline pbox_status run_collective(const AbiWorker& worker, const Trial& trial, pbox_verb verb,
                                   uint64_t count, const std::vector<unsigned char>& input,
                                   std::vector<unsigned char>& output) {
   uint64_t operation = 0;
-  worker.must(pbox_collective(worker.context(), verb, input.data(), output.data(), count,
-                              trial.dtype, PBOX_OP_SUM, 0, 0, nullptr, nullptr, &operation));
-  return pbox_wait_collective(worker.context(), operation, 0);
+  const pbox_status status =
+      pbox_collective(worker.context(), verb, input.data(), output.data(), count, trial.dtype,
+                      PBOX_OP_SUM, 0, 0, nullptr, nullptr, &operation);
+  return status == PBOX_OK ? pbox_wait_collective(worker.context(), operation, 0) : status;
 }
 
 // Computes the sum by an all-reduce, and again by a reduce-scatter and an all-gather. Fails if the
