@@ -165,12 +165,12 @@ pbox_build() {
     cmake --build --preset "$preset" --parallel "$PBOX_JOBS" ${1:+--target "$@"})
 }
 
-# Runs the tests of a preset. At most three run at once: the boxes that they start need cores too,
-# but with two, a third of the time of two cores would pass unused.
+# Runs the tests of a preset. At most two run at once, because the boxes that they start need cores
+# too.
 pbox_ctest() {
   local preset=$1
   shift
-  (cd "$PBOX_ROOT" && ctest --test-dir "build/$preset" --output-on-failure -j3 --timeout 600 \
+  (cd "$PBOX_ROOT" && ctest --test-dir "build/$preset" --output-on-failure -j2 --timeout 600 \
     --no-tests=error "$@")
   local status=$?
   pbox_skipped_tests "$PBOX_ROOT/build/$preset/Testing/Temporary/LastTest.log"
