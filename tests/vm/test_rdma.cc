@@ -314,7 +314,7 @@ TEST_CASE("each trouble with RDMA is one clear error", "[errors]") {
       refused_start(daemon_path(), daemon_arguments(rdma_box({"--rdma.devices=rxe9"}))),
       Catch::StartsWith("1 ") && Catch::Contains("rxe9 is not an RDMA device of this machine"));
   CHECK_THAT(start({"--rdma.gid_index=200"}),
-             Catch::StartsWith("1 ") && Catch::Contains("GID index 200 is empty"));
+             Catch::StartsWith("1 ") && Catch::Contains("GID index 200 is not in the GID table"));
   CHECK_THAT(
       refused_start(daemon_path(),
                     daemon_arguments(rdma_box({"--rdma.devices=rxe0", "--pipeline.cores=2-3"}))),
@@ -334,7 +334,8 @@ TEST_CASE("a worker's trouble with RDMA is one clear error", "[errors]") {
   CHECK_THAT(refused_join(box, "rdma:"), Catch::Contains("no device is named"));
   CHECK_THAT(refused_join(box, "rdma:rxe7"),
              Catch::Contains("no device has this name; choose one of rxe0, rxe1, rxe2, rxe3"));
-  CHECK_THAT(refused_join(box, "rdma:rxe1 gid=77"), Catch::Contains("GID index 77 is empty"));
+  CHECK_THAT(refused_join(box, "rdma:rxe1 gid=77"),
+             Catch::Contains("GID index 77 is not in the GID table"));
   Daemon sockets;
   CHECK_THAT(refused_join(sockets.control(), "rdma:rxe1"),
              Catch::Contains("this box has no RDMA port: set data.port = rdma there"));
