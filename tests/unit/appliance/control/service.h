@@ -51,6 +51,12 @@ class Service {
     return std::any_of(events.begin(), events.end(),
                        [&](const RegistryEvent& event) { return event.name == name; });
   }
+  // Returns the text of the first event of this name; empty if there is none.
+  std::string text_of(const std::string& name) const {
+    const auto found = std::find_if(events.begin(), events.end(),
+                                    [&](const RegistryEvent& event) { return event.name == name; });
+    return found == events.end() ? "" : found->text;
+  }
   boost::asio::ip::tcp::endpoint endpoint() const {
     return {boost::asio::ip::make_address("127.0.0.1"), server_->port()};
   }

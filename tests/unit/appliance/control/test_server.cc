@@ -110,9 +110,8 @@ TEST_CASE("a peer that does not read is dropped once too many bytes wait for it"
     queued_max = std::max(queued_max, service.server().queued_bytes());
     return service.noted("worker_lost");
   });
-  // The bound on bytes ended the connection, not the time-out for silence. The server may handle
-  // several messages before the test looks again.
-  CHECK(queued_max > (8u << 20));
+  // The bound on bytes ended the connection, not the time-out for silence.
+  CHECK_THAT(service.text_of("worker_lost"), Contains("before it had read everything"));
   CHECK(queued_max <= (17u << 20));
   CHECK(service.registry().connection_count() <= 2);
   talker.end(service);
