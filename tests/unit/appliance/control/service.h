@@ -19,10 +19,10 @@ namespace pbox::control {
 class Service {
  public:
   // The address, the port and the listener of events in `options` are replaced.
-  explicit Service(ControlOptions options = {}) {
+  explicit Service(ControlOptions options = {}, const RegistryOptions& limits = {}) {
     disk_ = std::move(*storage::open_state_folder(""));
     epochs_.emplace(*disk_);
-    registry_.emplace(RegistryOptions{}, host_, *epochs_, parts_);
+    registry_.emplace(limits, host_, *epochs_, parts_);
     options.listen = "127.0.0.1";
     options.port = 0;
     options.on_event = [this](const RegistryEvent& event) { events.push_back(event); };
