@@ -354,8 +354,7 @@ void SyncReplay::check_sent(uint32_t rank, const nic::TxPacket& packet) {
   uint64_t applied = chunk.next[rank] + (has_more ? 1 : 0) - (is_waiting ? 1 : 0);
   if (!applies_on_arrival(chunk)) {
     const Pushed& pushed = chunk.pushed[rank];
-    const bool is_full =
-        has_deltas(chunk) && (header.dtype_scale & 15) == static_cast<uint16_t>(wire::Dtype::kF32);
+    const bool is_full = has_deltas(chunk) && names_f32(header);
     const bool is_whole = pushed.counted == full_mask(chunk);
     applied = pushed.round + (is_full ? is_whole : pushed.counted >> header.fragment & 1);
   }

@@ -70,8 +70,8 @@ class SyncReplay {
     // the last result is the weights.
     std::vector<float> master;
     std::vector<std::byte> delta;
-    uint32_t lacking =
-        0;  // ranks with a new session, or that want weights, since they were in time
+    // Ranks that have begun a new session, or asked for weights, since they were in time.
+    uint32_t lacking = 0;
   };
 
   // Checks that the model that the ranks have registered, or the operator has set, is in force.
@@ -90,7 +90,8 @@ class SyncReplay {
   uint32_t fragment_count(const Chunk& chunk) const;
   uint64_t full_mask(const Chunk& chunk) const { return wire::full_mask(fragment_count(chunk)); }
   uint32_t first_of(const Chunk& chunk, uint32_t fragment) const;
-  // Compressed chunks, in sync_replay_deltas.cc.
+  // Compressed chunks, in sync_replay_deltas.cc. The type in a header says which form it is about.
+  static bool names_f32(const wire::Header& header);
   void begin_deltas(Chunk& chunk) const;
   void note_pull(Chunk& chunk, uint32_t rank, const wire::Header& header) const;
   void make_delta(Chunk& chunk);

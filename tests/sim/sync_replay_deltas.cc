@@ -13,13 +13,10 @@
 #include "tests/sim/violation.h"
 
 namespace pbox::sim {
-namespace {
 
-bool names_f32(const wire::Header& header) {
+bool SyncReplay::names_f32(const wire::Header& header) {
   return (header.dtype_scale & 15) == static_cast<uint16_t>(wire::Dtype::kF32);
 }
-
-}  // namespace
 
 wire::Dtype SyncReplay::dtype_of(const Chunk& chunk) const {
   return job_.wire_dtype(chunk.held->id, static_cast<uint32_t>(chunk.clock));
