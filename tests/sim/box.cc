@@ -74,6 +74,7 @@ control::RegistryOptions Box::registry_options() {
   const uint64_t seed = rack_.options.seed + 1000 * host_;
   options.draw = seeded_draws(seed + (names_copies ? starts_ << 32 : starts));
   if (rack_.options.suite != seal::Suite::kNone) options.keys = this;
+  options.window_bytes = rack_.options.window_bytes;
   return options;
 }
 

@@ -65,6 +65,10 @@ void draw_weights(uint64_t seed, Options& options);
 // oracle for it, and makes more jobs use SGD, the optimizer with such an oracle.
 void draw_compression(uint64_t seed, Options& options);
 
+// options_cable.cc, with a generator of its own: in one seed in twenty some workers have a cable
+// that is a bottleneck.
+void draw_cables(uint64_t seed, Options& options);
+
 // options_cluster.cc. Each uses a generator of its own, so that the other draws of the rack do not
 // depend on it.
 // Draws more boxes, and jobs that move between them while the boxes' views of the map differ.

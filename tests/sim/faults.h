@@ -17,6 +17,7 @@ namespace pbox::sim {
   X(kDropFragment, "drop_fragment")     \
   X(kDropPartition, "drop_partition")   \
   X(kDropUnreachable, "drop_no_socket") \
+  X(kQueueFull, "queue_full")           \
   X(kRingOverflow, "ring_overflow")     \
   X(kDuplicate, "duplicate")            \
   X(kReorder, "reorder")                \

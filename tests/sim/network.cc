@@ -15,6 +15,13 @@ uint64_t mixed(uint64_t hash, uint64_t value) {
   return Rng(hash ^ (value * 0x9e3779b97f4a7c15ull)).next();
 }
 
+bool is_fragment(const Packet& packet) {
+  wire::Header header;
+  if (packet.bytes.size() < sizeof(header)) return false;
+  std::memcpy(&header, packet.bytes.data(), sizeof(header));
+  return header.type() == wire::PacketType::kPush || header.type() == wire::PacketType::kResult;
+}
+
 }  // namespace
 
 HostId outsider_of(const Options& options) {
@@ -46,10 +53,15 @@ Network::Network(EventQueue& queue, const Options& options, FaultCounts& counts,
       links_(size_t{host_count_} * host_count_),
       transmit_free_ns_(host_count_),
       receive_free_ns_(host_count_),
+      cables_(host_count_),
       checks_(checks),
       has_listener_(std::any_of(
           options.episodes.begin(), options.episodes.end(),
-          [](const Episode& episode) { return episode.kind == EpisodeKind::kOutsider; })) {}
+          [](const Episode& episode) { return episode.kind == EpisodeKind::kOutsider; })) {
+  for (const Cable& cable : options.cables) {
+    cables_[cable.host] = std::make_unique<AccessCable>(queue, cable, options.latency_ns);
+  }
+}
 
 ReceiveRing& Network::open(const nic::Endpoint& local, ReceiveRing ring) {
   const auto [place, is_new] =
@@ -150,6 +162,8 @@ void Network::damage(Packet& packet) {
 
 void Network::route(Packet packet) {
   Link& on = link(host_of(packet.from), host_of(packet.to));
+  CableQueue* const cable = cable_queue(packet);
+  if (cable != nullptr && is_fragment(packet)) cable->count_fragment();
   if (const auto fault = loss_of(on, packet)) {
     note(2, packet);
     drop(*fault);
@@ -176,10 +190,9 @@ void Network::route(Packet packet) {
 // finite speed.
 uint64_t Network::serialised_ns(const Packet& packet) {
   if (options_.link_bytes_per_us == 0) return queue_.now_ns();
-  constexpr uint64_t kFrameBytes = 66;  // Ethernet, IP and UDP headers
   const auto needs_ns = [&](HostId host) {
     const uint64_t links = host < options_.boxes ? options_.box_links : 1;
-    return (packet.bytes.size() + kFrameBytes) * 1000 / (options_.link_bytes_per_us * links);
+    return (packet.bytes.size() + kFrameHeaderBytes) * 1000 / (options_.link_bytes_per_us * links);
   };
   const HostId from = host_of(packet.from), to = host_of(packet.to);
   const uint64_t divisor = from < options_.boxes ? options_.send_divisor : 1;
@@ -190,8 +203,25 @@ uint64_t Network::serialised_ns(const Packet& packet) {
   return arrives_ns;
 }
 
+// Returns the queue of the cable that the packet passes; null: it passes none.
+CableQueue* Network::cable_queue(const Packet& packet) {
+  const auto& sender = cables_[host_of(packet.from)];
+  if (sender != nullptr) return &sender->queue(CableDirection::kToBox);
+  const auto& receiver = cables_[host_of(packet.to)];
+  return receiver == nullptr ? nullptr : &receiver->queue(CableDirection::kFromBox);
+}
+
 void Network::transmit(Link& link, Packet packet, bool is_copy) {
-  uint64_t due_ns = serialised_ns(packet) + options_.latency_ns;
+  std::optional<uint64_t> passes_ns = queue_.now_ns();
+  if (CableQueue* const cable = cable_queue(packet)) {
+    passes_ns = cable->pass(CableUser::kJob, packet.bytes.size(), queue_.now_ns());
+  }
+  if (!passes_ns) {
+    note(2, packet);
+    drop(Fault::kQueueFull);
+    return;
+  }
+  uint64_t due_ns = std::max(serialised_ns(packet), *passes_ns) + options_.latency_ns;
   if (options_.jitter_ns > 0) due_ns += rng_.below(options_.jitter_ns + 1);
   if (chance(faults_.delay) || (is_copy && chance(0.5))) {
     counts_.add(Fault::kLongDelay);
@@ -272,9 +302,28 @@ void Network::set_clogged(HostId from, HostId to, bool clogged) {
   }
 }
 
+void Network::start_flows() {
+  for (auto& cable : cables_) {
+    if (cable != nullptr) cable->start_flows();
+  }
+}
+
+std::vector<std::array<CableUse, 2>> Network::cable_uses() const {
+  std::vector<std::array<CableUse, 2>> uses;
+  for (const Cable& cable : options_.cables) {
+    AccessCable& access = *cables_[cable.host];
+    uses.push_back(
+        {access.queue(CableDirection::kToBox).use(), access.queue(CableDirection::kFromBox).use()});
+  }
+  return uses;
+}
+
 void Network::heal() {
   faults_ = {};
   dropped_.reset();
+  for (auto& cable : cables_) {
+    if (cable != nullptr) cable->heal();
+  }
   for (HostId from = 0; from < host_count_; ++from) {
     for (HostId to = 0; to < host_count_; ++to) {
       link(from, to).blocked = link(from, to).in_burst = false;

@@ -7,12 +7,14 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "base/rng.h"
 #include "nic/port.h"
+#include "tests/sim/cable.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/faults.h"
 #include "tests/sim/number_set.h"
@@ -83,6 +85,8 @@ class Network {
     wire::PacketType type = wire::PacketType::kPush;
   };
   void set_dropped(const std::optional<Fragment>& fragment) { dropped_ = fragment; }
+  // Starts the TCP flows that share cables with jobs.
+  void start_flows();
   void heal();
 
   // Reports a violation unless every packet is accounted for.
@@ -91,6 +95,8 @@ class Network {
   bool empty() const { return in_flight_ == 0 && waiting_ == 0; }
   uint64_t trace_hash() const { return trace_hash_; }
   uint64_t sent() const { return sent_; }
+  // The use of each of Options::cables, by CableDirection.
+  std::vector<std::array<CableUse, 2>> cable_uses() const;
 
  private:
   struct Link {
@@ -110,6 +116,7 @@ class Network {
   void damage(Packet& packet);
   void transmit(Link& link, Packet packet, bool is_copy);
   uint64_t serialised_ns(const Packet& packet);
+  CableQueue* cable_queue(const Packet& packet);
   void deliver(uint32_t slot);
   void note(uint64_t what, const Packet& packet);
   bool is_first(const Packet& packet);
@@ -123,6 +130,7 @@ class Network {
   uint32_t host_count_;
   std::vector<Link> links_;
   std::vector<uint64_t> transmit_free_ns_, receive_free_ns_;  // by host
+  std::vector<std::unique_ptr<AccessCable>> cables_;          // by host; null: none
   std::map<std::pair<HostId, uint16_t>, ReceiveRing> rings_;
   std::optional<Fragment> dropped_;
   std::vector<Packet> slots_;  // packets in flight

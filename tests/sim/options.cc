@@ -464,6 +464,7 @@ Options draw(uint64_t seed) {
   draw_tables(seed, options);
   draw_compression(seed, options);
   draw_weights(seed, options);
+  draw_cables(seed, options);
   return options;
 }
 

@@ -166,6 +166,16 @@ struct Episode {
   uint64_t draw = 0;  // selects the victims
 };
 
+// The access cable of one worker's host (cable.h). All packets to and from the host pass it.
+struct Cable {
+  uint32_t host = 0;  // a HostId (network.h)
+  uint64_t bytes_per_second = 0;
+  uint64_t delay_ns = 0;     // in one direction; added to Options::latency_ns
+  uint64_t queue_bytes = 0;  // room for frames in each direction
+  // A TCP flow uses the cable in this direction until the faults end.
+  bool tcp_to_box = false, tcp_from_box = false;
+};
+
 // An operator changes the consistency model of some tensors of a relaxed job.
 struct ModelChange {
   uint64_t begin_ns = 0;                // counted from the start of the run
@@ -191,6 +201,8 @@ struct Options {
   uint32_t box_links = 1;               // factor by which a box's links are faster
   uint32_t send_divisor = 1;            // factor by which a box sends more slowly than it receives
   uint64_t send_ahead_ns = UINT64_MAX;  // ports take packets that their link sends by then
+  std::vector<Cable> cables;  // at most one per host; a host without one has no bottleneck
+  uint32_t window_bytes = 0;  // as pipeline.window_bytes of a box's configuration
   uint64_t rto_floor_ns = 2'000'000;
   uint64_t dead_after_ns = 10'000'000'000;  // silence after which a box or worker counts as dead
   bool same_sessions = false;  // a box that restarts draws the same session numbers as before
@@ -217,6 +229,7 @@ struct Options {
   std::vector<Episode> episodes;
   std::vector<ModelChange> model_changes;
   uint64_t faults_end_ns = 0;  // time at which all faults end, counted from the start of the run
+  uint64_t events_max = 20'000'000;  // a run with more events counts as one that does not end
 };
 
 const char* name_of(EpisodeKind kind);

@@ -96,6 +96,13 @@ void add_job(Line& line, const JobOptions& job) {
   add_calls(line, job.disagreement->calls);
 }
 
+void add_cable(Line& line, const Cable& cable) {
+  line.add(" | cable of host %u: %.1fMB/s %.3fms queue=%llu%s%s", cable.host,
+           static_cast<double>(cable.bytes_per_second) / 1e6, ms(cable.delay_ns),
+           static_cast<unsigned long long>(cable.queue_bytes),
+           cable.tcp_to_box ? " tcp-to-box" : "", cable.tcp_from_box ? " tcp-from-box" : "");
+}
+
 }  // namespace
 
 std::string to_string(const Options& options) {
@@ -122,6 +129,7 @@ std::string to_string(const Options& options) {
              static_cast<unsigned long long>(options.arena_bytes), options.job_slots);
   }
   for (const JobOptions& job : options.jobs) add_job(line, job);
+  for (const Cable& cable : options.cables) add_cable(line, cable);
   const PacketFaults& faults = options.faults;
   line.add(" | faults until %.3fms drop=%g burst=%g duplicate=%g reorder=%g",
            ms(options.faults_end_ns), faults.drop, faults.burst_begin, faults.duplicate,

@@ -221,6 +221,8 @@ bool Worker::complete_operations(worker::Exchange& exchange, uint64_t now_ns) {
     rack_.say(who(), [&] { return "has completed tensor " + std::to_string(tensor); });
     application_->completed(tensor, exchange, now_ns);
   }
+  const bool has_round = application_->rounds_completed() >= job_.options.tensors.size();
+  if (first_round_ns_ == 0 && has_round) first_round_ns_ = rack_.queue.now_ns() - began_ns_;
   if (rack_.checks && job_.options.is_relaxed() && !completed.empty()) check_statistics(exchange);
   if (application_->done()) leave_when_done();
   return !completed.empty();

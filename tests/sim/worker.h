@@ -51,6 +51,9 @@ class Worker final : public Member {
   bool over() const { return over_; }
   // Time from the first start of a round to the end, in rack time.
   uint64_t work_ns() const { return over_ns_ - std::min(over_ns_, began_ns_); }
+  uint64_t began_ns() const { return began_ns_; }
+  // Time from began_ns() until each tensor has finished a round; 0: it has not.
+  uint64_t first_round_ns() const { return first_round_ns_; }
   const std::optional<Error>& failure() const { return failure_; }
 
   void pause(uint64_t length_ns);
@@ -86,6 +89,7 @@ class Worker final : public Member {
   std::optional<Error> failure_;
   uint64_t began_ns_ = UINT64_MAX;
   uint64_t over_ns_ = 0;
+  uint64_t first_round_ns_ = 0;
   uint32_t starts_ = 0;
   bool asks_map_ = false;
   ConnectionId asking_ = 0;  // the connection on which it asks; 0: none now

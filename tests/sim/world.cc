@@ -9,7 +9,6 @@
 namespace pbox::sim {
 namespace {
 
-constexpr uint64_t kEventsMax = 20'000'000;
 // Least number of events between two full checks, so that these stay cheap compared with the rest.
 constexpr uint64_t kEventsPerFullCheck = 2'000;
 constexpr uint64_t kEventsPerAttack = 100;
@@ -83,7 +82,7 @@ Outcome World::run() {
     schedule_faults();
     watch();
     while (!over() && queue_.step()) {
-      require(queue_.count() < kEventsMax, "the run did not end after 20 million events");
+      require(queue_.count() < options_.events_max, "the run did not end within its events");
       if (checks && queue_.count() % events_per_full_check_ == 0) check_everything();
       if (options_.attack_bursts > 0 && queue_.count() % kEventsPerAttack == 0) attack();
     }
@@ -96,10 +95,13 @@ Outcome World::run() {
   outcome.simulated_ns = queue_.now_ns() - begin_ns_;
   for (const auto& worker : workers_) {
     outcome.work_ns = std::max(outcome.work_ns, worker->work_ns());
+    outcome.began_ns = std::min(outcome.began_ns, worker->began_ns());
+    outcome.first_round_ns = std::max(outcome.first_round_ns, worker->first_round_ns());
     if (worker->application()) outcome.rounds += worker->application()->rounds_completed();
     outcome.jobs_failed += worker->rank() == 0 && worker->failure().has_value();
   }
   for (const auto& box : boxes_) outcome.pulls += box->pulls_received();
+  outcome.cables = network_.cable_uses();
   outcome.trace_hash = network_.trace_hash() ^ queue_.count();
   outcome.forgeries = forger_.counts();
   outcome.forged_for_boxes = forged_for_boxes_;
@@ -126,6 +128,7 @@ void World::schedule_faults() {
   for (const ModelChange& change : options_.model_changes) {
     queue_.at(begin_ns_ + change.begin_ns, [this, &change] { change_model(change); });
   }
+  network_.start_flows();
   queue_.at(begin_ns_ + options_.faults_end_ns, [this] { heal(); });
 }
 

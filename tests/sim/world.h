@@ -2,6 +2,7 @@
 // all jobs are over.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,10 +19,13 @@ struct Outcome {
   FaultCounts faults;
   uint64_t events = 0;
   uint64_t simulated_ns = 0;
-  uint64_t work_ns = 0;      // time of the slowest rank, from its session to its end
-  uint64_t rounds = 0;       // rounds of tensors, over all workers
-  uint64_t pulls = 0;        // PULL packets that boxes received
-  uint64_t jobs_failed = 0;  // jobs that failed for a valid reason
+  uint64_t work_ns = 0;            // time of the slowest rank, from its session to its end
+  uint64_t began_ns = UINT64_MAX;  // rack time at which the first rank started its first round
+  uint64_t first_round_ns = 0;  // time until the slowest rank has finished a round of all tensors
+  std::vector<std::array<CableUse, 2>> cables;  // use of Options::cables, by CableDirection
+  uint64_t rounds = 0;                          // rounds of tensors, over all workers
+  uint64_t pulls = 0;                           // PULL packets that boxes received
+  uint64_t jobs_failed = 0;                     // jobs that failed for a valid reason
   uint64_t trace_hash = 0;
   // Forged packets by kind and by receiver, only with Options::attack_bursts. `key_updates`:
   // updates of sending keys.
