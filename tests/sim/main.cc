@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/rng.h"
+#include "tests/sim/congestion.h"
 #include "tests/sim/goodput.h"
 #include "tests/sim/waiting.h"
 #include "tests/sim/world.h"
@@ -138,6 +139,31 @@ int run_waiting(bool json) {
   return holds ? 0 : 1;
 }
 
+int run_congestion(const std::string& part_of_name, bool json) {
+  nlohmann::json rows = nlohmann::json::array();
+  bool holds = true;
+  for (const Congestion& row : measure_congestion(part_of_name)) {
+    holds = holds && row.holds();
+    rows.push_back({{"name", row.name},
+                    {"share", row.share},
+                    {"least", row.least},
+                    {"most", row.most},
+                    {"tcp_share", row.tcp_share},
+                    {"sent_again", row.sent_again},
+                    {"first_round_ms", row.first_round_ms},
+                    {"seconds", row.seconds},
+                    {"holds", row.holds()},
+                    {"violation", row.violation}});
+  }
+  if (rows.empty()) {
+    std::cerr << "pbox-sim: no row's name contains '" << part_of_name << "'\n";
+    return 2;
+  }
+  const nlohmann::json figures = {{"congestion", rows}, {"holds", holds}};
+  std::cout << (json ? figures.dump() : figures.dump(2)) << std::endl;
+  return holds ? 0 : 1;
+}
+
 // Runs seeds until this many packets were forged.
 int run_forgeries(uint64_t forgeries, uint64_t first, bool json) {
   const auto begin = std::chrono::steady_clock::now();
@@ -193,6 +219,9 @@ int run(int argc, char** argv) {
       "from", po::value<uint64_t>()->default_value(1), "the first seed")(
       "goodput", "instead, measure the cost of packet loss")(
       "waiting", "instead, measure how often workers ask while one rank is silent")(
+      "congestion", "instead, measure how a job shares a cable with a TCP flow")(
+      "rows", po::value<std::string>()->default_value(""),
+      "only those rows of --congestion whose name contains this text")(
       "forgeries", po::value<uint64_t>(),
       "instead, forge this many packets, beginning with the first seed")(
       "mutants", "instead, count the seeds until each planted bug is seen")(
@@ -212,6 +241,9 @@ int run(int argc, char** argv) {
   const bool json = options.count("json") != 0;
   if (options.count("goodput") != 0) return run_goodput(json);
   if (options.count("waiting") != 0) return run_waiting(json);
+  if (options.count("congestion") != 0) {
+    return run_congestion(options["rows"].as<std::string>(), json);
+  }
   if (options.count("forgeries") != 0) {
     return run_forgeries(options["forgeries"].as<uint64_t>(), options["from"].as<uint64_t>(), json);
   }
