@@ -9,11 +9,13 @@ namespace {
 // A TCP flow has as many events as a cable's frames, so it must be short and its cable slow.
 constexpr uint64_t kTcpRateMost = 100'000'000, kTcpLongestNs = 500 * kNanosPerMilli;
 
+constexpr uint64_t kQueueLeast = 32 << 10;  // the short queues are those that become full
+
 Cable draw_cable(Draw& draw, uint32_t host) {
   Cable cable{.host = host};
   cable.bytes_per_second = draw.scaled(20'000'000, 1'000'000'000);
   cable.delay_ns = draw.below(2 * kNanosPerMilli + 1);
-  cable.queue_bytes = draw.scaled(32 << 10, 256 << 10);
+  cable.queue_bytes = draw.chance(0.5) ? kQueueLeast : draw.scaled(kQueueLeast, 256 << 10);
   return cable;
 }
 
@@ -27,7 +29,7 @@ void draw_cables(uint64_t seed, Options& options) {
   for (uint32_t host = options.boxes; host < outsider_of(options); ++host) {
     if (!draw.chance(0.6)) continue;
     Cable cable = draw_cable(draw, host);
-    if (may_have_tcp && draw.chance(0.4)) {
+    if (may_have_tcp && draw.chance(0.6)) {
       cable.bytes_per_second = std::min(cable.bytes_per_second, kTcpRateMost);
       cable.tcp_to_box = draw.chance(0.6);
       cable.tcp_from_box = !cable.tcp_to_box || draw.chance(0.3);
