@@ -128,7 +128,8 @@ uint64_t fragments_of(const JobOptions& job) {
 Congestion measure_row(const CongestionRow& row) {
   const Options options = rack_of(row);
   const Outcome outcome = World(options).run();
-  Congestion figures{.name = name_of(row), .least = row.least, .most = row.most};
+  Congestion figures{
+      .name = name_of(row), .least = row.least, .most = row.most, .has_tcp = row.tcp != Tcp::kNone};
   figures.violation = outcome.violation;
   if (outcome.jobs_failed > 0) figures.violation += " the job failed";
   if (!figures.violation.empty()) return figures;
@@ -145,11 +146,11 @@ Congestion measure_row(const CongestionRow& row) {
   const auto share_of = [&](CableUser user) {
     return static_cast<double>(use.bytes(user, first, last)) / possible_bytes;
   };
-  figures.share = share_of(CableUser::kJob);
-  figures.tcp_share = share_of(CableUser::kTcp);
   figures.sent_again =
       static_cast<double>(use.fragments) / static_cast<double>(fragments_of(options.jobs.front())) -
       1;
+  figures.share = share_of(CableUser::kJob) / (1 + figures.sent_again);
+  figures.tcp_share = share_of(CableUser::kTcp);
   figures.first_round_ms = static_cast<double>(outcome.first_round_ns) / 1e6;
   figures.seconds = static_cast<double>(outcome.work_ns) / 1e9;
   return figures;

@@ -9,10 +9,12 @@ namespace pbox::sim {
 
 struct Congestion {
   std::string name;  // "250 Mbit/s, 1 ms, 4 BDP, TCP to the box"
-  double share = 0;  // payload of the job per second, divided by the rate of the cable
-  double least = 0;  // the allowed range of `share`
+  // Payload of the job per second, without what was sent again, divided by the rate of the cable.
+  double share = 0;
+  double least = 0;  // the goal for `share`, and for `tcp_share` if there is a TCP flow
   double most = 1;
-  double tcp_share = 0;  // the same figure of the TCP flow
+  bool has_tcp = false;
+  double tcp_share = 0;  // payload of the TCP flow per second, divided by the rate of the cable
   // Fragments that were sent in the contested direction, divided by those that the rounds need,
   // less 1.
   double sent_again = 0;
@@ -20,7 +22,10 @@ struct Congestion {
   double seconds = 0;          // simulated time of the job
   std::string violation = {};  // empty: none
 
-  bool holds() const { return violation.empty() && share >= least && share <= most; }
+  bool holds() const {
+    const auto is_allowed = [this](double part) { return part >= least && part <= most; };
+    return violation.empty() && is_allowed(share) && (!has_tcp || is_allowed(tcp_share));
+  }
 };
 
 // Measures the rows whose name contains `part_of_name`.

@@ -95,7 +95,6 @@ void CubicFlow::send() {
 void CubicFlow::on_acknowledgment(uint64_t number, uint64_t sent_ns) {
   if (!is_running_) return;
   const uint64_t now_ns = events_.now_ns();
-  delivered_bytes_ += kSegmentBytes;
   heard_ns_ = now_ns;
   newest_ = std::max(newest_, number);
   measure(now_ns - sent_ns);
@@ -118,7 +117,6 @@ void CubicFlow::find_losses() {
     const bool is_lost = oldest.number + kDuplicatesBeforeLoss <= newest_;
     if (!oldest.is_acknowledged && !is_lost) return;
     if (!oldest.is_acknowledged) {
-      ++lost_;
       --in_flight_;
       if (oldest.number > recovery_until_) {
         recovery_until_ = next_number_ - 1;
@@ -154,8 +152,6 @@ void CubicFlow::on_timer() {
   if (!is_running_) return;
   const uint64_t silent_ns = events_.now_ns() - heard_ns_;
   if (silent_ns < timeout_ns()) return watch_timer(timeout_ns() - silent_ns);
-  ++time_outs_;
-  lost_ += in_flight_;
   in_flight_ = 0;
   sent_.clear();
   recovery_until_ = next_number_ - 1;

@@ -56,11 +56,6 @@ class CubicFlow {
   // Sends nothing more.
   void stop() { is_running_ = false; }
 
-  uint64_t delivered_bytes() const { return delivered_bytes_; }
-  uint64_t sent_again() const { return lost_; }  // segments
-  uint64_t time_outs() const { return time_outs_; }
-  const CubicWindow& window() const { return window_; }
-
  private:
   struct Sent {
     uint64_t number = 0;
@@ -87,7 +82,6 @@ class CubicFlow {
   uint64_t recovery_until_ = 0;  // frames up to this one were sent before the last reduction
   uint64_t smoothed_rtt_ns_ = 0, rtt_variation_ns_ = 0;
   uint64_t heard_ns_ = 0;  // time of the last acknowledgment
-  uint64_t delivered_bytes_ = 0, lost_ = 0, time_outs_ = 0;
 };
 
 }  // namespace pbox::sim
