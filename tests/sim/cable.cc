@@ -23,22 +23,17 @@ bool CableQueue::has_room(uint64_t frame_bytes, uint64_t now_ns) const {
 }
 
 std::optional<uint64_t> CableQueue::pass(CableUser user, uint64_t payload_bytes, uint64_t now_ns) {
-  const auto index = static_cast<size_t>(user);
   const uint64_t frame_bytes = payload_bytes + kFrameHeaderBytes;
   if (free_ns_ <= now_ns) {
     free_ns_ = now_ns;
     remainder_ = 0;
   }
-  if (!has_room(frame_bytes, now_ns)) {
-    ++use_.dropped[index];
-    return std::nullopt;
-  }
+  if (!has_room(frame_bytes, now_ns)) return std::nullopt;
   const uint64_t needs = frame_bytes * kNanosPerSecond + remainder_;
   free_ns_ += needs / bytes_per_second_;
   remainder_ = needs % bytes_per_second_;
-  ++use_.frames[index];
   const uint64_t slice = (free_ns_ - EventQueue::kBeginNs) / CableUse::kSliceNs;
-  std::vector<uint64_t>& slices = use_.bytes_by_slice[index];
+  std::vector<uint64_t>& slices = use_.bytes_by_slice[static_cast<size_t>(user)];
   if (slices.size() <= slice) slices.resize(slice + 1);
   slices[slice] += payload_bytes;
   return free_ns_ + delay_ns_;

@@ -20,15 +20,13 @@ inline constexpr uint64_t kFrameHeaderBytes = 66;  // Ethernet, IP, and UDP or T
 enum class CableDirection : uint8_t { kToBox, kFromBox };
 enum class CableUser : uint8_t { kJob, kTcp };
 
-// The frames of one direction of a cable. The first index of each array is a CableUser.
+// The traffic in one direction of a cable.
 struct CableUse {
   static constexpr uint64_t kSliceNs = 100 * kNanosPerMilli;
 
-  // Payload bytes that left the queue in each slice of time since EventQueue::kBeginNs. Headers
-  // are not included.
+  // Payload bytes that left the queue in each slice of time since EventQueue::kBeginNs, by
+  // CableUser. Headers are not included.
   std::array<std::vector<uint64_t>, 2> bytes_by_slice;
-  std::array<uint64_t, 2> frames{};   // frames that the queue has taken
-  std::array<uint64_t, 2> dropped{};  // frames for which it had no room
   // Fragments of pushes or results that were sent towards the cable, including those that the
   // network lost before.
   uint64_t fragments = 0;

@@ -105,6 +105,10 @@ nlohmann::json report(const Totals& totals) {
           {"digest", totals.digest}};
 }
 
+void print(const nlohmann::json& figures, bool json) {
+  std::cout << (json ? figures.dump() : figures.dump(2)) << std::endl;
+}
+
 int run_goodput(bool json) {
   nlohmann::json rows = nlohmann::json::array();
   bool holds = true;
@@ -119,7 +123,7 @@ int run_goodput(bool json) {
                     {"violation", row.violation}});
   }
   const nlohmann::json figures = {{"goodput", rows}, {"holds", holds}};
-  std::cout << (json ? figures.dump() : figures.dump(2)) << std::endl;
+  print(figures, json);
   return holds ? 0 : 1;
 }
 
@@ -135,7 +139,7 @@ int run_waiting(bool json) {
                     {"violation", row.violation}});
   }
   const nlohmann::json figures = {{"waiting", rows}, {"holds", holds}};
-  std::cout << (json ? figures.dump() : figures.dump(2)) << std::endl;
+  print(figures, json);
   return holds ? 0 : 1;
 }
 
@@ -160,7 +164,7 @@ int run_congestion(const std::string& part_of_name, bool json) {
     return 2;
   }
   const nlohmann::json figures = {{"congestion", rows}, {"holds", holds}};
-  std::cout << (json ? figures.dump() : figures.dump(2)) << std::endl;
+  print(figures, json);
   return holds ? 0 : 1;
 }
 
@@ -192,7 +196,7 @@ int run_forgeries(uint64_t forgeries, uint64_t first, bool json) {
   figures["forged_for_workers"] = all.forged_for_workers;
   figures["key_updates"] = all.key_updates;
   figures["seconds"] = seconds.count();
-  std::cout << (json ? figures.dump() : figures.dump(2)) << std::endl;
+  print(figures, json);
   return totals.violations == 0 && has_every_fault(totals) ? 0 : 1;
 }
 
@@ -259,7 +263,7 @@ int run(int argc, char** argv) {
     run_seed(first + index, options.count("verbose") != 0, options.count("trace") != 0, totals);
   }
   const nlohmann::json figures = report(totals);
-  std::cout << (json ? figures.dump() : figures.dump(2)) << std::endl;
+  print(figures, json);
   return totals.violations == 0 && has_every_fault(totals) ? 0 : 1;
 }
 

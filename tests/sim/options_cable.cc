@@ -1,4 +1,6 @@
 // Draws cables: bottlenecks between workers and boxes whose queues drop what does not fit.
+#include <algorithm>
+
 #include "base/clock.h"
 #include "tests/sim/draw.h"
 #include "tests/sim/network.h"

@@ -82,7 +82,9 @@ Outcome World::run() {
     schedule_faults();
     watch();
     while (!over() && queue_.step()) {
-      require(queue_.count() < options_.events_max, "the run did not end within its events");
+      require(queue_.count() < options_.events_max, [this] {
+        return "the run did not end after " + std::to_string(options_.events_max) + " events";
+      });
       if (checks && queue_.count() % events_per_full_check_ == 0) check_everything();
       if (options_.attack_bursts > 0 && queue_.count() % kEventsPerAttack == 0) attack();
     }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/sim/box.h"
+#include "tests/sim/cable.h"
 #include "tests/sim/rogue.h"
 #include "tests/sim/worker.h"
 
