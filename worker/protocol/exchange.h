@@ -180,7 +180,7 @@ class Exchange {
   void store_fragment(Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed,
                       uint64_t fragments);
   void on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
-  void push_again(Lane& lane, Chunk& chunk, uint64_t fragments);
+  void push_again(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t now_ns);
   void on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void note_announced(Tensor& tensor);
   void finish_flight(Lane& lane, Chunk& chunk, uint64_t now_ns);

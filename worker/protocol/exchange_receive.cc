@@ -236,7 +236,10 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   }
   if (chunk.result_mask == 0) state_.trace.answer(header.chunk, now_ns);
   chunk.result_mask |= fragments;
-  if ((header.flags & wire::flag::kRetransmission) != 0) chunk.is_measurable = false;
+  if ((header.flags & wire::flag::kRetransmission) != 0) {
+    chunk.is_measurable = false;
+    if (!chunk.retransmitting) lane.note_loss(chunk, fragments, now_ns);
+  }
   const bool was_sending = lane.cancel_sending(chunk);
   const bool was_waiting = chunk.waits_for_others;
   lane.end_wait(chunk, (header.flags & wire::flag::kRetransmission) != 0, now_ns);
@@ -445,13 +448,15 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
     if (chunk.to_send == 0) lane.arm(chunk, now_ns);
     return;
   }
-  push_again(lane, chunk, missing);
+  push_again(lane, chunk, missing, now_ns);
 }
 
-void Exchange::push_again(Lane& lane, Chunk& chunk, uint64_t fragments) {
+void Exchange::push_again(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t now_ns) {
   PBOX_DCHECK(fragments != 0 && (fragments & ~chunk.full_mask) == 0);
   chunk.probes = 1;  // the box has said what was lost, so there is no reason to back off
   chunk.is_measurable = false;
+  // A box that has just been joined lacks what was never sent to it.
+  if (!chunk.is_portion && !chunk.retransmitting) lane.note_loss(chunk, fragments, now_ns);
   if (state_.names_zeros(chunk)) state_.find_zeros(chunk, fragments);
   lane.send(chunk, fragments);
   chunk.retransmitting = true;

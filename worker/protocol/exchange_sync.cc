@@ -119,7 +119,7 @@ void Exchange::on_acknowledgement(Lane& lane, Chunk& chunk, uint64_t received_ma
   const bool is_news = !chunk.is_acknowledged();
   if (is_news && acknowledge(lane, chunk, received_mask & chunk.full_mask, now_ns)) return;
   if (!chunk.is_acknowledged()) {
-    push_again(lane, chunk, chunk.full_mask & ~chunk.acknowledged_mask);
+    push_again(lane, chunk, chunk.full_mask & ~chunk.acknowledged_mask, now_ns);
     return;
   }
   // `is_news`: the push has just been acknowledged and newer weights have been asked for. With ESSP

@@ -32,7 +32,7 @@ Lane::Lane(ExchangeState& state, const SessionSpec::Pipeline& pipeline, uint32_t
       path_(pipeline.path != nullptr ? pipeline.path
                                      : std::make_shared<SendPath>(state.session.rto_floor_ns)) {
   PBOX_CHECK(seal_ != nullptr);
-  path_->add_lane(chunk_bytes);
+  path_->add_lane(chunk_bytes, state.session.fragment_bytes);
   if (seal_->encrypts()) room_.make();
   if (!state.stages.empty()) rows_room_.make();
 }
@@ -112,6 +112,7 @@ void Lane::wait_for_others(ExchangeChunk& chunk, uint64_t now_ns) {
   cancel_sending(chunk);
   leave_window(chunk);
   if (chunk.waits_for_others) return;
+  path_->acknowledge(chunk);
   remove(in_flight_, chunk);
   add(waiting_, chunk);
   chunk.waits_for_others = true;
@@ -231,6 +232,10 @@ void Lane::note_overtaken(const ExchangeChunk& done) {
   PBOX_DCHECK(kept <= seen);
   const auto begin = pushed_.begin();
   pushed_.erase(begin + static_cast<ptrdiff_t>(kept), begin + static_cast<ptrdiff_t>(seen));
+}
+
+uint64_t Lane::deadline_ns() const {
+  return std::min({deadline_ns_, poll_at_ns_, paced_until_ns_});
 }
 
 bool Lane::probe_overdue(uint64_t now_ns, bool receiving) {

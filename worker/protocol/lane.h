@@ -76,6 +76,10 @@ class Lane {
   // early is measured too. Otherwise a path that becomes slower would have all its chunks probed,
   // and its new time would never be known.
   void measure(const ExchangeChunk& chunk, uint64_t now_ns);
+  // These fragments of the chunk's push or result were lost.
+  void note_loss(const ExchangeChunk& chunk, uint64_t fragments, uint64_t now_ns) {
+    path_->note_loss(chunk, fragments, now_ns);
+  }
   // The path's round trip took at least this long.
   void note_round_trip(uint64_t time_ns) { rtt_.at_least(time_ns); }
 
@@ -87,8 +91,9 @@ class Lane {
   // arriving, so an answer may be among those that wait in the receive ring. Then only chunks that
   // were overtaken count as overdue.
   bool probe_overdue(uint64_t now_ns, bool receiving);
-  // Not later than the deadline of any chunk in flight; UINT64_MAX if none is in flight.
-  uint64_t deadline_ns() const { return std::min(deadline_ns_, poll_at_ns_); }
+  // Not later than the deadline of any chunk in flight, or than a packet that is paced may leave;
+  // UINT64_MAX if there is neither.
+  uint64_t deadline_ns() const;
 
   // As Exchange's, for this lane.
   std::optional<int32_t> next_priority(uint64_t now_ns) const;
@@ -151,11 +156,12 @@ class Lane {
   uint64_t outstanding_bytes_ = 0;  // cost of the chunks in the window
   uint64_t last_heard_ns_ = 0;
   uint64_t deadline_ns_ = UINT64_MAX;
-  SendQueue queue_;                  // chunks that wait for the window
-  std::deque<uint32_t> sending_;     // chunks with to_send != 0, in the queue's order
-  std::deque<uint32_t> to_probe_;    // chunks to PULL
-  std::vector<uint32_t> in_flight_;  // chunks in flight with timers of their own, in no order
-  std::vector<uint32_t> waiting_;    // chunks in flight that wait for other ranks, in no order
+  uint64_t paced_until_ns_ = UINT64_MAX;  // when the next push may leave, if the path delays it
+  SendQueue queue_;                       // chunks that wait for the window
+  std::deque<uint32_t> sending_;          // chunks with to_send != 0, in the queue's order
+  std::deque<uint32_t> to_probe_;         // chunks to PULL
+  std::vector<uint32_t> in_flight_;       // chunks in flight with timers of their own, in no order
+  std::vector<uint32_t> waiting_;         // chunks in flight that wait for other ranks, in no order
   uint64_t poll_at_ns_ = UINT64_MAX;
   uint64_t poll_interval_ns_ = 0;
   uint32_t poll_count_ = 0;  // chunks to ask for in the next poll

@@ -23,6 +23,9 @@ namespace {
   }
 }
 
+// Ethernet, IP, UDP and our own.
+constexpr uint64_t kHeaderBytes = 114;
+
 // Ports take an address of every payload, also of an empty one.
 constexpr std::array<std::byte, 1> kNoPayload{};
 
@@ -47,6 +50,7 @@ std::optional<int32_t> Lane::next_priority(uint64_t now_ns) const {
                                                   : state_.priority(chunk(next.chunk));
   }
   if (!to_probe_.empty()) return kProbePriority;
+  if (!path_->may_send(now_ns)) return std::nullopt;
   std::optional<int32_t> next;
   if (!sending_.empty()) next = state_.priority(chunk(sending_.front()));
   PBOX_DCHECK(sending_.empty() || chunk(sending_.front()).to_send != 0);
@@ -222,7 +226,12 @@ void Lane::start_flight(ExchangeChunk& chunk, uint64_t now_ns) {
 }
 
 void Lane::fill_pushes(uint64_t now_ns) {
+  paced_until_ns_ = UINT64_MAX;
   while (outgoing_end_ < outgoing_.size()) {
+    if (!path_->may_send(now_ns)) {
+      if (!sending_.empty() || !queue_.empty()) paced_until_ns_ = path_->paced_until_ns();
+      return;
+    }
     const bool is_idle = sending_.empty();
     const bool opens =
         !queue_.empty() &&
@@ -237,7 +246,9 @@ void Lane::fill_pushes(uint64_t now_ns) {
     }
     ExchangeChunk& chunk = this->chunk(sending_.front());
     PBOX_DCHECK(chunk.to_send != 0 && chunk.in_flight);
+    const size_t index = outgoing_end_;
     make_push(chunk, now_ns);
+    path_->note_sent(outgoing_[index].header.payload_bytes + kHeaderBytes, now_ns);
     if (chunk.to_send == 0) {
       state_.trace.send(state_.chunk_id(chunk), now_ns);
       sending_.pop_front();

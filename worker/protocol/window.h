@@ -1,10 +1,10 @@
-// Decides how many bytes a path (send_path.h) keeps in flight: as many as keep its network path
-// busy, plus one chunk. An urgent chunk then finds little ahead of it (P3), and no throughput is
-// lost. The path's capacity is measured as BBR does it (Cardwell et al., ACM Queue 2016;
-// draft-cheng-iccrg-delivery-rate-estimation): the highest delivery rate of the last second,
-// multiplied by the shortest recent time from pushing a chunk to its result. A chunk counts as in
-// flight until its own result or that of a later chunk has arrived. In the second case the chunk
-// waits on the box for other ranks, or it is lost.
+// Decides how many bytes a path (send_path.h) keeps in flight while nobody competes for the link
+// (congestion_window.h): as many as keep its network path busy, plus one chunk. An urgent chunk
+// then finds little ahead of it (P3), and no throughput is lost. The path's capacity is measured as
+// BBR does it (Cardwell et al., ACM Queue 2016; draft-cheng-iccrg-delivery-rate-estimation): the
+// highest delivery rate of the last second, multiplied by the shortest recent time from pushing a
+// chunk to its result. A chunk counts as in flight until its own result or that of a later chunk
+// has arrived. In the second case the chunk waits on the box for other ranks, or it is lost.
 //
 // Until a rate has been measured the window has no bound of its own, so a short job starts at full
 // speed. The window then shrinks to what the path needs, and grows by at least one chunk per round

@@ -24,7 +24,7 @@ worker::SessionSpec session_of(const ShimOptions& options) {
   session.takes_zeros = options.takes_zeros;
   session.pipelines.push_back({kSpi, options.credit_bytes, *nic::parse_endpoint("10.0.0.1", 9542)});
   if (options.seal) session.pipelines.back().seal = options.seal;
-  session.pipelines.back().path = options.path;
+  session.pipelines.back().path = options.path ? options.path : short_path(session.rto_floor_ns);
   for (uint64_t packet = 0; packet < options.packets_before; ++packet) {
     nic::TxPacket probe;
     session.pipelines.back().seal->seal(session.tag, probe, nullptr);
@@ -66,6 +66,12 @@ NumaArena shadow_of(const ShimOptions& options) {
 }
 
 }  // namespace
+
+std::shared_ptr<worker::SendPath> short_path(uint64_t slack_ns) {
+  auto window = std::make_shared<worker::CongestionWindow>(slack_ns);
+  window->arrive(kStartNs, 1, true, kStartNs);
+  return std::make_shared<worker::SendPath>(slack_ns, std::move(window));
+}
 
 Shim::Shim(const ShimOptions& options)
     : session(session_of(options)),

@@ -20,7 +20,7 @@ struct ShimOptions {
   uint32_t window_bytes = limits::kCreditBytesMax;
   uint64_t packets_before = 0;                        // sent while the transport was opened
   std::shared_ptr<seal::SessionSeal> seal = nullptr;  // null: without keys
-  std::shared_ptr<worker::SendPath> path = nullptr;   // null: one of its own
+  std::shared_ptr<worker::SendPath> path = nullptr;   // null: a short one of its own
   bool has_choice = false;  // tensor 1 is a form of tensor 0, tensor 2 has the votes on it
   bool has_shadow = false;
   uint32_t shadows = 1;
@@ -37,6 +37,10 @@ struct ShimOptions {
   uint32_t row_elements = 0;  // all tensors are tables of such rows; 0: none is
   wire::Compression compression = wire::Compression::kNone;  // all tensors' own
 };
+
+// Returns a path whose chunks are known to need no time, so that only Window bounds what is in
+// flight.
+std::shared_ptr<worker::SendPath> short_path(uint64_t slack_ns);
 
 struct Pushed {
   wire::Header header;

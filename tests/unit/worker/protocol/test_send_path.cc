@@ -61,7 +61,7 @@ class Parts {
   }
 
  private:
-  std::shared_ptr<worker::SendPath> path_ = std::make_shared<worker::SendPath>(kSlackNs);
+  std::shared_ptr<worker::SendPath> path_ = short_path(kSlackNs);
   std::vector<std::unique_ptr<Shim>> shims_;
   std::deque<std::pair<size_t, uint32_t>> in_flight_;
 };

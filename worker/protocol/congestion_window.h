@@ -1,0 +1,175 @@
+// Bounds the payload that the paths (send_path.h) to one address of a box have in flight together,
+// so that a job and the TCP flows beside it share a link about evenly. A chunk counts from its push
+// to its result, and a loss in either direction lowers the bound, so one window serves both ways.
+//
+// The bound follows CUBIC (RFC 9438), as most TCP flows do. Its constants differ: a job sees the
+// losses of two directions, and with CUBIC's own constants it gets a quarter to a third of a link
+// (`pbox-sim --congestion`). A loss while chunks are as fast as on an empty path is taken for noise
+// (Fu, Liew, "TCP Veno", IEEE JSAC 2003), unless a round trip loses more than 2 % (Cardwell et al.,
+// BBRv3).
+//
+// CUBIC fills queues, which delays urgent chunks. While nobody competes, the bound is therefore not
+// used and Window governs alone. A loss shows that somebody may compete, and so do chunks that take
+// longer than the job's own bytes explain. Every ten seconds or more seldom the job then leaves it
+// to Window for some round trips. If chunks are fast meanwhile, the job is alone.
+//
+// A new path doubles its bound in each round trip until the rate stops growing (BBR's startup:
+// Cardwell et al., ACM Queue 2016).
+//
+// Packets are paced: they leave in bursts of half a millisecond.
+//
+// None of this applies to short paths, on which a chunk takes less than kShortPathNs: a host may be
+// kept from running for as long, and what it does meanwhile would count as the path's time.
+//
+// A value without I/O, used on the I/O thread.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "worker/protocol/window.h"
+
+namespace pbox::worker {
+
+class CongestionWindow {
+ public:
+  static constexpr uint64_t kShortPathNs = 2 * kNanosPerMilli;
+
+  // `slack_ns`: as Window takes it.
+  explicit CongestionWindow(uint64_t slack_ns) : slack_ns_(slack_ns) {}
+
+  void add_path() { ++paths_; }
+  void remove_path() {
+    PBOX_DCHECK(paths_ > 0);
+    --paths_;
+  }
+  // Chunks of a path begin to wait for room, or no more of them wait.
+  void begin_wait() { ++waiting_paths_; }
+  void end_wait() {
+    PBOX_DCHECK(waiting_paths_ > 0);
+    --waiting_paths_;
+  }
+  // Tells the sizes of the largest chunks and fragments that are usually pushed.
+  void fit(uint32_t chunk_bytes, uint32_t fragment_bytes);
+
+  // Whether Window bounds what is in flight, and nothing here does.
+  bool is_left_to_window() const { return phase_ == Phase::kAlone || phase_ == Phase::kProbes; }
+  // Returns whether a chunk may set out on a path that has `path_bytes` in flight. Paths on which
+  // chunks wait get equal parts of the bound. `waits`: begin_wait() counts this path.
+  bool has_room(uint64_t path_bytes, uint64_t bytes, bool waits) const;
+
+  // Whether a packet may leave now. Otherwise one may at paced_until_ns().
+  bool may_send(uint64_t now_ns) const {
+    return now_ns >= paced_until_ns_ || (!is_paced_ && paced_until_ns_ - now_ns < kBurstNs);
+  }
+  uint64_t paced_until_ns() const { return paced_until_ns_; }
+  void note_sent(uint64_t bytes, uint64_t now_ns);
+
+  // A chunk of this payload sets out, or is no longer in flight.
+  void enter(uint64_t bytes) { outstanding_bytes_ += bytes; }
+  void leave(uint64_t bytes);
+  // The result of a chunk has arrived that was pushed at `sent_ns`. `clean`: as Window::arrive()
+  // takes it. Called before leave().
+  void arrive(uint64_t sent_ns, uint32_t bytes, bool clean, uint64_t now_ns);
+  // The box has a chunk's push, and waits for other ranks.
+  void acknowledge(uint32_t bytes);
+  // So many fragments of a chunk's push or result were lost. `sent_ns`: when the chunk was pushed.
+  void note_loss(uint64_t sent_ns, uint32_t fragments, uint64_t now_ns);
+
+ private:
+  static constexpr uint64_t kBurstNs = kNanosPerMilli / 2;
+
+  enum class Phase : uint8_t {
+    kStarts,  // doubles the bound until the rate stops growing
+    kAlone,   // has no bound
+    kShares,  // follows CUBIC
+    kProbes,  // has no bound for some round trips, to find out whether the job is alone
+  };
+  // How the bound grows in phase kShares.
+  enum class Growth : uint8_t {
+    kCubic,
+    kDoubles,            // until something is lost: slow start
+    kDoublesUntilQueue,  // or until chunks take longer than on an empty path
+  };
+
+  // The shortest time of the newest chunks, and of those before.
+  class RecentTime {
+   public:
+    void add(uint64_t time_ns, uint64_t now_ns);
+    uint64_t get() const { return std::min(newest_ns_, before_ns_); }
+
+   private:
+    static constexpr uint32_t kChunks = 16;  // at least, and at least a round trip: each of the two
+
+    uint64_t newest_ns_ = UINT64_MAX, before_ns_ = UINT64_MAX;
+    uint64_t until_ns_ = 0;
+    uint32_t count_ = 0;
+  };
+
+  double initial_bytes() const;
+  void advance(uint32_t bytes, uint64_t now_ns);
+  void set_pace();
+  bool is_short() const { return time_.get() < kShortPathNs; }
+  bool has_queue() const { return recent_time_.get() > time_.get() * 9 / 8; }
+  bool is_slow(uint64_t time_ns) const;
+  void measure_rate(uint64_t now_ns);
+  void note_start(uint64_t rate);
+  void measure_time(uint64_t sent_ns, uint64_t now_ns);
+  void end_round(uint64_t now_ns);
+  void begin_period(uint64_t begin_ns, uint64_t duration_ns);
+  void end_period(uint64_t now_ns);
+  void begin_probe(uint64_t now_ns);
+  void end_probe(uint64_t now_ns);
+  void share(Growth growth, uint64_t now_ns);
+  void lower(uint64_t now_ns);
+  void begin_epoch(uint64_t now_ns);
+  void grow(uint32_t bytes, uint64_t now_ns);
+  void grow_fast(uint32_t bytes, uint64_t now_ns);
+
+  uint64_t slack_ns_;
+  uint32_t paths_ = 0;
+  uint32_t waiting_paths_ = 0;
+  uint64_t chunk_bytes_ = 0;
+  uint64_t fragment_bytes_ = 0;
+  uint64_t outstanding_bytes_ = 0;
+  uint64_t delivered_bytes_ = 0;
+
+  Phase phase_ = Phase::kStarts;
+  Growth growth_ = Growth::kDoubles;
+  double bound_ = 0;       // bytes, as the next two
+  double bound_max_ = 0;   // W_max of RFC 9438
+  double bound_reno_ = 0;  // W_est
+  double plateau_s_ = 0;   // K: from the beginning of the epoch until the bound is bound_max_
+  uint64_t epoch_ns_ = 0;
+  uint64_t limited_ns_ = 0;  // when the bound last kept chunks from setting out
+  uint64_t lowered_ns_ = 0;
+
+  // The round trip that goes on now: when it began, and what was lost and delivered since.
+  uint64_t round_ns_ = 0;
+  uint64_t round_lost_ = 0;  // fragments
+  uint64_t round_bytes_ = 0;
+
+  uint64_t interval_ns_ = 0;  // when the measurement of the rate began
+  uint64_t interval_bytes_ = 0;
+  Extreme<Later> rate_;  // bytes per second
+  uint64_t start_rate_ = 0;
+  uint32_t rounds_without_growth_ = 0;
+  Extreme<Sooner> time_;  // ns, from push to result
+  RecentTime recent_time_;
+
+  double pace_ = 0;  // bytes per nanosecond; 0: packets leave as fast as they can
+  uint64_t paced_until_ns_ = 0;
+  bool is_paced_ = false;  // a burst has left, and the next one waits for paced_until_ns_
+
+  // In phase kAlone and kProbes: chunks that were pushed since period_ns_.
+  uint64_t period_ns_ = 0;
+  uint64_t period_until_ns_ = 0;
+  uint64_t period_time_ns_ = UINT64_MAX;  // the shortest
+  uint32_t period_count_ = 0;
+  uint64_t probe_due_ns_ = 0;
+  uint64_t probe_interval_ns_ = 0;
+};
+
+}  // namespace pbox::worker
