@@ -258,6 +258,7 @@ TEST_CASE("before any result has come, what the box has and holds for others cou
   CongestionWindow window(kSlackNs);
   window.add_path();
   window.fit(kChunk, kFragment);
+  window.begin_wait();
   window.enter(2 * kChunk);
   CHECK_FALSE(window.has_room(2 * kChunk, kChunk, true));
   window.acknowledge(kChunk);
