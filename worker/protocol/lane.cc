@@ -235,7 +235,8 @@ void Lane::note_overtaken(const ExchangeChunk& done) {
 }
 
 uint64_t Lane::deadline_ns() const {
-  return std::min({deadline_ns_, poll_at_ns_, paced_until_ns_});
+  const bool waits = !sending_.empty() || !queue_.empty();  // a result may have ended the wait
+  return std::min({deadline_ns_, poll_at_ns_, waits ? paced_until_ns_ : UINT64_MAX});
 }
 
 bool Lane::probe_overdue(uint64_t now_ns, bool receiving) {
