@@ -124,4 +124,25 @@ TEST_CASE("lanes to the same pipeline and queue share a path, which ends with th
   CHECK(paths.find(first, kSlackNs) != nullptr);
 }
 
+TEST_CASE("on a long path packets leave one burst at a time, and the lane wakes for the next") {
+  constexpr uint64_t kPathNs = 10'000'000;
+  auto window = std::make_shared<worker::CongestionWindow>(kSlackNs);
+  auto path = std::make_shared<worker::SendPath>(kSlackNs, window);
+  path->add_lane(kChunkBytes, kFragmentBytes);
+  window->arrive(kStartNs - kPathNs, kChunkBytes, true, kStartNs);
+  Shim shim(ShimOptions{.path = path});
+  shim.start(0);
+  CHECK(shim.take_all(PacketType::kPush).size() == 1);
+  const uint64_t due_ns = shim.exchange.next_deadline_ns();
+  CHECK(due_ns > shim.now_ns);
+  CHECK(due_ns < shim.now_ns + 1'000'000);
+  shim.now_ns = due_ns - 1;
+  CHECK(shim.take_all().empty());
+  shim.now_ns = due_ns;
+  CHECK(shim.take_all(PacketType::kPush).size() == 1);
+  shim.deliver_result(0, 0, 1.0f);  // the others need not be sent any more
+  CHECK(shim.exchange.take_completed().size() == 1);
+  CHECK(shim.exchange.next_deadline_ns() == UINT64_MAX);
+}
+
 }  // namespace pbox::test::send_path_test
