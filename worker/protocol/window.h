@@ -6,9 +6,8 @@
 // chunk to its result. A chunk counts as in flight until its own result or that of a later chunk
 // has arrived. In the second case the chunk waits on the box for other ranks, or it is lost.
 //
-// Until a rate has been measured the window has no bound of its own, so a short job starts at full
-// speed. The window then shrinks to what the path needs, and grows by at least one chunk per round
-// trip.
+// Until a rate has been measured the window has no bound of its own. It then shrinks to what the
+// path needs, and grows by at least one chunk per round trip.
 //
 // A value without I/O, used on the I/O thread.
 #pragma once

@@ -245,8 +245,13 @@ class Cluster:
         return await_value(self.agreed_leader, "the boxes agree on a leader")
 
     def parts(self):
-        page = await_value(lambda: self.page(self.await_leader()), "the leader shows its boxes")
-        return {box["name"]: box["parts"] for box in page["boxes"]}
+        """Returns the number of parts of each box. Even after an agreement the leader's page may
+        lack a box whose lease has run out on a busy machine."""
+        def read():
+            page = self.page(self.await_leader())
+            parts = {box["name"]: box["parts"] for box in page["boxes"]} if page else {}
+            return parts if parts.keys() == self.boxes.keys() else None
+        return await_value(read, "the leader shows all boxes")
 
     def follower(self):
         """Returns a box that has parts of the job and does not lead."""
