@@ -12,17 +12,18 @@ constexpr double kCubicGrowth = 4;  // fragments per cubic second
 constexpr double kRenoGrowth = 3 * (1 - kBeta) / (1 + kBeta);
 
 constexpr uint64_t kInitialFragments = 10;  // RFC 6928
-// What the bound is at most while it doubles, in products of rate and time: as BBR's startup has
-// it, and once the rate has stopped growing.
+// While the bound doubles it may grow to this multiple of rate x shortest time. The first holds as
+// long as the rate grows, and is that of BBR's startup; the second holds afterwards.
 constexpr double kStartGain = 2.9;
 constexpr double kFullGain = 2;
-// The start ends after so many round trips in which the rate does not grow by a quarter; without a
-// queue after more of them, because then another rank may be what limits the rate.
+// The start ends after kRoundsWithoutGrowth round trips in which the rate did not grow by a
+// quarter. If chunks meet no queue, it ends after kRoundsWithoutQueue of them, because another rank
+// may be the one that limits the rate.
 constexpr double kStartGrowth = 1.25;
 constexpr uint32_t kRoundsWithoutGrowth = 3;
 constexpr uint32_t kRoundsWithoutQueue = 10;
 
-// Pacing, as a multiple of the bound per round trip: Linux paces TCP alike.
+// Packets leave at this multiple of bound / round-trip time. Linux paces TCP by a similar rule.
 constexpr double kPaceCubic = 1.25;
 constexpr double kPaceFast = 2;
 
@@ -33,8 +34,7 @@ constexpr uint64_t kPeriodRoundTrips = 8;
 constexpr uint32_t kPeriodChunks = 16;
 constexpr uint64_t kProbeIntervalNs = 10 * kNanosPerSecond;
 constexpr uint64_t kProbeIntervalMaxNs = 160 * kNanosPerSecond;
-// More chunks in which something was sent again than this, and none without: they are measured,
-// too.
+// If each of the first chunks lost something, the time of such chunks is measured after so many.
 constexpr uint64_t kUncleanChunks = 16;
 
 constexpr uint64_t kNoisePerMille = 20;
@@ -78,8 +78,7 @@ bool CongestionWindow::has_room(uint64_t path_bytes, uint64_t bytes, bool waits)
 
 void CongestionWindow::set_pace() {
   PBOX_DCHECK(time_.known() && recent_time_.get() > 0);
-  const bool is_cubic = phase_ == Phase::kShares && growth_ == Growth::kCubic;
-  const double gain = is_cubic ? kPaceCubic : kPaceFast;
+  const double gain = growth_ == Growth::kCubic ? kPaceCubic : kPaceFast;
   pace_ = is_left_to_window() ? 0 : gain * bound_ / static_cast<double>(recent_time_.get());
 }
 
@@ -214,13 +213,11 @@ void CongestionWindow::end_probe(uint64_t now_ns) {
   probe_due_ns_ = now_ns + probe_interval_ns_;
 }
 
-// Somebody may compete. If that shows soon after the job was taken to be alone, it will be asked
-// more seldom.
+// Somebody may compete. Each time that this follows on kAlone, the job probes half as often.
 void CongestionWindow::share(Growth growth, uint64_t now_ns) {
   if (is_left_to_window()) bound_ = std::max(bound_, static_cast<double>(outstanding_bytes_));
-  const bool was_alone = phase_ == Phase::kAlone && probe_interval_ns_ != 0;
   if (phase_ != Phase::kShares) {
-    const uint64_t interval_ns = was_alone ? 2 * probe_interval_ns_ : probe_interval_ns_;
+    const uint64_t interval_ns = probe_interval_ns_ * (phase_ == Phase::kAlone ? 2 : 1);
     probe_interval_ns_ = std::clamp(interval_ns, kProbeIntervalNs, kProbeIntervalMaxNs);
     probe_due_ns_ = now_ns + probe_interval_ns_;
   }
@@ -272,8 +269,7 @@ void CongestionWindow::begin_epoch(uint64_t now_ns) {
 
 // The epoch does not go on while the bound limits nothing (RFC 9438, 5.8).
 void CongestionWindow::grow(uint32_t bytes, uint64_t now_ns) {
-  const bool is_fast = phase_ == Phase::kStarts || growth_ != Growth::kCubic;
-  if (is_fast) return grow_fast(bytes, now_ns);
+  if (growth_ != Growth::kCubic) return grow_fast(bytes, now_ns);
   const uint64_t unlimited_ns = now_ns - std::exchange(limited_ns_, now_ns);
   if (unlimited_ns > 2 * recent_time_.get()) epoch_ns_ += unlimited_ns;
   PBOX_DCHECK(bound_ > 0 && epoch_ns_ <= now_ns);
@@ -286,7 +282,7 @@ void CongestionWindow::grow(uint32_t bytes, uint64_t now_ns) {
   bound_ = std::max(bound_, bound_reno_);
 }
 
-// While others compete the rate is not the path's, so it does not bound the growth.
+// Rate x time bounds the growth, except while others compete: the rate is then not the path's.
 void CongestionWindow::grow_fast(uint32_t bytes, uint64_t now_ns) {
   PBOX_DCHECK(bytes > 0 && bound_ > 0);
   bound_ += bytes;

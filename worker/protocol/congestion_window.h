@@ -2,11 +2,10 @@
 // so that a job and the TCP flows beside it share a link about evenly. A chunk counts from its push
 // to its result, and a loss in either direction lowers the bound, so one window serves both ways.
 //
-// The bound follows CUBIC (RFC 9438), as most TCP flows do. Its constants differ: a job sees the
-// losses of two directions, and with CUBIC's own constants it gets a quarter to a third of a link
-// (`pbox-sim --congestion`). A loss while chunks are as fast as on an empty path is taken for noise
-// (Fu, Liew, "TCP Veno", IEEE JSAC 2003), unless a round trip loses more than 2 % (Cardwell et al.,
-// BBRv3).
+// The bound follows CUBIC (RFC 9438), as most TCP flows do, with other constants. With CUBIC's own
+// a job gets a quarter to two fifths of a link that TCP has filled (`pbox-sim --congestion`). A
+// loss while chunks are as fast as on an empty path is taken for noise (Fu, Liew, "TCP Veno", IEEE
+// JSAC 2003), unless a round trip loses more than 2 % (Cardwell et al., BBRv3).
 //
 // CUBIC fills queues, which delays urgent chunks. While nobody competes, the bound is therefore not
 // used and Window governs alone. A loss shows that somebody may compete, and so do chunks that take
@@ -16,7 +15,7 @@
 // A new path doubles its bound in each round trip until the rate stops growing (BBR's startup:
 // Cardwell et al., ACM Queue 2016).
 //
-// Packets are paced: they leave in bursts of half a millisecond.
+// Wherever the bound holds, packets are paced: they leave in bursts of half a millisecond.
 //
 // None of this applies to short paths, on which a chunk takes less than kShortPathNs: a host may be
 // kept from running for as long, and what it does meanwhile would count as the path's time.
@@ -87,21 +86,21 @@ class CongestionWindow {
     kShares,  // follows CUBIC
     kProbes,  // has no bound for some round trips, to find out whether the job is alone
   };
-  // How the bound grows in phase kShares.
   enum class Growth : uint8_t {
     kCubic,
-    kDoubles,            // until something is lost: slow start
+    kDoubles,            // until something is lost: slow start. Always in phase kStarts
     kDoublesUntilQueue,  // or until chunks take longer than on an empty path
   };
 
-  // The shortest time of the newest chunks, and of those before.
+  // The shortest time from push to result of two groups of chunks: the newest ones, and those
+  // before. A group has at least kChunks and takes at least a round trip.
   class RecentTime {
    public:
     void add(uint64_t time_ns, uint64_t now_ns);
     uint64_t get() const { return std::min(newest_ns_, before_ns_); }
 
    private:
-    static constexpr uint32_t kChunks = 16;  // at least, and at least a round trip: each of the two
+    static constexpr uint32_t kChunks = 16;
 
     uint64_t newest_ns_ = UINT64_MAX, before_ns_ = UINT64_MAX;
     uint64_t until_ns_ = 0;

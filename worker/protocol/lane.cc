@@ -235,7 +235,7 @@ void Lane::note_overtaken(const ExchangeChunk& done) {
 }
 
 uint64_t Lane::deadline_ns() const {
-  const bool waits = !sending_.empty() || !queue_.empty();  // a result may have ended the wait
+  const bool waits = !sending_.empty() || !queue_.empty();
   return std::min({deadline_ns_, poll_at_ns_, waits ? paced_until_ns_ : UINT64_MAX});
 }
 

@@ -156,7 +156,7 @@ class Lane {
   uint64_t outstanding_bytes_ = 0;  // cost of the chunks in the window
   uint64_t last_heard_ns_ = 0;
   uint64_t deadline_ns_ = UINT64_MAX;
-  uint64_t paced_until_ns_ = UINT64_MAX;  // when the next push may leave, if the path delays it
+  uint64_t paced_until_ns_ = UINT64_MAX;  // when the next push, if there is one, may leave
   SendQueue queue_;                       // chunks that wait for the window
   std::deque<uint32_t> sending_;          // chunks with to_send != 0, in the queue's order
   std::deque<uint32_t> to_probe_;         // chunks to PULL

@@ -23,8 +23,8 @@ namespace {
   }
 }
 
-// Ethernet, IP, UDP and our own.
-constexpr uint64_t kHeaderBytes = 114;
+// Our own header and tag, and roughly those of UDP, IP and Ethernet.
+constexpr uint64_t kFrameOverheadBytes = limits::kPacketOverheadBytes + 58;
 
 // Ports take an address of every payload, also of an empty one.
 constexpr std::array<std::byte, 1> kNoPayload{};
@@ -229,7 +229,7 @@ void Lane::fill_pushes(uint64_t now_ns) {
   paced_until_ns_ = UINT64_MAX;
   while (outgoing_end_ < outgoing_.size()) {
     if (!path_->may_send(now_ns)) {
-      if (!sending_.empty() || !queue_.empty()) paced_until_ns_ = path_->paced_until_ns();
+      paced_until_ns_ = path_->paced_until_ns();
       return;
     }
     const bool is_idle = sending_.empty();
@@ -248,7 +248,7 @@ void Lane::fill_pushes(uint64_t now_ns) {
     PBOX_DCHECK(chunk.to_send != 0 && chunk.in_flight);
     const size_t index = outgoing_end_;
     make_push(chunk, now_ns);
-    path_->note_sent(outgoing_[index].header.payload_bytes + kHeaderBytes, now_ns);
+    path_->note_sent(outgoing_[index].header.payload_bytes + kFrameOverheadBytes, now_ns);
     if (chunk.to_send == 0) {
       state_.trace.send(state_.chunk_id(chunk), now_ns);
       sending_.pop_front();

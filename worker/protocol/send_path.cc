@@ -7,18 +7,19 @@
 
 namespace pbox::worker {
 
-SendPath::SendPath(uint64_t slack_ns, std::shared_ptr<CongestionWindow> shared)
+SendPath::SendPath(uint64_t slack_ns, std::shared_ptr<CongestionWindow> congestion)
     : window_(slack_ns),
-      shared_(shared ? std::move(shared) : std::make_shared<CongestionWindow>(slack_ns)) {
-  shared_->add_path();
+      congestion_(congestion ? std::move(congestion)
+                             : std::make_shared<CongestionWindow>(slack_ns)) {
+  congestion_->add_path();
 }
 
 bool SendPath::has_room(uint32_t bytes, int32_t priority, uint64_t now_ns) const {
   PBOX_DCHECK((bytes_ == 0) || !entries_.empty());
-  const uint64_t window_bytes = shared_->is_left_to_window() ? window_.bytes(now_ns) : UINT64_MAX;
-  if ((bytes_ == 0 || bytes_ + bytes <= window_bytes) &&
-      shared_->has_room(bytes_, bytes, queued_ > 0))
-    return true;
+  const uint64_t window_bytes =
+      congestion_->is_left_to_window() ? window_.bytes(now_ns) : UINT64_MAX;
+  const bool fits = bytes_ == 0 || bytes_ + bytes <= window_bytes;
+  if (fits && congestion_->has_room(bytes_, bytes, queued_ > 0)) return true;
   return window_bytes > 0 &&
          std::none_of(entries_.begin(), entries_.end(),
                       [&](const Entry& other) { return other.priority >= priority; });
@@ -31,14 +32,14 @@ void SendPath::enter(const ExchangeState& owner, ExchangeChunk& chunk, int32_t p
   chunk.on_path = true;
   chunk.path_sequence = ++newest_sequence_;
   bytes_ += chunk.flight_bytes;
-  shared_->enter(chunk.flight_bytes);
+  congestion_->enter(chunk.flight_bytes);
   entries_.push_back({&owner, &chunk, priority, is_pull});
 }
 
 void SendPath::take_off(ExchangeChunk& chunk) {
   PBOX_DCHECK(chunk.on_path && bytes_ >= chunk.flight_bytes);
   bytes_ -= chunk.flight_bytes;
-  shared_->leave(chunk.flight_bytes);
+  congestion_->leave(chunk.flight_bytes);
   chunk.on_path = false;
 }
 
@@ -81,19 +82,15 @@ void SendPath::forget(const ExchangeState& owner) {
 std::shared_ptr<SendPath> SendPaths::find(const SessionSpec::Pipeline& pipeline,
                                           uint64_t slack_ns) {
   std::erase_if(known_, [](const Known& one) { return one.path.expired(); });
+  std::shared_ptr<CongestionWindow> congestion;
   for (const Known& one : known_) {
-    if (one.box == pipeline.box && one.queue == pipeline.queue && one.slack_ns == slack_ns) {
-      return one.path.lock();
-    }
+    if (one.slack_ns != slack_ns || !nic::same_host(one.box, pipeline.box)) continue;
+    auto path = one.path.lock();
+    if (one.box == pipeline.box && one.queue == pipeline.queue) return path;
+    congestion = path->congestion();
   }
-  std::shared_ptr<CongestionWindow> shared;
-  for (const Known& one : known_) {
-    if (!nic::same_host(one.box, pipeline.box) || one.slack_ns != slack_ns) continue;
-    if ((shared = one.shared.lock())) break;
-  }
-  if (!shared) shared = std::make_shared<CongestionWindow>(slack_ns);
-  auto path = std::make_shared<SendPath>(slack_ns, shared);
-  known_.push_back({pipeline.box, pipeline.queue, slack_ns, path, shared});
+  auto path = std::make_shared<SendPath>(slack_ns, std::move(congestion));
+  known_.push_back({pipeline.box, pipeline.queue, slack_ns, path});
   return path;
 }
 

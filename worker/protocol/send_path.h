@@ -18,27 +18,28 @@ namespace pbox::worker {
 
 class SendPath {
  public:
-  // `slack_ns`: as Window takes it.
-  explicit SendPath(uint64_t slack_ns, std::shared_ptr<CongestionWindow> shared = nullptr);
-  ~SendPath() { shared_->remove_path(); }
+  // `slack_ns`: as Window takes it. `congestion`: shared by all paths to the box's address; null:
+  // one of its own.
+  explicit SendPath(uint64_t slack_ns, std::shared_ptr<CongestionWindow> congestion = nullptr);
+  ~SendPath() { congestion_->remove_path(); }
   SendPath(const SendPath&) = delete;
   SendPath& operator=(const SendPath&) = delete;
 
   // A lane joins whose largest chunk and fragments have these sizes.
   void add_lane(uint32_t chunk_bytes, uint32_t fragment_bytes) {
     window_.fit(chunk_bytes);
-    shared_->fit(chunk_bytes, fragment_bytes);
+    congestion_->fit(chunk_bytes, fragment_bytes);
   }
 
   // `count` chunks more, or fewer, wait in a lane for room on the path.
   void note_queued(size_t count) {
-    if (queued_ == 0 && count > 0) shared_->begin_wait();
+    if (queued_ == 0 && count > 0) congestion_->begin_wait();
     queued_ += count;
   }
   void note_unqueued(size_t count) {
     PBOX_DCHECK(queued_ >= count);
     queued_ -= count;
-    if (queued_ == 0 && count > 0) shared_->end_wait();
+    if (queued_ == 0 && count > 0) congestion_->end_wait();
   }
   // A lane has nothing to push.
   void starve() {
@@ -49,10 +50,12 @@ class SendPath {
   // bound. Those chunks may have reached the box by now and wait for ranks that push the urgent
   // chunk first.
   bool has_room(uint32_t bytes, int32_t priority, uint64_t now_ns) const;
-  // Whether a packet may leave now. Those of a path to a slow link leave in short bursts.
-  bool may_send(uint64_t now_ns) const { return shared_->may_send(now_ns); }
-  uint64_t paced_until_ns() const { return shared_->paced_until_ns(); }
-  void note_sent(uint64_t bytes, uint64_t now_ns) { shared_->note_sent(bytes, now_ns); }
+  const std::shared_ptr<CongestionWindow>& congestion() const { return congestion_; }
+
+  // As CongestionWindow's.
+  bool may_send(uint64_t now_ns) const { return congestion_->may_send(now_ns); }
+  uint64_t paced_until_ns() const { return congestion_->paced_until_ns(); }
+  void note_sent(uint64_t bytes, uint64_t now_ns) { congestion_->note_sent(bytes, now_ns); }
   // The chunk, which is not on a path, sets out. `owner` identifies the exchange of the chunk.
   // `is_pull`: it is asked for only, and pushes do not overtake it.
   void enter(const ExchangeState& owner, ExchangeChunk& chunk, int32_t priority, bool is_pull,
@@ -66,14 +69,14 @@ class SendPath {
   void forget(const ExchangeState& owner);
   void arrive(const ExchangeChunk& chunk, uint64_t now_ns) {
     window_.arrive(chunk.mark, chunk.flight_bytes, chunk.is_measurable, now_ns);
-    shared_->arrive(chunk.mark.sent_ns, chunk.flight_bytes, chunk.is_measurable, now_ns);
+    congestion_->arrive(chunk.mark.sent_ns, chunk.flight_bytes, chunk.is_measurable, now_ns);
   }
   // The box has the chunk's push, and waits for other ranks.
-  void acknowledge(const ExchangeChunk& chunk) { shared_->acknowledge(chunk.flight_bytes); }
+  void acknowledge(const ExchangeChunk& chunk) { congestion_->acknowledge(chunk.flight_bytes); }
   // These fragments of the chunk's push or result were lost.
   void note_loss(const ExchangeChunk& chunk, uint64_t fragments, uint64_t now_ns) {
     const auto count = static_cast<uint32_t>(__builtin_popcountll(fragments));
-    shared_->note_loss(chunk.mark.sent_ns, count, now_ns);
+    congestion_->note_loss(chunk.mark.sent_ns, count, now_ns);
   }
 
  private:
@@ -86,7 +89,7 @@ class SendPath {
   void take_off(ExchangeChunk& chunk);
 
   Window window_;
-  std::shared_ptr<CongestionWindow> shared_;
+  std::shared_ptr<CongestionWindow> congestion_;
   uint64_t bytes_ = 0;         // total of the chunks on the path
   std::deque<Entry> entries_;  // the chunks on the path, in the order in which they set out
   uint64_t newest_sequence_ = 0;
@@ -104,7 +107,6 @@ class SendPaths {
     uint32_t queue = 0;
     uint64_t slack_ns = 0;
     std::weak_ptr<SendPath> path;  // ends with the last lane
-    std::weak_ptr<CongestionWindow> shared;
   };
   std::vector<Known> known_;
 };

@@ -48,9 +48,9 @@ class Link {
 
   CongestionWindow window{kSlackNs};
   uint64_t now_ns = kNanosPerSecond;
-  uint64_t queue_bytes =
-      UINT64_MAX;          // chunks that find more than this in the queue lose a fragment
-  uint64_t others_ns = 0;  // the time for which others fill the queue
+  // A chunk that finds more than this in the queue loses a fragment.
+  uint64_t queue_bytes = UINT64_MAX;
+  uint64_t others_ns = 0;  // how long a chunk waits for what others have in the queue
   uint64_t window_bytes = 4 * kLinkBytes;  // bound while the window has none: what Window allows
   uint64_t lost_chunks = 0;
 
@@ -154,7 +154,7 @@ TEST_CASE("a job that is alone in a queue that is too short loses little and use
   Link link = shared_link();
   link.lost_chunks = 0;
   CHECK(link.run(30 * kNanosPerSecond) > 0.9);
-  CHECK(link.lost_chunks < 30 * 16'000'000 / kChunk / 10);
+  CHECK(link.lost_chunks < 30 * kLinkRate / kChunk / 10);
 }
 
 TEST_CASE("losses while chunks are fast are noise, unless they are many") {
