@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "pbox/base.h"
 #include "worker/choice/caller_tensors.h"
 #include "worker/collective/collectives.h"
 #include "worker/io_waits.h"
@@ -41,12 +42,10 @@ struct ClientOptions : MembershipOptions {
   bool chooses_compression = false;
 };
 
-using Callback = void (*)(void* user, uint32_t tensor, int status);
-
 // The I/O thread calls this once, when all operations of a start_many() have ended: with the first
 // tensor and kOk, or with the first that has failed and why. A null callback is not called.
 struct Completion {
-  Callback callback = nullptr;
+  pbox_callback callback = nullptr;
   void* user = nullptr;
 };
 

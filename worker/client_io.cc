@@ -214,7 +214,7 @@ void Client::end_operation(uint32_t tensor, ErrorCode status, std::vector<Batch>
 void Client::run_callbacks(const std::vector<Batch>& finished) {
   for (const Batch& one : finished) {
     const auto [callback, user] = one.completion;
-    if (callback != nullptr) callback(user, one.tensor, static_cast<int>(one.status));
+    if (callback != nullptr) callback(user, one.tensor, static_cast<pbox_status>(one.status));
   }
 }
 

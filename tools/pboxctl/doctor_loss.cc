@@ -45,9 +45,9 @@ class Treadmill {
                {.callback = &Treadmill::done, .user = &step})
         .ok();
   }
-  static void done(void* user, uint32_t, int status) {
+  static void done(void* user, uint32_t, pbox_status status) {
     Step& step = *static_cast<Step*>(user);
-    if (status == 0 && !step.treadmill->stopping_) step.treadmill->launch(step);
+    if (status == PBOX_OK && !step.treadmill->stopping_) step.treadmill->launch(step);
   }
 
   ProbeJob& job_;

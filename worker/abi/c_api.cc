@@ -70,7 +70,7 @@ Operation operation_on(uint32_t tensor_id, const void* input, void* output) {
 pbox_status start(pbox_context* context, const Operation& operation, pbox_callback callback,
                   void* user) {
   return guarded(context, [&](Client& client) {
-    return client.start(operation, {reinterpret_cast<pbox::worker::Callback>(callback), user});
+    return client.start(operation, {callback, user});
   });
 }
 
@@ -287,7 +287,7 @@ pbox_status pbox_push_pull_many_sized(pbox_context* context, const pbox_operatio
   return guarded(context, [&](Client& client) -> Status {
     const auto read = read_operations(operations, operation_size, count);
     if (!read) return read.error();
-    return client.start_many(*read, {reinterpret_cast<pbox::worker::Callback>(callback), user});
+    return client.start_many(*read, {callback, user});
   });
 }
 

@@ -17,7 +17,7 @@ pbox_status pbox_collective(pbox_context* context, pbox_verb verb, const void* i
   return guarded(context, [&](Client& client) -> Status {
     auto request = collective_request(verb, in, out, count, dtype, op, root, priority);
     if (!request) return request.error();
-    request->callback = reinterpret_cast<pbox::worker::CollectiveCallback>(callback);
+    request->callback = callback;
     request->user = user;
     const Result<uint64_t> started = client.start_collective(*request);
     if (!started) return started.error();

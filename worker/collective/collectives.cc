@@ -262,7 +262,7 @@ void Collectives::run_callbacks(const std::vector<SliceEnded>& slices) {
 void Collectives::run_callbacks(const std::vector<Ended>& ended) {
   for (const Ended& one : ended) {
     if (one.callback == nullptr) continue;
-    one.callback(one.user, one.operation, static_cast<int>(one.status));
+    one.callback(one.user, one.operation, static_cast<pbox_status>(one.status));
   }
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "pbox/base.h"
 #include "worker/protocol/operation.h"
 #include "worker/protocol/session_spec.h"
 #include "worker/protocol/slot_round.h"
@@ -32,7 +33,7 @@ struct SliceShape {
 };
 
 // As pbox_collective_callback.
-using CollectiveCallback = void (*)(void* user, uint64_t operation, int status);
+using CollectiveCallback = void (*)(void* user, uint64_t operation, pbox_status status);
 // The I/O thread calls this when all pieces of a slice are complete. It runs before the callback.
 using SliceCallback = void (*)(void* user, uint64_t slice);
 

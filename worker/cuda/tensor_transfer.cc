@@ -22,7 +22,7 @@ Status TensorTransfer::start(bool initial_weights) {
                             .initial_weights = initial_weights};
   const Status started =
       client_.start_many({&operation, 1}, {&TensorTransfer::on_ended, this}, true);
-  if (!started) on_ended(this, tensor_, static_cast<int>(started.error().code));
+  if (!started) on_ended(this, tensor_, static_cast<pbox_status>(started.error().code));
   return started;
 }
 
@@ -47,7 +47,7 @@ Result<uint64_t> TensorTransfer::draw() {
   return ticket;
 }
 
-void TensorTransfer::on_ended(void* user, uint32_t, int) {
+void TensorTransfer::on_ended(void* user, uint32_t, pbox_status) {
   auto& self = *static_cast<TensorTransfer*>(user);
   const std::lock_guard lock(self.mutex_);
   self.is_in_flight_ = false;

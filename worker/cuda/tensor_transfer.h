@@ -39,7 +39,7 @@ class TensorTransfer {
   Event event() const { return block_->event(); }
 
  private:
-  static void on_ended(void* user, uint32_t tensor, int status);
+  static void on_ended(void* user, uint32_t tensor, pbox_status status);
 
   Client& client_;
   Gate& gate_;

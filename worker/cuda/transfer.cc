@@ -71,7 +71,7 @@ Status Transfer::start(int32_t priority) {
        .input_follows = layout_.input_rows > 0,
        .slice_callback = &Transfer::on_slice});
   if (!started) {
-    on_ended(this, 0, static_cast<int>(started.error().code));
+    on_ended(this, 0, static_cast<pbox_status>(started.error().code));
     give_up_copies();
     return started.error();
   }
@@ -109,7 +109,7 @@ void Transfer::on_slice(void* user, uint64_t slice) {
   self.open(slice);
 }
 
-void Transfer::on_ended(void* user, uint64_t, int status) {
+void Transfer::on_ended(void* user, uint64_t, pbox_status status) {
   auto& self = *static_cast<Transfer*>(user);
   const std::lock_guard lock(self.mutex_);
   self.has_ended_ = true;

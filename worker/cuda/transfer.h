@@ -64,7 +64,7 @@ class Transfer {
   };
 
   static void on_slice(void* user, uint64_t slice);
-  static void on_ended(void* user, uint64_t operation, int status);
+  static void on_ended(void* user, uint64_t operation, pbox_status status);
   void copied_up_to(uint64_t slices);
   void open(uint64_t slice);
   void open_failed();

@@ -286,8 +286,10 @@ void Membership::ask_sync(const proto::SetSync& request) {
   wire::state_versions(message, options_.added_fields);
   const auto lacking =
       wire::used_fields(message, session_.protocol_version(), options_.added_fields);
-  if (phase_ == Phase::kRunning && lacking.empty()) send() = std::move(message);
-  if (lacking.empty()) return;
+  if (lacking.empty()) {
+    if (phase_ == Phase::kRunning) send() = std::move(message);
+    return;
+  }
   proto::SetSync answer = message.set_sync();
   answer.set_refusal("box " + options_.box +
                      " runs an older release, which cannot change the consistency model of a "
