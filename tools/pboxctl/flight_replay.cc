@@ -88,6 +88,7 @@ class PipelineReplayer {
   Engine engine_;
   std::vector<std::byte> packet_;
   uint64_t bytes_left_ = kReplayBytesMax;
+  uint64_t now_ns_ = 0;  // never runs back, as the engine expects, whatever the records say
   uint32_t installed_ = 0;
   std::map<uint32_t, Part> parts_;       // by the part's number
   std::map<uint32_t, uint32_t> owners_;  // the part's number by spi
@@ -109,6 +110,7 @@ void PipelineReplayer::run() {
 }
 
 void PipelineReplayer::take(size_t index) {
+  now_ns_ = std::max(now_ns_, records_[index].at_ns);
   switch (records_[index].kind) {
     case FlightKind::kPacket: take_packet(index); return;
     case FlightKind::kShard: take_shard(index); return;
@@ -235,7 +237,7 @@ Verdict PipelineReplayer::feed(const FlightRecord& record, const PacketRecord& p
     std::memcpy(at + payload, tag.data(), tag.size());
   }
   const nic::RxPacket received{packet_.data(), bytes, {}};
-  engine_.on_burst({&received, 1}, record.at_ns);
+  engine_.on_burst({&received, 1}, now_ns_);
   return newest_verdict();
 }
 
@@ -314,8 +316,7 @@ void PipelineReplayer::take_chunk(size_t index) {
   Part* part = known_part(record);
   if (part == nullptr) return;
   const auto state = read_chunk(records_.subspan(index), part->shard->shard().worker_count());
-  const auto match =
-      state ? part->shard->take(*state, record.at_ns) : ReplayedShard::Match::kImpossible;
+  const auto match = state ? part->shard->take(*state, now_ns_) : ReplayedShard::Match::kImpossible;
   if (match == ReplayedShard::Match::kImpossible) ++report_.damaged;
   if (match != ReplayedShard::Match::kDifferent) return;
   differ(index, "chunk " + std::to_string(state->facts.chunk) + ": the state of its round " +

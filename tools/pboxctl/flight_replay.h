@@ -37,6 +37,7 @@ struct ResultKey {
   uint32_t part = 0;
   uint32_t chunk = 0;
   uint32_t round = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr): there is no pointer.
   auto operator<=>(const ResultKey&) const = default;
 };
 
