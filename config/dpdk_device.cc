@@ -23,7 +23,7 @@ std::optional<std::string> read_pci_address(const std::string& word) {
     const auto c = static_cast<unsigned char>(text[i]);
     const bool fits = kShape[i] == 'x'   ? std::isxdigit(c) != 0
                       : kShape[i] == 'f' ? c >= '0' && c <= '7'
-                                         : c == kShape[i];
+                                         : text[i] == kShape[i];
     if (!fits) return std::nullopt;
     address += static_cast<char>(std::tolower(c));
   }

@@ -9,7 +9,7 @@ namespace pbox::pipeline {
 namespace {
 
 // std::push_heap keeps the greatest element in front, so "less" means "leaves later".
-constexpr auto leaves_later = [](const auto& a, const auto& b) {
+constexpr auto kLeavesLater = [](const auto& a, const auto& b) {
   return b.place.is_before(a.place);
 };
 
@@ -27,19 +27,19 @@ void EgressQueue::give_back(const FanOut& rest) {
   if (heap_.size() == heap_.capacity()) drop_superseded();
   PBOX_DCHECK(heap_.size() < heap_.capacity());
   heap_.push_back(rest);
-  std::push_heap(heap_.begin(), heap_.end(), leaves_later);
+  std::push_heap(heap_.begin(), heap_.end(), kLeavesLater);
 }
 
 // Exclusions may finish several rounds of a chunk before any of their results has left. Only the
 // newest result still counts.
 void EgressQueue::drop_superseded() {
   std::erase_if(heap_, [](const FanOut& one) { return one.round + 1 != one.chunk->open_round(); });
-  std::make_heap(heap_.begin(), heap_.end(), leaves_later);
+  std::make_heap(heap_.begin(), heap_.end(), kLeavesLater);
 }
 
 bool EgressQueue::pop(FanOut& next) {
   if (heap_.empty()) return false;
-  std::pop_heap(heap_.begin(), heap_.end(), leaves_later);
+  std::pop_heap(heap_.begin(), heap_.end(), kLeavesLater);
   next = heap_.back();
   heap_.pop_back();
   PBOX_DCHECK(next.chunk != nullptr);
@@ -81,7 +81,7 @@ bool EgressQueue::pop_oldest_resend(Answer& oldest) {
   PBOX_DCHECK(oldest.chunk != nullptr && oldest.mask != 0);
   resends_[static_cast<size_t>(found - resends_.data())] = resends_.back();
   resends_.pop_back();
-  std::make_heap(resends_.begin(), resends_.end(), leaves_later);
+  std::make_heap(resends_.begin(), resends_.end(), kLeavesLater);
   return true;
 }
 
@@ -98,12 +98,12 @@ void EgressQueue::insert(std::vector<Answer>& heap, const Answer& answer) {
   PBOX_DCHECK(answer.chunk != nullptr && answer.mask != 0);
   PBOX_DCHECK(heap.size() < heap.capacity());
   heap.push_back(answer);
-  std::push_heap(heap.begin(), heap.end(), leaves_later);
+  std::push_heap(heap.begin(), heap.end(), kLeavesLater);
 }
 
 bool EgressQueue::take_top(std::vector<Answer>& heap, Answer& next) {
   if (heap.empty()) return false;
-  std::pop_heap(heap.begin(), heap.end(), leaves_later);
+  std::pop_heap(heap.begin(), heap.end(), kLeavesLater);
   next = heap.back();
   PBOX_DCHECK(next.chunk != nullptr && next.mask != 0);
   heap.pop_back();

@@ -39,6 +39,7 @@ class PartDirectory {
   // Asks another box a question; `box` is a name from the part map. `done` is called exactly once.
   // It gets an error if no answer comes within a few seconds or the answer is a FAILURE.
   using BoxAnswer = std::function<void(Result<proto::BoxMessage>)>;
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): overrides keep it.
   virtual void ask_box(const std::string& box, const proto::WorkerMessage& /*question*/,
                        BoxAnswer done) {
     std::move(done)(Error{ErrorCode::kUnavailable, "box " + box + " is not known here"});
@@ -61,6 +62,7 @@ class PartDirectory {
   // Keeps other boxes from taking a snapshot of the job until release_snapshot(), or until this box
   // is lost. kUnavailable: another box takes one. `done` is called exactly once, during this call
   // or later. Releasing what was not claimed does nothing.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): overrides keep it.
   virtual void claim_snapshot(const std::string& /*job*/, std::function<void(const Status&)> done) {
     std::move(done)(ok_status());
   }

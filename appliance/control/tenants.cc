@@ -7,10 +7,10 @@
 namespace pbox::control {
 
 const TenantBounds& TenantPolicy::of(std::string_view tenant) const {
-  static const TenantBounds kUnbounded;
+  static const TenantBounds unbounded;
   auto found = listed_.find(tenant);
   if (found == listed_.end()) found = listed_.find("*");
-  return found == listed_.end() ? kUnbounded : found->second;
+  return found == listed_.end() ? unbounded : found->second;
 }
 
 std::map<std::string, TenantUse, std::less<>> tenant_uses(const JobTable& jobs) {

@@ -320,13 +320,13 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   const auto workers = options["workers"].as<size_t>();
   const auto chunks = options["chunks"].as<size_t>();
   const auto repetitions = options["repetitions"].as<size_t>();
-  constexpr size_t least = size_t{1} << (kSteps - 1);
-  if (boxes < 2 * least || boxes * kPipelinesPerBox > kPlacesPerSession) {
+  constexpr size_t kBoxesLeast = size_t{1} << (kSteps - 1);
+  if (boxes < 2 * kBoxesLeast || boxes * kPipelinesPerBox > kPlacesPerSession) {
     throw std::runtime_error("--boxes " + std::to_string(boxes) +
                              ": use 32 to 64; a Session has "
                              "one byte for the place of a chunk");
   }
-  if (chunks < 1000 * least || chunks > limits::kChunksPerJobMax) {
+  if (chunks < 1000 * kBoxesLeast || chunks > limits::kChunksPerJobMax) {
     throw std::runtime_error("--chunks " + std::to_string(chunks) + ": use 16000 to " +
                              std::to_string(limits::kChunksPerJobMax));
   }

@@ -48,8 +48,8 @@ class Learner {
       : rack_(rack),
         rank_(rank),
         command_({"env", "PBOX_BOX=" + box.control, "PYTHONPATH=" PBOX_PYTHON_FOLDER,
-                  settings.python, PBOX_EXAMPLES_FOLDER "/characters.py", "--job", job, "--rank",
-                  std::to_string(rank), "--world-size", std::to_string(of), "--seed",
+                  settings.python, std::string(PBOX_EXAMPLES_FOLDER) + "/characters.py", "--job",
+                  job, "--rank", std::to_string(rank), "--world-size", std::to_string(of), "--seed",
                   std::to_string(seed), "--steps", std::to_string(settings.steps), "--step-ms",
                   std::to_string(settings.step_ms)}) {
     if (!settings.wire.empty()) command_.insert(command_.end(), {"--wire", settings.wire});

@@ -285,7 +285,7 @@ bool WorkerOracle::awaits(uint32_t id, uint32_t round, uint32_t fragment) const 
 
 // Returns the fragments of a packet that names zeros, one by one, as if they had come with bytes.
 std::vector<wire::Parsed> WorkerOracle::fragments_of(const wire::Parsed& zeros) const {
-  static const std::vector<std::byte> kZeros(kFragmentBytes);
+  static const std::vector<std::byte> zeros_of_a_fragment(kFragmentBytes);
   PBOX_CHECK(zeros.header.chunk < chunks_.size() && takes_zeros_);
   const Chunk& chunk = chunks_[zeros.header.chunk];
   const uint64_t named = wire::read_zeros(zeros, wire::full_mask(chunk.fragments()));
@@ -297,7 +297,7 @@ std::vector<wire::Parsed> WorkerOracle::fragments_of(const wire::Parsed& zeros) 
     fragment.header.fragment = static_cast<uint16_t>(index);
     fragment.header.payload_bytes =
         static_cast<uint16_t>(wire::fragment_length(chunk.bytes, kFragmentBytes, index));
-    fragment.payload = kZeros.data();
+    fragment.payload = zeros_of_a_fragment.data();
   }
   PBOX_CHECK(!fragments.empty());
   return fragments;

@@ -14,10 +14,11 @@ using pbox::worker::cuda::Runtime;
 // Returns whether both types are passed alike: as pointers, or as integers or enums of one size.
 template <typename Ours, typename Theirs>
 constexpr bool is_alike() {
-  if (std::is_pointer_v<Ours> || std::is_pointer_v<Theirs>) {
+  if constexpr (std::is_pointer_v<Ours> || std::is_pointer_v<Theirs>) {
     return std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>;
+  } else {
+    return sizeof(Ours) == sizeof(Theirs) && !std::is_floating_point_v<Theirs>;
   }
-  return sizeof(Ours) == sizeof(Theirs) && !std::is_floating_point_v<Theirs>;
 }
 
 template <typename Ours, typename Theirs>
@@ -34,7 +35,7 @@ struct Alike<Result (*)(Arguments...), TheirResult (*)(Theirs...)> {
 };
 
 #define PBOX_EXPECT_ALIKE(ours, theirs) \
-  static_assert(Alike<decltype(Runtime::ours), decltype(&theirs)>::value, #theirs)
+  static_assert(Alike<decltype(Runtime::ours), decltype(&(theirs))>::value, #theirs)
 
 PBOX_EXPECT_ALIKE(get_device, cudaGetDevice);
 PBOX_EXPECT_ALIKE(set_device, cudaSetDevice);

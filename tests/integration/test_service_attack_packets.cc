@@ -186,8 +186,7 @@ class Attacker {
     while (end - bytes >= static_cast<std::ptrdiff_t>(limits::kPacketOverheadBytes)) {
       wire::Header header;
       std::memcpy(&header, bytes, sizeof(header));
-      const auto length =
-          static_cast<std::ptrdiff_t>(limits::kPacketOverheadBytes + header.payload_bytes);
+      const auto length = std::ptrdiff_t{limits::kPacketOverheadBytes} + header.payload_bytes;
       if (length > end - bytes) return;
       heard_.push_back({{bytes, bytes + length}, from_port, to_port});
       bytes += length;

@@ -24,9 +24,15 @@ struct Plan {
   bool is_in_place = false;
 };
 
+// Later elements are smaller, so that blocks of one tensor have different scales.
+double magnitude_at(uint64_t element) {
+  const uint64_t halvings = element / 8000;
+  return std::exp2(-static_cast<double>(halvings));
+}
+
 float gradient_of(uint32_t rank, uint32_t round, uint64_t element) {
   const auto phase = static_cast<double>(element * (rank + 1) % 997 + round * 31);
-  return static_cast<float>(std::sin(phase) * std::exp2(-static_cast<double>(element / 8000)));
+  return static_cast<float>(std::sin(phase) * magnitude_at(element));
 }
 
 double digest_of(double digest, const std::vector<float>& values) {
@@ -60,8 +66,7 @@ double run_rounds(const AbiWorker& worker, const Plan& plan, uint32_t rank, uint
   }
   double worst = 0;
   for (uint64_t at = 0; at < kElements; ++at) {
-    const double magnitude = std::exp2(-static_cast<double>(at / 8000));
-    worst = std::max(worst, std::fabs(missing[at]) / magnitude);
+    worst = std::max(worst, std::fabs(missing[at]) / magnitude_at(at));
   }
   return worst;
 }
@@ -205,7 +210,7 @@ TEST_CASE("ranks choose compression alike, a new process in a lost rank's place,
   const uint32_t stops_at = GENERATE(20, 31, 32, 47, 48);
   constexpr uint32_t kRounds = 60;
   const Daemon daemon;
-  const std::string box = daemon.control();
+  const std::string& box = daemon.control();
   WorkerProcess first([&](Line& line) { run_choosing(box, 0, kRounds, kRounds, false, line); });
   auto second = std::make_unique<WorkerProcess>(
       [&](Line& line) { run_choosing(box, 1, kRounds, stops_at, false, line); });
@@ -268,7 +273,7 @@ TEST_CASE("a job or tensor that cannot be compressed is refused in words") {
   const Daemon daemon;
   pbox_options options;
   pbox_options_init(&options);
-  const std::string box = daemon.control();
+  const std::string& box = daemon.control();
   options.box = box.c_str();
   options.compression = PBOX_COMPRESSION_AUTO;
   options.mode = PBOX_MODE_OPTIMIZE;

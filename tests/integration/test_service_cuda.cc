@@ -118,7 +118,7 @@ void require_no_violation() {
 }
 
 bool has_run(const std::string& kind) {
-  std::vector<fake_cuda_entry> entries(1000);
+  std::vector<FakeCudaEntry> entries(1000);
   entries.resize(fake_cuda_entries(entries.data(), entries.size()));
   return std::any_of(entries.begin(), entries.end(),
                      [&](const auto& entry) { return entry.kind == kind; });

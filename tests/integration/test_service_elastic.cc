@@ -105,7 +105,7 @@ std::string refusal(const std::string& box, const Part& part, pbox_status expect
 
 TEST_CASE("a job begins with some of its ranks, and means follow those that come later") {
   Daemon daemon;
-  const std::string box = daemon.control();
+  const std::string& box = daemon.control();
   std::vector<WorkerProcess> workers;
   const auto start = [&](uint32_t rank, uint32_t min_world_size, uint32_t from) {
     workers.emplace_back([&box, rank, min_world_size, from](Line& line) {
@@ -126,7 +126,7 @@ TEST_CASE("a job begins with some of its ranks, and means follow those that come
 
 TEST_CASE("a rank of an elastic job that is killed may be replaced without being asked to rejoin") {
   Daemon daemon;
-  const std::string box = daemon.control();
+  const std::string& box = daemon.control();
   const auto body = [&](uint32_t rank, uint32_t from, uint32_t to) {
     return [&box, rank, from, to](Line& line) { run_part(line, box, {.rank = rank}, from, to); };
   };
@@ -163,7 +163,7 @@ TEST_CASE("a rank of an elastic job that is killed may be replaced without being
 
 TEST_CASE("when every rank of an elastic job is lost, the next ones begin a new run") {
   Daemon daemon;
-  const std::string box = daemon.control();
+  const std::string& box = daemon.control();
   const auto run = [&] {
     std::vector<WorkerProcess> workers;
     for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -189,7 +189,7 @@ TEST_CASE("when every rank of an elastic job is lost, the next ones begin a new 
 
 TEST_CASE("in mode optimize a rank that comes receives the weights, and rank 0 must be there") {
   Daemon daemon;
-  const std::string box = daemon.control();
+  const std::string& box = daemon.control();
   const auto body = [&](Line& line, uint32_t rank, uint32_t steps_of_all) {
     const AbiWorker worker = part_of(box, {.rank = rank, .min_world_size = 1, .optimizes = true});
     const uint32_t tensor = worker.tensor("t", kElements);
@@ -254,7 +254,7 @@ TEST_CASE("an elastic job goes on without its absent ranks when its box is kille
 
 TEST_CASE("an elastic job that waits for lost ranks, or has too few, is refused with the reason") {
   Daemon daemon;
-  const std::string box = daemon.control();
+  const std::string& box = daemon.control();
   CHECK_THAT(refusal(box, {.on_worker_lost = PBOX_LOST_WAIT}, PBOX_INVALID_ARGUMENT),
              Contains("min_world_size 2 needs on_worker_lost partial"));
   CHECK_THAT(refusal(box, {.join_timeout_ms = 500}, PBOX_TIMEOUT),

@@ -132,7 +132,7 @@ TEST_CASE("workers rejoin a box that was stopped for longer than they wait for i
 
 TEST_CASE("a killed rank is replaced, and the others do not notice") {
   Daemon daemon;
-  const std::string box = daemon.control();
+  const std::string& box = daemon.control();
   constexpr uint32_t kRounds = 60;
   const auto body = [&](Line& line, const Part& part) {
     const AbiWorker worker = part_of(box, part);
@@ -201,7 +201,7 @@ TEST_CASE("a rank that dies together with the box is replaced too") {
 
 TEST_CASE("policy partial continues without a killed rank and reports how many are left") {
   Daemon daemon;
-  const std::string box = daemon.control();
+  const std::string& box = daemon.control();
   const auto body = [&](Line& line, const Part& part) {
     const AbiWorker worker = part_of(box, part);
     worker.tensor("t", kElements);
@@ -239,7 +239,7 @@ TEST_CASE("policy partial continues without a killed rank and reports how many a
 
 TEST_CASE("policy abort tells the others at once which rank was lost") {
   Daemon daemon;
-  const std::string box = daemon.control();
+  const std::string& box = daemon.control();
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < 3; ++rank) {
     workers.emplace_back([&, rank](Line& line) {

@@ -81,7 +81,7 @@ std::vector<WorkerProcess> start(const std::string& box, uint32_t rounds,
 TEST_CASE("half of the bytes of tensors that are half zero are sent, both ways") {
   constexpr uint32_t kRounds = 10;
   const Daemon daemon;
-  const std::string box = daemon.control();
+  const std::string& box = daemon.control();
   const Progress progress(kWorkers);
   auto ranks = start(box, kRounds, progress);
   const double bytes = kRounds * kElements * (4.0 + 2 + 2);

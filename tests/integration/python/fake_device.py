@@ -13,7 +13,7 @@ _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class Entry(ctypes.Structure):
-    """fake_cuda_entry"""
+    """FakeCudaEntry"""
 
     _fields_ = [("kind", ctypes.c_char * 16)] + [(name, ctypes.c_uint64) for name in (
         "stream", "bytes", "begin_ns", "end_ns")]

@@ -1,6 +1,7 @@
 // The fake libcudart: see fake_cuda.h.
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -103,7 +104,7 @@ struct Fault {
 struct State {
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<fake_cuda_entry> entries;
+  std::vector<FakeCudaEntry> entries;
   std::map<std::string, Fault> faults;
   std::map<const std::byte*, size_t> pinned;  // bytes by address
   std::multiset<const std::byte*> in_use;     // pinned addresses that queued copies use
@@ -162,7 +163,7 @@ void wait_until_released() {
 }
 
 void note(const char* kind, void* stream, uint64_t bytes, uint64_t begin_ns) {
-  fake_cuda_entry entry{};
+  FakeCudaEntry entry{};
   std::strncpy(entry.kind, kind, sizeof(entry.kind) - 1);
   entry.stream = reinterpret_cast<uint64_t>(stream);
   entry.bytes = bytes;
@@ -226,7 +227,7 @@ void fake_cuda_reset(void) {
   state().is_capturing = false;
 }
 
-uint64_t fake_cuda_entries(fake_cuda_entry* entries, uint64_t capacity) {
+uint64_t fake_cuda_entries(FakeCudaEntry* entries, uint64_t capacity) {
   const std::lock_guard lock(state().mutex);
   const uint64_t count = std::min<uint64_t>(capacity, state().entries.size());
   std::copy_n(state().entries.begin(), count, entries);
@@ -469,7 +470,7 @@ int fake_cuda_wait_value(void* stream, uint64_t address, uint32_t value) {
   if (const int error = begin_call("cuStreamWaitValue32")) return error;
   stream_of(stream).push([=] {
     const uint64_t begin_ns = now_ns();
-    auto* word = reinterpret_cast<uint32_t*>(address);
+    auto* word = std::bit_cast<uint32_t*>(address);
     while (static_cast<int32_t>(std::atomic_ref(*word).load(std::memory_order_acquire) - value) <
            0) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));

@@ -9,7 +9,7 @@
 extern "C" {
 
 /* Something that a stream has run, or a host function. */
-struct fake_cuda_entry {
+struct FakeCudaEntry {
   char kind[16]; /* "to_host", "to_device", "function", "gate" */
   uint64_t stream, bytes;
   uint64_t begin_ns, end_ns; /* by CLOCK_MONOTONIC */
@@ -18,7 +18,7 @@ struct fake_cuda_entry {
 /* Forgets the entries, faults, delays and violations. */
 void fake_cuda_reset();
 /* Copies at most `capacity` entries in the order in which they ended, and returns their number. */
-uint64_t fake_cuda_entries(fake_cuda_entry* entries, uint64_t capacity);
+uint64_t fake_cuda_entries(FakeCudaEntry* entries, uint64_t capacity);
 /* The call number `nth` (from 0) of the CUDA function from now on, and all later ones if `forever`,
  * returns `error` and does nothing. */
 void fake_cuda_fail(const char* function, uint64_t nth, int error, int forever);

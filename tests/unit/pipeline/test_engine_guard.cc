@@ -186,9 +186,9 @@ TEST_CASE("the squares of each rank's gradient are measured, without infinities 
     box.deliver(again);  // a duplicate is measured once, as it counts once
     CHECK(sessions[0].squares.newest() == 9.0 * 1024);
     CHECK_FALSE(sessions[1].squares.newest());
-    const double in_last = job.fragment_bytes / wire::dtype_bytes(dtype);
+    const uint64_t in_last = job.fragment_bytes / wire::dtype_bytes(dtype);
     run_round_with(box, job, 1, kInfinity);
-    CHECK(sessions[1].squares.newest() == 1024 - in_last);
+    CHECK(sessions[1].squares.newest() == static_cast<double>(1024 - in_last));
     box.take_all();
     for (uint32_t round = 1; round < 17; ++round) {
       box.run_round(job, round);

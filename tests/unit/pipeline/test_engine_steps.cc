@@ -55,10 +55,10 @@ TEST_CASE("an exclusion looks at a bounded number of chunks in a turn, while oth
 
 TEST_CASE("rounds that an exclusion finishes are spread over turns by their size") {
   Box box;
-  const JobOptions kJob{
+  const JobOptions job{
       .workers = 2, .fragment_bytes = 8192, .chunk_elements = 65'536, .chunks = 40};
-  JobShard& shard = box.admit(kJob);
-  for (uint32_t chunk = 0; chunk < kJob.chunks; ++chunk) box.push_chunk(kJob, 0, 1.0f, 0, chunk);
+  JobShard& shard = box.admit(job);
+  for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) box.push_chunk(job, 0, 1.0f, 0, chunk);
   Command command{.kind = CommandKind::kExclude, .shard = &shard, .rank = 1, .generation = 21};
   uint64_t most = 0, before = 0;
   while (!box.engine.step(command)) {
@@ -68,7 +68,7 @@ TEST_CASE("rounds that an exclusion finishes are spread over turns by their size
   }
   CHECK(most > 0);
   CHECK(most <= 10);
-  CHECK(box.count(Counter::kRoundsFinished) == kJob.chunks);
+  CHECK(box.count(Counter::kRoundsFinished) == job.chunks);
 }
 
 TEST_CASE("a rank that takes part again is counted in every chunk before packets are accepted") {

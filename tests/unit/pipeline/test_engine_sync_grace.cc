@@ -170,7 +170,7 @@ TEST_CASE("a late push counts in the round that is open when it arrives") {
   CHECK(newest[0].header.contributors() == 1);
   CHECK(newest[0].header.applied() == 1);  // its own push is not in yet
   const auto sent = job.push(0, 2, 4);
-  CHECK(sent[0].value() == kInitialWeight - 2 - (6 + 4) / 2);
+  CHECK(sent[0].value() == kInitialWeight - 2 - (6.0f + 4) / 2);
   CHECK(sent[0].header.contributors() == 0);  // as many as there are ranks
   CHECK(job.shard->sessions()[1].dropped.get() == 0);
   CHECK(served(job.push(0, 3, 1)) == Ranks{0});
@@ -190,7 +190,7 @@ TEST_CASE("a late push counts beside the rank's own push of that round") {
   CHECK(job.push(1, 2, 4).empty());
   const auto sent = job.push(0, 2, 8);
   CHECK(served(sent) == Ranks{0, 1});
-  CHECK(sent[0].value() == kInitialWeight - 2 - (3 + 4 + 8) / 3);
+  CHECK(sent[0].value() == kInitialWeight - 2 - (3.0f + 4 + 8) / 3);
   CHECK(sent[0].header.contributors() == 3);
 }
 

@@ -220,7 +220,7 @@ TEST_CASE("a packet of zeros that does not fit its chunk or round is counted and
   Box box;
   const JobOptions job{.workers = 2, .takes_zeros = true};
   auto& shard = box.admit(job);
-  const auto is_counted = [&](Packet packet, Counter counter) {
+  const auto is_counted = [&](const Packet& packet, Counter counter) {
     const uint64_t before = box.count(counter);
     box.deliver(packet);
     CHECK(box.count(counter) == before + 1);

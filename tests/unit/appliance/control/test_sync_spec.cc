@@ -37,21 +37,24 @@ struct Case {
   std::vector<std::string> says;  // field and value, why, remedy
 };
 
-const auto set_staleness = [](uint32_t staleness) {
+auto set_staleness(uint32_t staleness) {
   return [=](proto::Join& join) { join.mutable_sync()->set_staleness(staleness); };
-};
-const auto set_probability = [](float probability) {
+}
+auto set_probability(float probability) {
   return [=](proto::Join& join) { join.mutable_sync()->set_probability(probability); };
-};
-const auto set_lazy = [](proto::Join& join) { join.mutable_sync()->set_release(1); };
-const auto set_cached = [](proto::Join& join) { join.mutable_sync()->set_reads(1); };
-const auto set_quorum = [](uint32_t quorum) {
+}
+void set_lazy(proto::Join& join) {
+  join.mutable_sync()->set_release(1);
+}
+void set_cached(proto::Join& join) {
+  join.mutable_sync()->set_reads(1);
+}
+auto set_quorum(uint32_t quorum) {
   return [=](proto::Join& join) { join.mutable_sync()->set_quorum(quorum); };
-};
-
-const auto set_grace = [](uint32_t grace_ms) {
+}
+auto set_grace(uint32_t grace_ms) {
   return [=](proto::Join& join) { join.mutable_sync()->set_grace_ms(grace_ms); };
-};
+}
 
 std::vector<Case> field_cases() {
   return {

@@ -1,3 +1,5 @@
+#include <array>
+#include <bit>
 #include <catch2/catch.hpp>
 #include <limits>
 #include <type_traits>
@@ -49,7 +51,8 @@ bool is_same(T one, T other) {
   if constexpr (std::is_floating_point_v<T>) {
     if (std::isnan(one) && std::isnan(other)) return true;  // which NaN is left open
   }
-  return std::memcmp(&one, &other, sizeof one) == 0;
+  using Bytes = std::array<std::byte, sizeof(T)>;
+  return std::bit_cast<Bytes>(one) == std::bit_cast<Bytes>(other);
 }
 
 template <typename T>

@@ -64,7 +64,7 @@ class World {
     const auto tensor = static_cast<uint32_t>(rng_.below(specs().size()));
     if (rank.is_pending[tensor]) return;
     rank.is_pending[tensor] = true;
-    rank.chosen->start({.tensor = tensor, .input = kBytes, .output = kResult}, now_ns_);
+    rank.chosen->start({.tensor = tensor, .input = bytes_, .output = result_}, now_ns_);
     push(rank, index);
   }
 
@@ -167,7 +167,7 @@ class World {
     push(rank, index);
   }
 
-  static inline std::byte kBytes[16], kResult[16];
+  static inline std::byte bytes_[16], result_[16];
 
   Rng rng_;
   double compressed_over_plain_;

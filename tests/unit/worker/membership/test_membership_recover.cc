@@ -204,7 +204,7 @@ TEST_CASE("requests that the box has confirmed meanwhile are not repeated") {
 }
 
 TEST_CASE("rounds arrive in pieces, in order, and must match the number of chunks") {
-  const auto piece = [](uint32_t first, std::vector<uint32_t> rounds, bool last) {
+  const auto piece = [](uint32_t first, const std::vector<uint32_t>& rounds, bool last) {
     auto message = Member::round_map(rounds);
     message.mutable_rounds()->set_first_chunk(first);
     message.mutable_rounds()->set_last(last);

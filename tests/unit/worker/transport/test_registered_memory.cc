@@ -1,4 +1,5 @@
 #include <array>
+#include <bit>
 #include <catch2/catch.hpp>
 
 #include "base/limits.h"
@@ -11,7 +12,7 @@ using Catch::Contains;
 
 // The memory at this address is never accessed.
 const std::byte* at(uintptr_t address) {
-  return reinterpret_cast<const std::byte*>(address);
+  return std::bit_cast<const std::byte*>(address);
 }
 
 }  // namespace
