@@ -132,11 +132,15 @@ Result<uint64_t> Staging::start_collective(const CollectiveRequest& request, Str
   Transfer& transfer = *transfers_.back();
   if (const Status started = transfer.start(request.priority); !started) return started.error();
   Status queued = queue_input(transfer, request.input);
-  if (queued) queued = queue_output(transfer, request.output);
-  if (!queued) {
-    transfer.give_up_copies();
-    return queued.error();
+  if (queued) {
+    queued = queue_output(transfer, request.output);
+  } else {
+    transfer.open_all();
   }
+  // After an error too, because what has been queued uses the memory.
+  const Status marked = mark_end(transfer);
+  if (!queued) return queued.error();
+  if (!marked) return marked.error();
   return transfer.operation();
 }
 
@@ -190,8 +194,12 @@ Status Staging::queue_output(Transfer& transfer, void* output) {
                                        layout.output_rows, kHostToDevice, options_.to_device);
     if (const Status copied = check(error, "a copy to the device"); !copied) return copied;
   }
-  if (layout.bytes == 0) return ok_status();
-  // Waits for the host functions too, so that the block's event says that all is over.
+  return ok_status();
+}
+
+// Records the event of the transfer's memory, if it has any, behind all copies and host functions.
+Status Staging::mark_end(const Transfer& transfer) {
+  if (transfer.layout().bytes == 0) return ok_status();
   if (const Status behind = follow(options_.to_device, options_.to_host); !behind) return behind;
   return check(runtime_.event_record(transfer.event(), options_.to_device), "cudaEventRecord");
 }

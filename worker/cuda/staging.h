@@ -60,6 +60,7 @@ class Staging {
   Status follow(Stream follower, Stream leader);
   Status queue_input(Transfer& transfer, const void* input);
   Status queue_output(Transfer& transfer, void* output);
+  Status mark_end(const Transfer& transfer);
   Status queue_gate(uint64_t ticket);
   Status check(int error, const char* function) const;
   void reclaim();

@@ -72,7 +72,7 @@ Status Transfer::start(int32_t priority) {
        .slice_callback = &Transfer::on_slice});
   if (!started) {
     on_ended(this, 0, static_cast<pbox_status>(started.error().code));
-    give_up_copies();
+    open_all();
     return started.error();
   }
   operation_ = *started;
@@ -84,10 +84,9 @@ void Transfer::on_copied(void* user) {
   copied.transfer->copied_up_to(copied.slices);
 }
 
-void Transfer::give_up_copies() {
+void Transfer::open_all() {
   const std::lock_guard lock(mutex_);
-  copied_slices_ = slices_.count;
-  if (has_failed_) open_failed();
+  for (uint64_t slice = 0; slice < slices_.count; ++slice) open(slice);
 }
 
 void Transfer::copied_up_to(uint64_t slices) {

@@ -50,8 +50,9 @@ class Transfer {
   // The host function behind the copy of a slice to the host, and its argument.
   static void on_copied(void* user);
   void* copied(uint64_t slice) { return &copied_[slice]; }
-  // The copies of the remaining slices could not be queued.
-  void give_up_copies();
+  // Opens all gates. For a transfer whose input could not be queued: nothing waits at them, but
+  // they precede those of later transfers. Copies that were queued may still write to the memory.
+  void open_all();
 
   // Whether the client has ended the operation. Its buffers are the caller's again.
   bool has_ended();
