@@ -1,9 +1,12 @@
-"""A rank that trains with an exchange in each step, or with DiLoCo. Computing is waiting for the
-clock. `pbox-perf diloco` runs this script on each worker of a shaped rack. It prints a line when it
-is ready, waits for one, and prints one JSON object at the end."""
+"""A rank that trains with an exchange in each step, or with DiLoCo, over a box or over torchft.
+Computing is waiting for the clock. `pbox-perf diloco` runs this script on each worker of a shaped
+rack. It prints a line when it is ready, waits for one, and prints one JSON object at the end."""
 
 import argparse
+import datetime
 import json
+import os
+import pathlib
 import time
 
 import torch
@@ -39,10 +42,62 @@ class Diloco:
             model, self._inner, sync_every=arguments.sync_every, fragments=arguments.fragments,
             delay=arguments.delay, alpha=0.5, wire=arguments.wire, box=arguments.box,
             job=arguments.job, rank=arguments.rank, world_size=arguments.workers)
-        self.client = self._outer.client
+        self._client = self._outer.client
 
     def step(self):
         self._inner.step()
+
+    def close(self):
+        self._client.barrier()
+        self._client.close()
+
+
+class TorchftDiloco:
+    """Steps of a model over torchft's DiLoCo, whose all-reduce is Gloo's. Rank 0 has the
+    Lighthouse. torchft compresses on GPUs only, so the changes are f32."""
+
+    LIGHTHOUSE_PORT = 29510
+    TIMEOUT = datetime.timedelta(minutes=5)
+
+    def __init__(self, arguments, model):
+        os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+        import torchft
+        import torchft.coordination
+        import torchft.local_sgd
+        if arguments.rank == 0:
+            self._lighthouse = torchft.coordination.LighthouseServer(
+                bind=f"[::]:{self.LIGHTHOUSE_PORT}", min_replicas=arguments.workers,
+                join_timeout_ms=60_000)
+        self._store = torch.distributed.TCPStore(arguments.address, 0, is_master=True,
+                                                 wait_for_workers=False)
+        self._manager = torchft.Manager(
+            pg=torchft.ProcessGroupGloo(timeout=self.TIMEOUT), load_state_dict=lambda state: None,
+            state_dict=dict, min_replica_size=arguments.workers, use_async_quorum=False,
+            timeout=self.TIMEOUT, quorum_timeout=self.TIMEOUT, rank=0, world_size=1,
+            store_addr=arguments.address, store_port=self._store.port,
+            lighthouse_addr=f"http://{arguments.first}:{self.LIGHTHOUSE_PORT}",
+            replica_id=f"rank{arguments.rank}", hostname=arguments.address, init_sync=False)
+        layers = len(model) // arguments.fragments
+        parts = [model[first:first + layers] for first in range(0, len(model), layers)]
+        self._inner = Computing(model.parameters(), arguments.step_ms / 1000)
+        self._outer = torchft.local_sgd.DiLoCo(
+            self._manager, parts, self._inner,
+            [torch.optim.SGD(part.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+             for part in parts],
+            sync_every=arguments.sync_every, fragment_sync_delay=arguments.delay,
+            fragment_update_alpha=0.5)
+        self._outer.__enter__()
+        self._expected_steps = ((arguments.warmup + arguments.steps) * arguments.fragments //
+                                arguments.sync_every)
+
+    def step(self):
+        self._inner.step()
+
+    def close(self):
+        if self._manager.current_step() != self._expected_steps:
+            raise AssertionError(f"torchft has made {self._manager.current_step()} outer steps, "
+                                 f"and not {self._expected_steps}")
+        self._manager.shutdown(wait=False)
 
 
 class EachStep:
@@ -54,20 +109,20 @@ class EachStep:
         self._weights = [parameter.detach() for parameter in model.parameters()]
         self._gradients = [torch.full_like(weights, 1.0 + arguments.rank)
                            for weights in self._weights]
-        self.client = pbox.Client(mode=arguments.mode, box=arguments.box, job=arguments.job,
+        self._client = pbox.Client(mode=arguments.mode, box=arguments.box, job=arguments.job,
                                   rank=arguments.rank, world_size=arguments.workers,
                                   compression="none" if arguments.wire == "f32" else arguments.wire)
-        self._tensors = [self.client.register(str(index), gradient)
+        self._tensors = [self._client.register(str(index), gradient)
                          for index, gradient in enumerate(self._gradients)]
         if arguments.mode == "optimize":
-            self.client.set_optimizer("sgd", 1e-3)
-        self.client.join()
+            self._client.set_optimizer("sgd", 1e-3)
+        self._client.join()
         if arguments.mode == "aggregate":
             self._weights = self._gradients  # results replace the gradients
             return
         for tensor, weights in zip(self._tensors, self._weights):
-            self.client.init_weights(tensor, weights)
-        self.client.wait_all()
+            self._client.init_weights(tensor, weights)
+        self._client.wait_all()
 
     def step(self):
         begin = time.monotonic()
@@ -77,14 +132,30 @@ class EachStep:
         for number, (tensor, gradient, weights) in enumerate(reversed(layers), 1):
             due = begin + forward_s + 2 * forward_s * number / len(layers)
             time.sleep(max(0.0, due - time.monotonic()))
-            self.client.push_pull(tensor, gradient, weights)
+            self._client.push_pull(tensor, gradient, weights)
         for tensor in self._tensors:
-            self.client.wait(tensor)
+            self._client.wait(tensor)
+
+    def close(self):
+        self._client.barrier()
+        self._client.close()
+
+
+def network_bytes():
+    """Returns what this host has sent and received on its cable, with all headers."""
+    counters = pathlib.Path("/proc/net/dev").read_text(encoding="ascii").splitlines()
+    cable = next(line for line in counters if line.strip().startswith("eth0:"))
+    numbers = cable.partition(":")[2].split()
+    return int(numbers[0]) + int(numbers[8])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--system", default="pbox", choices=("pbox", "torchft"),
+                        help="whose DiLoCo")
     parser.add_argument("--box", required=True, help="HOST:PORT of the box")
+    parser.add_argument("--address", required=True, help="address of this rank")
+    parser.add_argument("--first", required=True, help="address of rank 0")
     parser.add_argument("--job", required=True, help="name of the job")
     parser.add_argument("--rank", type=int, required=True, help="number of this rank")
     parser.add_argument("--workers", type=int, required=True, help="number of ranks")
@@ -105,21 +176,21 @@ def main():
     torch.set_num_threads(1)
     model = torch.nn.Sequential(*(torch.nn.Linear(arguments.width, arguments.width, bias=False)
                                   for _ in range(arguments.layers)))
-    training = Diloco(arguments, model) if arguments.sync_every > 0 else EachStep(arguments, model)
+    system = (TorchftDiloco if arguments.system == "torchft"
+              else Diloco if arguments.sync_every > 0 else EachStep)
+    training = system(arguments, model)
     for _ in range(arguments.warmup):
         training.step()
     print("ready", flush=True)
     input()
-    before, cpu_before, begin = training.client.statistics(), cpu_seconds(), time.monotonic()
+    before, cpu_before, begin = network_bytes(), cpu_seconds(), time.monotonic()
     for _ in range(arguments.steps):
         training.step()
     elapsed_s = time.monotonic() - begin
-    after = training.client.statistics()
     print(json.dumps({"elapsed_s": elapsed_s, "cpu_s": cpu_seconds() - cpu_before,
-                      "bytes": sum(after[name] - before[name]
-                                   for name in ("bytes_pushed", "bytes_pulled"))}), flush=True)
-    training.client.barrier()
-    training.client.close()
+                      "bytes": network_bytes() - before}), flush=True)
+    input()
+    training.close()
 
 
 if __name__ == "__main__":
