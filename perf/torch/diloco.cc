@@ -27,9 +27,7 @@ struct Way {
   const char* mode;
   const char* wire;
   uint32_t sync_every;
-  // torchft has a fragment wait for the one before it, so its delay is less than the steps between
-  // two fragments.
-  uint32_t delay = 4;
+  uint32_t delay = 4;  // torchft takes one below the 4 steps between the starts of two fragments
 };
 
 constexpr Way kWays[] = {{"each step, f32", "pbox", "aggregate", "f32", 0},
