@@ -19,7 +19,7 @@ class EtcdStore : public Store {
 
   void start(Observer observer) override;
   void get(const std::string& prefix, std::function<void(Result<Snapshot>)> done) override {
-    get(prefix, client_.member_count(), std::move(done));
+    get(prefix, client_.member_count(), done);
   }
   void commit(Transaction transaction, std::function<void(Result<Outcome>)> done) override;
   std::unique_ptr<Watch> watch(const std::string& prefix, int64_t revision,

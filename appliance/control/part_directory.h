@@ -39,11 +39,12 @@ class PartDirectory {
   // Asks another box a question; `box` is a name from the part map. `done` is called exactly once.
   // It gets an error if no answer comes within a few seconds or the answer is a FAILURE.
   using BoxAnswer = std::function<void(Result<proto::BoxMessage>)>;
-  // NOLINTNEXTLINE(performance-unnecessary-value-param): overrides keep it.
+  // NOLINTBEGIN(performance-unnecessary-value-param): overrides keep it.
   virtual void ask_box(const std::string& box, const proto::WorkerMessage& /*question*/,
                        BoxAnswer done) {
     std::move(done)(Error{ErrorCode::kUnavailable, "box " + box + " is not known here"});
   }
+  // NOLINTEND(performance-unnecessary-value-param)
 
   // Returns the boxes that could keep a backup of this part, in the order in which to try them.
   virtual std::vector<proto::PartPlace> backup_candidates(const std::string& /*job*/,

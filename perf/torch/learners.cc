@@ -47,7 +47,7 @@ class Learner {
           uint32_t rank, uint32_t of, uint32_t seed)
       : rack_(rack),
         rank_(rank),
-        command_({"env", "PBOX_BOX=" + box.control, "PYTHONPATH=" PBOX_PYTHON_FOLDER,
+        command_({"env", "PBOX_BOX=" + box.control, std::string("PYTHONPATH=") + PBOX_PYTHON_FOLDER,
                   settings.python, std::string(PBOX_EXAMPLES_FOLDER) + "/characters.py", "--job",
                   job, "--rank", std::to_string(rank), "--world-size", std::to_string(of), "--seed",
                   std::to_string(seed), "--steps", std::to_string(settings.steps), "--step-ms",
