@@ -55,7 +55,8 @@ uint32_t receivable_bytes(const PipelineInfo& info, uint32_t fragment_bytes) {
 
 uint32_t credit_share(uint32_t receive_buffer_bytes, std::span<const TenantDemand> tenants,
                       const TenantDemand& own, uint64_t window_bytes) {
-  const double receivable = 0.75 * static_cast<double>(receive_buffer_bytes);
+  const uint64_t usable_bytes = uint64_t{receive_buffer_bytes} * 3 / 4;
+  const auto receivable = static_cast<double>(usable_bytes);
   double weights = 0;
   for (const TenantDemand& tenant : tenants) weights += tenant.weight;
   // The fraction of its share that every tenant can use.

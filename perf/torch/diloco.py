@@ -1,6 +1,7 @@
 """A rank that trains with an exchange in each step, or with DiLoCo, over a box or over torchft.
 Computing is waiting for the clock. `pbox-perf diloco` runs this script on each worker of a shaped
-rack. It prints a line when it is ready, waits for one, and prints one JSON object at the end."""
+rack. It prints a line when it is ready, waits for one, trains, prints one JSON object, and waits
+for another line before it ends, because all ranks must have trained by then."""
 
 import argparse
 import datetime
