@@ -17,7 +17,8 @@ void erase(std::span<std::byte> bytes);
 // Slots of kSlotBytes each. Grows by kBlockBytes at a time and never shrinks.
 class SecretPages {
  public:
-  static constexpr size_t kSlotBytes = 1024;
+  // Room for the largest secret: a key of ipsec-mb 2.0 has 1264 bytes.
+  static constexpr size_t kSlotBytes = 2048;
   static constexpr size_t kBlockBytes = 64 * 1024;
 
   SecretPages() = default;
