@@ -45,7 +45,7 @@ std::optional<Authority> read_authority(std::string_view text) {
   return Authority{lower_name(host), std::string(rest)};
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string safe = "'";
   safe += text.substr(0, kShownBytesMax);
   std::replace_if(
@@ -88,12 +88,12 @@ std::optional<OriginRefusal> check_origin(const OwnNames& names, const OriginHea
   if (headers.host_count != 1) return OriginRefusal{400, "a request must have one header Host"};
   const auto own = read_authority(headers.host);
   if (!own || !names.contains(own->host)) {
-    return OriginRefusal{421, quoted(headers.host) +
+    return OriginRefusal{421, in_quotes(headers.host) +
                                   " (header Host) is no name of this box; use its IP address, or "
                                   "list the name in [admin] hosts of the box"};
   }
   if (headers.origin && !is_own_origin(*headers.origin, *own)) {
-    return OriginRefusal{403, "a page of " + quoted(*headers.origin) +
+    return OriginRefusal{403, "a page of " + in_quotes(*headers.origin) +
                                   " (header Origin) may not use this server; only its own page "
                                   "may"};
   }

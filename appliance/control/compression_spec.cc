@@ -14,8 +14,9 @@ bool is_compressed(const TensorSpec& tensor) {
 
 Status check_tensor(const JobSpec& spec, const TensorSpec& tensor) {
   const auto invalid = [&](const std::string& why) {
-    return Error{ErrorCode::kInvalidArgument, "tensor " + quoted(tensor.name) + ": compression " +
-                                                  to_string(tensor.compression) + why};
+    return Error{ErrorCode::kInvalidArgument, "tensor " + in_quotes(tensor.name) +
+                                                  ": compression " + to_string(tensor.compression) +
+                                                  why};
   };
   if (tensor.dtype != wire::Dtype::kF32) {
     return invalid(std::string(" needs f32, and the tensor is ") + to_string(tensor.dtype) +

@@ -7,7 +7,7 @@
 
 namespace pbox::control {
 
-inline std::string quoted(const std::string& text) {
+inline std::string in_quotes(const std::string& text) {
   return "'" + text + "'";
 }
 

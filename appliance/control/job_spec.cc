@@ -57,7 +57,8 @@ Result<optimizer::OptimizerSpec> parse_optimizer(const proto::Optimizer& message
 
 Result<TensorSpec> parse_tensor(const proto::Tensor& message, uint32_t index, bool is_slot,
                                 float weight_decay_default) {
-  const std::string where = "tensor " + std::to_string(index) + " (" + quoted(message.name()) + ")";
+  const std::string where =
+      "tensor " + std::to_string(index) + " (" + in_quotes(message.name()) + ")";
   if (message.name().empty() || message.name().size() > limits::kTensorNameBytesMax) {
     return invalid("tensor " + std::to_string(index) + ": the name has " +
                    std::to_string(message.name().size()) + " bytes; 1 to " +
@@ -127,7 +128,7 @@ Status check_restore(const proto::Join& join) {
                          std::all_of(restore.begin(), restore.end(),
                                      [](char digit) { return digit >= '0' && digit <= '9'; });
   if (restore != "latest" && !is_number) {
-    return invalid("restore = " + quoted(restore) +
+    return invalid("restore = " + in_quotes(restore) +
                    "; it must be \"latest\" or the number of a snapshot (`pboxctl snapshots`)");
   }
   if (join.mode() != static_cast<uint32_t>(pipeline::Mode::kOptimize)) {
@@ -198,7 +199,7 @@ Status parse_weighted(const proto::Join& join, JobSpec& spec) {
                    "out");
   }
   if (const TensorSpec* table = first_table(spec)) {
-    return invalid("weighted cannot be used with tensor " + quoted(table->name) +
+    return invalid("weighted cannot be used with tensor " + in_quotes(table->name) +
                    ", which has row_elements " + std::to_string(table->row_elements) +
                    ": a rank that pushes a row must not change the mean of others; leave one of "
                    "them out");
@@ -350,7 +351,7 @@ Status check_job_name(const std::string& name) {
 }
 
 std::string JobSpec::title() const {
-  const std::string job = "job " + quoted(name);
+  const std::string job = "job " + in_quotes(name);
   return parts == 1 ? job : "part " + std::to_string(part) + " of " + job;
 }
 
@@ -416,7 +417,7 @@ Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
                                spec.optimizer.weight_decay);
     if (!tensor) return tensor.error();
     if (!names.insert(tensor->name).second) {
-      return invalid("tensor name " + quoted(tensor->name) + " occurs twice in the list");
+      return invalid("tensor name " + in_quotes(tensor->name) + " occurs twice in the list");
     }
     spec.tensors.push_back(std::move(*tensor));
   }

@@ -31,10 +31,10 @@ std::optional<std::string> differs(const std::string& what, Enum job, Enum worke
 
 std::optional<std::string> tensor_difference(const TensorSpec& job, const TensorSpec& worker,
                                              size_t index) {
-  const std::string where = "tensor " + std::to_string(index) + " (" + quoted(worker.name) + ")";
+  const std::string where = "tensor " + std::to_string(index) + " (" + in_quotes(worker.name) + ")";
   if (job.name != worker.name) {
-    return "tensor " + std::to_string(index) + ": named " + quoted(worker.name) +
-           ", but the job has " + quoted(job.name);
+    return "tensor " + std::to_string(index) + ": named " + in_quotes(worker.name) +
+           ", but the job has " + in_quotes(job.name);
   }
   if (auto difference = differs(where + " elements", job.elements, worker.elements)) {
     return difference;
@@ -119,7 +119,7 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
   }
   if (auto found = differs("chunk_bytes", job.chunk_bytes, worker.chunk_bytes)) return found;
   if (job.restore != worker.restore) {
-    return "restore: " + quoted(worker.restore) + ", but the job has " + quoted(job.restore);
+    return "restore: " + in_quotes(worker.restore) + ", but the job has " + in_quotes(job.restore);
   }
   if (auto found = optimizer_difference(job.optimizer, worker.optimizer)) return found;
   if (auto found = differs("optimizer.max_grad_norm", job.max_grad_norm, worker.max_grad_norm)) {
@@ -143,7 +143,7 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
   if (job.tensors.size() == worker.tensors.size()) return std::nullopt;
   const bool worker_has_more = worker.tensors.size() > common;
   const auto& longer = worker_has_more ? worker.tensors : job.tensors;
-  return "tensor " + std::to_string(common) + " (" + quoted(longer[common].name) + ") is " +
+  return "tensor " + std::to_string(common) + " (" + in_quotes(longer[common].name) + ") is " +
          (worker_has_more ? "in this worker's list only" : "missing from this worker's list");
 }
 

@@ -193,7 +193,7 @@ Result<SyncSpec> parse(const proto::Sync& message, uint32_t world_size) {
 }
 
 std::string title_of(const TensorSpec& tensor) {
-  return "tensor " + quoted(tensor.name);
+  return "tensor " + in_quotes(tensor.name);
 }
 
 // Checks a tensor's own model beside that of the job.

@@ -14,7 +14,7 @@ constexpr uint32_t kRowElementsMax = 1 << 24;
 Status check_table(const JobSpec& spec, const TensorSpec& tensor) {
   using optimizer::OptimizerKind;
   const std::string what =
-      "tensor " + quoted(tensor.name) + ": row_elements " + std::to_string(tensor.row_elements);
+      "tensor " + in_quotes(tensor.name) + ": row_elements " + std::to_string(tensor.row_elements);
   const auto invalid = [&](const std::string& why) {
     return Error{ErrorCode::kInvalidArgument, what + why};
   };
