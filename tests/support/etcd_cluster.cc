@@ -224,13 +224,14 @@ void EtcdCluster::free_space() const {
 }
 
 size_t EtcdCluster::leader() const {
+  const nlohmann::json::json_pointer member("/header/member_id");
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kDeadlineMs);
   while (std::chrono::steady_clock::now() < end) {
     for (size_t index = 0; index < size(); ++index) {
       if (!members_[index].program) continue;
       const auto status =
           nlohmann::json::parse(post(index, "/v3/maintenance/status", "{}"), nullptr, false);
-      if (status.is_object() && status.value("leader", "") == status["header"]["member_id"]) {
+      if (status.is_object() && status.value("leader", "") == status.value(member, "none")) {
         return index;
       }
     }
