@@ -12,9 +12,11 @@
 namespace pbox::test {
 namespace {
 
-class SkipUnless : public Catch::TestEventListenerBase {
+using Base = Catch::TestEventListenerBase;  // the class has another name in Catch2 3
+
+class SkipUnless : public Base {
  public:
-  using TestEventListenerBase::TestEventListenerBase;
+  using Base::Base;
 
   void testRunStarting(const Catch::TestRunInfo& /*info*/) override {
     const std::string reason = PBOX_SKIP_REASON();

@@ -63,6 +63,7 @@ BANNED_CASES = [
     ("a system error", {"nic/a.cc": "std::system_error(a);\n"}, ""),
     ("std::regex", {"nic/a.cc": "std::regex a;\n"}, "parse by hand"),
     ("a test that opens a class", {"nic/a.cc": "#define private public\n"}, "public contract"),
+    ("a matcher of Catch2 2", {"tests/a.cc": "using Catch::Matchers::Contains;\n"}, "Catch2 3"),
     ("the environment read in depth", {"nic/a.cc": "getenv(a);\n"}, "'getenv('"),
     ("the environment read at the rim", {"config/a.cc": "std::getenv(a);\n"}, ""),
     ("a header that opens a namespace", {"nic/a.h": HEADER + "using namespace a;\n"}, "name what"),

@@ -15,7 +15,7 @@ namespace {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using test::KeyFolder;
 using Answer = Result<proto::BoxMessage>;
 

@@ -10,7 +10,7 @@
 namespace pbox::control::authorise_test {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Message = proto::WorkerMessage;
 using tls::Identity;
 using tls::Role;

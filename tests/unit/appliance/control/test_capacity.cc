@@ -7,7 +7,7 @@
 namespace pbox::control::capacity_test {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 constexpr auto kExhausted = static_cast<uint32_t>(ErrorCode::kResourceExhausted);
 

@@ -5,7 +5,7 @@
 
 namespace pbox::control {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 TEST_CASE("a connection that asks questions again and again, and never joins, is closed too") {
   Desk desk({.hello_timeout_ns = 2 * kSecond});

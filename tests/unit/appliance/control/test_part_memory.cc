@@ -9,7 +9,7 @@
 namespace pbox::control::part_memory_test {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 // A JOIN with many tensors of one element each.
 proto::WorkerMessage join_of_scalars(uint32_t tensors, uint32_t rank, uint32_t world_size) {

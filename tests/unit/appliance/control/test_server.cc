@@ -15,7 +15,7 @@ namespace {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 // A worker's end of a control connection.
 struct Peer {

@@ -17,7 +17,7 @@ namespace {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using test::KeyFolder;
 
 constexpr char kWorker[] = "pbox://rack/tenant/acme/job/*/rank/*";

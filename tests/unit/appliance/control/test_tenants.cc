@@ -8,7 +8,7 @@
 namespace pbox::control::tenants_test {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 constexpr auto kExhausted = static_cast<uint32_t>(ErrorCode::kResourceExhausted);
 

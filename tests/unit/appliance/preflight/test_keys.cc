@@ -7,7 +7,7 @@
 namespace pbox::preflight {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using test::KeyFolder;
 
 config::Config config_of(const std::string& folder) {

@@ -9,7 +9,7 @@
 namespace pbox::test {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 }  // namespace
 

@@ -11,7 +11,7 @@
 namespace pbox::test::connection_test {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using tls::Connection;
 
 const std::string kWorker = "pbox://rack/tenant/acme/job/*/rank/0-3";

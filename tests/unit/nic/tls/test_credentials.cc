@@ -11,7 +11,7 @@
 namespace pbox::test::credentials_test {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 std::string refusal(const std::string& folder) {
   const auto loaded = tls::Credentials::load(folder);

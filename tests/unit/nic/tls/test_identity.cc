@@ -6,7 +6,7 @@
 namespace pbox::test::identity_test {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using tls::Identity;
 using tls::RankRange;
 using tls::Role;

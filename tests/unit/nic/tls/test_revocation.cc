@@ -9,7 +9,7 @@
 namespace pbox::test::revocation_test {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 constexpr char kWorker[] = "pbox://rack/tenant/acme/job/*/rank/*";
 

@@ -9,7 +9,7 @@
 namespace pbox::test::token_test {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 std::string refusal(const std::string& path) {
   const auto loaded = tls::Credentials::load(path);

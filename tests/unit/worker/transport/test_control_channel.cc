@@ -15,7 +15,7 @@
 namespace pbox::worker {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using test::KeyFolder;
 
 constexpr char kWorker[] = "pbox://rack/tenant/acme/job/*/rank/*";
