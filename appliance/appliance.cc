@@ -157,6 +157,9 @@ Status Appliance::start() {
   for (const std::string& line : pipelines_->ports().describe()) {
     log(EventLog::Level::kInfo, "port", line);
   }
+  if (config_.data.port == config::PortKind::kSocket && config_.data.shm) {
+    if (const Status status = pipelines_->share_memory(context_); !status) return status.error();
+  }
   pin_control_thread();  // only now: the pipelines' threads would inherit the affinity
 
   if (const Status status = open_state(); !status) return status.error();

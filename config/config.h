@@ -88,6 +88,7 @@ struct Data {
   uint32_t mtu = 0;  // 0: from the path; with kDpdk kDpdkMtuDefault
   bool payload_crc = false;
   OnOffAuto gso = OnOffAuto::kAuto;  // kAuto or kOff
+  bool shm = true;                   // with kSocket: workers of this host may share memory
   bool operator==(const Data&) const = default;
 };
 

@@ -148,6 +148,9 @@ void add_data(std::vector<Field>& list) {
                          "insecure mode: checksum payloads too, not only headers"));
   list.push_back(auto_or_off("data.gso", PBOX_MEMBER(data, gso),
                              "let the kernel or NIC cut large sends into packets"));
+  list.push_back(boolean("data.shm", PBOX_MEMBER(data, shm),
+                         "with port = socket: let workers of this host send and receive by shared "
+                         "memory"));
 }
 
 void add_dpdk(std::vector<Field>& list) {

@@ -31,6 +31,13 @@ Endpoint host_of(Endpoint endpoint) {
 
 }  // namespace
 
+Endpoint lane_endpoint(uint16_t index, uint32_t number) {
+  Endpoint endpoint{.scope_id = number, .port = index, .ipv6 = true};
+  endpoint.address[0] = 0xff;
+  endpoint.address[1] = 0x0f;
+  return endpoint;
+}
+
 bool same_host(const Endpoint& a, const Endpoint& b) {
   return host_of(a) == host_of(b);
 }

@@ -23,6 +23,13 @@ struct Endpoint {
 // its mapped form (::ffff:a.b.c.d), in which a dual-stack socket shows it, are the same.
 bool same_host(const Endpoint& a, const Endpoint& b);
 
+// Returns whether an endpoint names a lane of shared memory (nic/shm), not a UDP address: it has an
+// IPv6 address of a reserved scope.
+inline bool is_lane(const Endpoint& endpoint) {
+  return endpoint.ipv6 && endpoint.address[0] == 0xff && endpoint.address[1] == 0x0f;
+}
+Endpoint lane_endpoint(uint16_t index, uint32_t number);
+
 // The address of this host at one end of a path, as in Endpoint::address and of the family of the
 // peer at the other end. All zero: unknown.
 using LocalAddress = std::array<uint8_t, 16>;

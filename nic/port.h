@@ -34,6 +34,9 @@ struct RxPacket {
   Endpoint from;
   LocalAddress to{};     // all zero: the port has only one address
   uint16_t to_port = 0;  // UDP port, where one queue serves several; 0: the port's own
+  // Where payload and tag are, if they do not follow the header at `data`. A port that shares
+  // memory with its peers copies the header, so that it stays as it was checked.
+  const std::byte* payload = nullptr;
 };
 
 // A packet to send. The port gathers header, payload and tag.

@@ -30,6 +30,11 @@ namespace pbox::nic {
     "Packets whose payload was copied because it is not registered with the RDMA device")          \
   X(kNoQueuePair, "pbox_port_no_queue_pair_total", "", "",                                         \
     "Packets not sent because their queue pair is broken, stuck or closed")                        \
+  X(kLanes, "pbox_port_lanes_total", "", "", "Lanes of shared memory made with workers")           \
+  X(kLanesBroken, "pbox_port_lanes_broken_total", "", "",                                          \
+    "Lanes of shared memory closed because the worker broke the rules of the ring")                \
+  X(kLaneFull, "pbox_port_lane_full_total", "", "",                                                \
+    "Packets dropped because the worker's ring of shared memory was full")                         \
   X(kQueuePairs, "pbox_port_queue_pairs_total", "", "", "Queue pairs connected to workers")        \
   X(kQueuePairErrors, "pbox_port_queue_pair_errors_total", "", "",                                 \
     "Queue pairs broken by an error")                                                              \

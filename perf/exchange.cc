@@ -76,6 +76,10 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   systems.push_back(start_on_loopback("pbox", peer));
   systems.back().key = "pbox_recovering";
   peer.recovery = "none";
+  peer.port = "shm";
+  systems.push_back(start_on_loopback("pbox", peer));
+  systems.back().key = "pbox_shm";
+  peer.port = "socket";
   if (options.count("peers") != 0) {
     peer.box_flags.clear();
     for (const char* name : kPeers) systems.push_back(start_on_loopback(name, peer));
@@ -95,7 +99,9 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   figures["speedup_over"] = nlohmann::json::object();
   for (const LoopbackSystem& system : systems) {
     if (&system == &systems.front()) continue;
-    if (system.key == "pbox_recovering") {
+    if (system.key == "pbox_shm") {
+      figures["shm_gain"] = median_ratio(systems.front().ms, system.ms);
+    } else if (system.key == "pbox_recovering") {
       figures["recovery_cost"] = median_ratio(system.ms, systems.front().ms);
     } else if (system.key == kLimitKey) {
       figures["over_limit"] = median_ratio(systems.front().ms, system.ms);

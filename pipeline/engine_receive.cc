@@ -113,6 +113,7 @@ void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
     return;
   }
   PBOX_DCHECK(parsed.header.payload_bytes + limits::kPacketOverheadBytes == packet.bytes);
+  if (packet.payload != nullptr) parsed.payload = packet.payload;
   SessionEntry* entry = authenticate(parsed);
   if (entry == nullptr) return;
   // A session from before a crash may have had the same spi. Its packets are of another epoch, and
@@ -166,7 +167,8 @@ SessionEntry* Engine::authenticate(wire::Parsed& parsed) {
 
 // The newest authentic packet says where the worker is. An old or replayed packet does not change
 // the address. Neither does a packet whose number is far ahead, because after it no packet of the
-// worker's own would be newer. Another address may have to be proved (on_pull).
+// worker's own would be newer. Another address may have to be proved (on_pull), unless it is a lane
+// of shared memory, in which nobody else can send.
 void Engine::note_sender(Session& session, const nic::RxPacket& packet, const wire::Header& header,
                          uint64_t now_ns) {
   session.last_packet_ns.set(now_ns);
@@ -174,7 +176,7 @@ void Engine::note_sender(Session& session, const nic::RxPacket& packet, const wi
       header.packet_number - session.newest_packet_number;  // huge if it is older
   const bool is_newer = ahead != 0 && ahead <= kPacketNumberLeapMax;
   if (session.reachable && !is_newer) return;
-  if (session.known_host && !session.is_at(packet.from) &&
+  if (session.known_host && !session.is_at(packet.from) && !nic::is_lane(packet.from) &&
       (session.is_settled || !nic::same_host(packet.from, *session.known_host))) [[unlikely]] {
     return;
   }

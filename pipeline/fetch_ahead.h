@@ -50,18 +50,24 @@ struct AheadOfCached {
   static constexpr bool kInPieces = false;
 };
 
+// Where the packet begins in the memory that the device has written.
+[[gnu::always_inline]] inline const std::byte* begin_of(const nic::RxPacket& packet) {
+  return packet.payload == nullptr ? packet.data : packet.payload - limits::kHeaderBytes;
+}
+
 // Fetches a packet, before the work on another one. Inlined by force, here and below: GCC removes
 // calls of a function that only prefetches.
 template <typename Ahead>
 [[gnu::always_inline]] inline void fetch(const nic::RxPacket& packet) {
   if (packet.bytes == 0) return;  // an empty datagram may have no memory at all
   PBOX_DCHECK(packet.data != nullptr);
-  const std::byte* const end = packet.data + std::min(packet.bytes, Ahead::kFirstBytes);
+  const std::byte* const begin = begin_of(packet);
+  const std::byte* const end = begin + std::min(packet.bytes, Ahead::kFirstBytes);
 #pragma GCC unroll 4
-  for (const std::byte* line = packet.data; line < end; line += kCacheLineBytes) {
+  for (const std::byte* line = begin; line < end; line += kCacheLineBytes) {
     __builtin_prefetch(line, 0, Ahead::kLocality);
   }
-  __builtin_prefetch(packet.data + packet.bytes - 1, 0, 1);  // the tag
+  __builtin_prefetch(begin + packet.bytes - 1, 0, 1);  // the tag
 }
 
 // Fetches the rest of it, after that work.
@@ -69,10 +75,10 @@ template <typename Ahead>
 [[gnu::always_inline]] inline void fetch_rest(const nic::RxPacket& packet) {
   if constexpr (Ahead::kFirstBytes < Ahead::kBytes) {
     if (packet.bytes <= Ahead::kFirstBytes) return;
-    const std::byte* const end = packet.data + std::min(packet.bytes, Ahead::kBytes);
+    const std::byte* const begin = begin_of(packet);
+    const std::byte* const end = begin + std::min(packet.bytes, Ahead::kBytes);
 #pragma GCC unroll 4
-    for (const std::byte* line = packet.data + Ahead::kFirstBytes; line < end;
-         line += kCacheLineBytes) {
+    for (const std::byte* line = begin + Ahead::kFirstBytes; line < end; line += kCacheLineBytes) {
       __builtin_prefetch(line, 0, Ahead::kLocality);
     }
   }
@@ -96,7 +102,9 @@ template <typename Ahead>
   fetch_lines(payload.data() + std::min(from, size), payload.data() + std::min(end, size));
   const size_t next_begin = std::max(from, size) - size;
   const size_t next_end = std::min<size_t>(std::max(end, size) - size, next.bytes);
-  if (next_begin < next_end) fetch_lines(next.data + next_begin, next.data + next_end);
+  if (next_begin < next_end) {
+    fetch_lines(begin_of(next) + next_begin, begin_of(next) + next_end);
+  }
 }
 
 // Does the same as sum(accumulator, payload, its elements, limit), piece by piece, and prefetches

@@ -53,7 +53,12 @@ template <nic::Port P>
 class Loop {
  public:
   Loop(Engine& core, P& port, Mailbox& mailbox, const PollPolicy& policy)
-      : engine_(core), port_(port), mailbox_(mailbox), policy_(policy), spin_ns_(policy.spin_ns) {}
+      : engine_(core),
+        port_(port),
+        mailbox_(mailbox),
+        policy_(policy),
+        must_poll_(port.event_fd() < 0),
+        spin_ns_(policy.spin_ns) {}
 
   // Runs turns until `mailbox.stop`.
   void run() {
@@ -129,19 +134,18 @@ class Loop {
   // Returns false if it may not sleep yet.
   bool rest(uint64_t now_ns, uint64_t idle_ns) {
     if (policy_.busy) return false;
-    const int event_fd = port_.event_fd();
-    const bool gathers = event_fd >= 0 && !blocked_ && coalescing_.take_pause();
+    const bool gathers = !must_poll_ && !blocked_ && coalescing_.take_pause();
     if (!gathers && idle_ns < spin_ns_) return false;
     engine_.counters().add(Counter::kSleeps);
     if (gathers) {
       sleep(-1, nic::Coalescing::kPauseNs);
-    } else if (event_fd < 0) {
+    } else if (must_poll_) {
       sleep(-1, std::clamp(idle_ns / 4, kNapMinNs, kNapMaxNs));
     } else {
       const uint64_t start_ns = monotonic_ns();
       const uint64_t due_ns = engine_.due_ns();
       const uint64_t left_ns = due_ns > now_ns ? due_ns - now_ns : 0;
-      sleep(event_fd, std::clamp(left_ns, kNapMinNs, policy_.sleep_max_ns));
+      sleep(port_.event_fd(), std::clamp(left_ns, kNapMinNs, policy_.sleep_max_ns));
       adapt_spin(idle_ns + (monotonic_ns() - start_ns));
     }
     return true;
@@ -178,6 +182,7 @@ class Loop {
   P& port_;
   Mailbox& mailbox_;
   PollPolicy policy_;
+  bool must_poll_;    // the port has no event fd
   uint64_t spin_ns_;  // the time of spinning at present, at most the policy's
   nic::Coalescing coalescing_;
   bool blocked_ = false;  // the port took fewer packets than it was offered

@@ -17,22 +17,13 @@
 #include "worker/client.h"
 #include "worker/process/fork_guard.h"
 #include "worker/transport/tls_library.h"
+#include "worker/transport/transport_library.h"
 
 namespace pbox::worker {
 namespace {
 
 constexpr uint64_t kPollNs = 100 * kNanosPerMilli;
 constexpr auto kAskAgain = std::chrono::milliseconds(200);
-
-std::vector<std::string> split_list(const std::string& list, char separator) {
-  std::vector<std::string> entries;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(separator, begin), list.size());
-    entries.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return entries;
-}
 
 proto::WorkerMessage first_request(const MembershipOptions& options, uint64_t bytes,
                                    uint32_t job_version) {
@@ -216,7 +207,7 @@ Status Client::join_parts(const MembershipOptions& joining, const std::vector<Te
   // even if no name server answers then.
   for (const std::string& box : map.boxes()) static_cast<void>(addresses_.find(box));
   parts_.emplace(joining, map, tensors, optimizer_);
-  if (const Status possible = check_ports(joining, parts_->size(), split_list(options_.port, '|'));
+  if (const Status possible = check_ports(joining, parts_->size(), ports_of(options_.port));
       !possible) {
     parts_.reset();
     return possible.error();
@@ -230,8 +221,8 @@ Status Client::join_parts(const MembershipOptions& joining, const std::vector<Te
 
 Status Client::drive_join() {
   for (size_t part = 0; part < parts_->size(); ++part) {
-    drivers_.push_back(std::make_unique<PartDriver>(
-        (*parts_)[part], addresses_, split_list(options_.port, '|'), options_, keys_));
+    drivers_.push_back(std::make_unique<PartDriver>((*parts_)[part], addresses_,
+                                                    ports_of(options_.port), options_, keys_));
     (*parts_)[part].begin(monotonic_ns());
     drivers_.back()->perform_actions();
   }

@@ -79,7 +79,7 @@ class PartDriver {
   // Summed over all transports so far.
   PayloadCounts payload_counts() const;
   // Number of ports that were given up for the next one.
-  size_t ports_given_up() const { return choice_.current; }
+  size_t ports_given_up() const { return choice_.given_up; }
   void add_control_wait(std::vector<pollfd>& waits) const;
   // Adds a descriptor for each lane, which may be -1.
   void add_lane_waits(std::vector<pollfd>& waits) const;

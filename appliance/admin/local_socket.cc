@@ -16,8 +16,6 @@
 namespace pbox::admin {
 namespace {
 
-using storage::Descriptor;
-
 constexpr mode_t kSocketMode = 0660;
 
 Error in_socket(const std::string& path, const std::string& what) {

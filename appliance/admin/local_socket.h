@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "appliance/admin/rights.h"
-#include "appliance/storage/descriptor.h"
+#include "base/descriptor.h"
 #include "base/result.h"
 
 namespace pbox::admin {
@@ -32,14 +32,14 @@ class LocalSocket {
   gid_t group() const;
 
  private:
-  LocalSocket(std::string path, storage::Descriptor lock, storage::Descriptor socket)
+  LocalSocket(std::string path, Descriptor lock, Descriptor socket)
       : path_(std::move(path)), lock_(std::move(lock)), socket_(std::move(socket)) {}
   Status note_file();
   // Returns whether the path still leads to the file that this process has made, and its group.
   std::optional<gid_t> find_own() const;
 
   std::string path_;
-  storage::Descriptor lock_, socket_;
+  Descriptor lock_, socket_;
   dev_t device_ = 0;  // with inode_: the file that this process has made
   ino_t inode_ = 0;
   gid_t group_ = 0;

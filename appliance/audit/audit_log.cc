@@ -141,14 +141,14 @@ AuditLog::~AuditLog() {
 Status AuditLog::open_file() {
   file_.reset();
   if (path_.empty()) {
-    file_ = std::make_unique<storage::Descriptor>(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+    file_ = std::make_unique<Descriptor>(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
     if (file_->ok()) return ok_status();
     file_.reset();
     return system_error("log.audit = stderr", errno);
   }
   constexpr int kFlags =
       O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
-  auto file = std::make_unique<storage::Descriptor>(::open(path_.c_str(), kFlags, kMode));
+  auto file = std::make_unique<Descriptor>(::open(path_.c_str(), kFlags, kMode));
   if (!file->ok()) return failed(path_, std::strerror(errno));
   struct stat found {};
   if (fstat(file->get(), &found) != 0) return failed(path_, std::strerror(errno));

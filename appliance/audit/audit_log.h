@@ -14,7 +14,7 @@
 #include <string>
 
 #include "appliance/audit/record.h"
-#include "appliance/storage/descriptor.h"
+#include "base/descriptor.h"
 #include "base/result.h"
 
 namespace pbox::audit {
@@ -73,7 +73,7 @@ class AuditLog {
 
   std::string path_;  // empty: standard error
   OnState on_state_;
-  std::unique_ptr<storage::Descriptor> file_;  // null: it cannot be opened
+  std::unique_ptr<Descriptor> file_;  // null: it cannot be opened
   std::array<Window, kKindCount> windows_;
   bool is_torn_ = false;  // the file ends in half a line
   uint64_t lost_ = 0;

@@ -211,19 +211,40 @@ Status MemberRequests::set_sync(Job& job, const SyncChange& change, const std::s
   return set;
 }
 
-// A worker with an RDMA device connects its queue pairs to those of the box. They end with the
-// control connection.
+// Offers the worker lanes of shared memory, for all pipelines of its session.
+Status MemberRequests::offer_lanes(ConnectionId id, const Connection& connection,
+                                   proto::QueuePairs& answer) {
+  const auto& shards = connection.job->shards();
+  std::vector<PipelineHost::LaneSeat> seats;
+  for (size_t index = 0; index < shards.all().size(); ++index) {
+    seats.push_back(
+        {shards.pipelines()[index], shards.all()[index]->sessions()[connection.rank].spi});
+  }
+  const auto offer = host_.offer_lanes(id, std::move(seats));
+  if (!offer) return offer.error();
+  proto::SharedMemory& shared = *answer.mutable_shared_memory();
+  shared.set_socket(offer->socket);
+  shared.set_token(offer->token.data(), offer->token.size());
+  return ok_status();
+}
+
+// A worker with an RDMA device connects its queue pairs to those of the box, or asks for lanes of
+// shared memory. Either end with the control connection.
 void MemberRequests::on_queue_pairs(ConnectionId id, const Connection& connection,
                                     const proto::QueuePairs& request) {
   proto::BoxMessage message;
   proto::QueuePairs& answer = *message.mutable_queue_pairs();
   answer.set_sequence(request.sequence());
   const auto& pipelines = connection.job->shards().pipelines();
-  if (const Status connected = connect_all(host_, pipelines, id, request, answer); !connected) {
+  const Status connected = request.has_shared_memory()
+                               ? offer_lanes(id, connection, answer)
+                               : connect_all(host_, pipelines, id, request, answer);
+  if (!connected) {
     answer.clear_pairs();
     answer.set_refusal(connected.error().message);
-    context_.note(Severity::kWarning, "queue_pairs_refused",
-                  connection.peer + ": " + connected.error().message);
+    // A worker with the port "auto" asks every box, and does well without.
+    context_.note(request.has_shared_memory() ? Severity::kDebug : Severity::kWarning,
+                  "queue_pairs_refused", connection.peer + ": " + connected.error().message);
   }
   context_.connections.send(id, std::move(message));
 }

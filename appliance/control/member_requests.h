@@ -40,6 +40,7 @@ class MemberRequests {
   void on_set_sync(ConnectionId id, const Connection& connection, const proto::SetSync& request);
   void on_queue_pairs(ConnectionId id, const Connection& connection,
                       const proto::QueuePairs& request);
+  Status offer_lanes(ConnectionId id, const Connection& connection, proto::QueuePairs& answer);
   void on_port_given_up(const Connection& connection, const proto::PortGivenUp& report);
   // `author`: "rank 3" or "the operator".
   void set_priorities(Job& job, wire::PriorityPolicy policy, std::vector<int32_t> by_tensor,

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/numa_arena.h"
 #include "nic/port.h"
 #include "nic/rss.h"
+#include "nic/shm/hello.h"
 #include "nic/wire/queue_pair.h"
 #include "pipeline/command.h"
 #include "pipeline/job_shard.h"
@@ -57,7 +59,20 @@ class PipelineHost {
                                                  const wire::QueuePairAddress& /*peer*/) {
     return Error{ErrorCode::kUnavailable, "this box has no RDMA port"};
   }
-  // Invalidates all queue pairs of the owner. Control thread.
+  // Lets a worker of this host make lanes of shared memory: `lanes[i]` is for pipeline i of its
+  // session. Replaces the owner's earlier offer. Control thread.
+  struct LaneSeat {
+    uint32_t pipeline = 0;
+    uint32_t spi = 0;  // the session that may send there
+  };
+  struct LaneOffer {
+    std::string socket;
+    nic::LaneToken token;
+  };
+  virtual Result<LaneOffer> offer_lanes(uint64_t /*owner*/, std::vector<LaneSeat> /*lanes*/) {
+    return Error{ErrorCode::kUnavailable, "this box offers no shared memory"};
+  }
+  // Invalidates all queue pairs, lanes and offers of the owner. Control thread.
   virtual void disconnect(uint64_t /*owner*/) {}
 
   // Executes kRemove. The shard is freed as soon as nothing refers to its memory. Control thread.

@@ -8,7 +8,7 @@
 #include <string>
 #include <variant>
 
-#include "nic/socket/port.h"
+#include "nic/shm/port.h"
 #ifdef PBOX_HAS_DPDK
 #include "nic/dpdk/eal.h"
 #include "nic/dpdk/port.h"
@@ -20,7 +20,7 @@
 
 namespace pbox::pipelines {
 
-using AnyPort = std::variant<nic::SocketPort
+using AnyPort = std::variant<nic::ShmPort
 #ifdef PBOX_HAS_DPDK
                              ,
                              nic::DpdkPort
@@ -38,15 +38,27 @@ concept ReadsInPlace = requires(P port, const std::byte* memory, size_t bytes) {
   { port.remove_memory(memory, bytes) } -> std::same_as<bool>;
 };
 
-// Ports that connect to each peer, also while another thread polls them. `owner` names the session
-// that uses the connection.
+// Ports that have a connection with each peer, also while another thread polls them. `owner` names
+// the session that uses the connection.
 template <typename P>
-concept ConnectsPeers = requires(P port, uint64_t owner, const wire::QueuePairAddress& peer) {
-  { port.connect(owner, peer) } -> std::same_as<Result<wire::QueuePairAddress>>;
+concept HasConnections = requires(P port, uint64_t owner) {
   // Returns false if the owner had no connection.
   { port.close(owner) } -> std::same_as<bool>;
   // Returns the number of closed connections that the polling thread has not released yet.
   { port.reap() } -> std::same_as<size_t>;
+};
+
+// Such connections are queue pairs.
+template <typename P>
+concept ConnectsPeers = requires(P port, uint64_t owner, const wire::QueuePairAddress& peer) {
+  { port.connect(owner, peer) } -> std::same_as<Result<wire::QueuePairAddress>>;
+};
+
+// Such connections are lanes of shared memory.
+template <typename P>
+concept SharesMemory = requires(P port, uint64_t owner, uint32_t spi, nic::ReceivedHello hello,
+                                Descriptor connection) {
+  { port.attach(owner, spi, hello, connection) } -> std::same_as<Status>;
 };
 
 // Ports whose devices report events. Control thread.

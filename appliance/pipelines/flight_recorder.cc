@@ -82,7 +82,7 @@ struct FlightRecorder::Ring {
     if (!memory.empty()) munmap(memory.data(), memory.size());
     if (!path.empty()) unlink(path.c_str());
   }
-  storage::Descriptor file;
+  Descriptor file;
   std::string path;  // empty: in memory only
   std::span<std::byte> memory;
 };
@@ -114,7 +114,7 @@ FlightRecorder::~FlightRecorder() = default;
 // memory the rings take.
 Status FlightRecorder::open_directory(const std::string& directory) {
   const std::string path = directory + "/lock";
-  lock_ = std::make_unique<storage::Descriptor>(open(path.c_str(), kCreateFlags, 0640));
+  lock_ = std::make_unique<Descriptor>(open(path.c_str(), kCreateFlags, 0640));
   if (!lock_->ok()) return system_error("cannot make " + path, errno);
   if (flock(lock_->get(), LOCK_EX | LOCK_NB) != 0) {
     return Error{ErrorCode::kSystem, "another pboxd uses " + directory};
@@ -132,7 +132,7 @@ Status FlightRecorder::keep_crash() {
   std::string bytes;
   for (const std::string& name : names_of(directory_, "pipeline-", kRingSuffix)) {
     const std::string path = directory_ + "/" + name;
-    const storage::Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     const auto image = copy_of(file.get());
     if (image) bytes += *image;
     // The ring has no valid head yet, or another release wrote it.

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "appliance/storage/descriptor.h"
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "config/config.h"
 
@@ -58,7 +58,7 @@ class FlightRecorder {
   void delete_old(const std::string& kind) const;
 
   std::string directory_;  // empty: rings are in memory only
-  std::unique_ptr<storage::Descriptor> lock_;
+  std::unique_ptr<Descriptor> lock_;
   std::vector<std::unique_ptr<Ring>> rings_;
   std::string warning_;
   std::string crash_file_;

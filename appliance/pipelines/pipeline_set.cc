@@ -77,7 +77,25 @@ Result<wire::QueuePairAddress> PipelineSet::connect(uint32_t pipeline, uint64_t 
   return threads_[pipeline]->connect(owner, peer);
 }
 
+Status PipelineSet::share_memory(boost::asio::io_context& context) {
+  auto desk =
+      LaneDesk::open(context, [this](uint64_t owner, const LaneSeat& seat,
+                                     const nic::ReceivedHello& hello, Descriptor& connection) {
+        return threads_[seat.pipeline]->attach(owner, seat.spi, hello, connection);
+      });
+  if (!desk) return desk.error();
+  desk_ = std::move(*desk);
+  return ok_status();
+}
+
+Result<control::PipelineHost::LaneOffer> PipelineSet::offer_lanes(uint64_t owner,
+                                                                  std::vector<LaneSeat> lanes) {
+  if (desk_ == nullptr) return control::PipelineHost::offer_lanes(owner, std::move(lanes));
+  return desk_->offer(owner, std::move(lanes));
+}
+
 void PipelineSet::disconnect(uint64_t owner) {
+  if (desk_ != nullptr) desk_->withdraw(owner);
   for (const auto& thread : threads_) thread->disconnect(owner);
   free_retired();
 }

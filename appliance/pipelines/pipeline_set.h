@@ -8,6 +8,7 @@
 #include "appliance/admin/source.h"
 #include "appliance/control/pipeline_host.h"
 #include "appliance/pipelines/flight_recorder.h"
+#include "appliance/pipelines/lane_desk.h"
 #include "appliance/pipelines/pipeline_thread.h"
 #include "appliance/pipelines/ports.h"
 
@@ -23,6 +24,9 @@ class PipelineSet : public control::PipelineHost {
                                                     const config::Config& config,
                                                     const FlightRecorder* recorder = nullptr);
 
+  // Offers workers of this host lanes of shared memory from now on.
+  Status share_memory(boost::asio::io_context& context);
+
   uint32_t count() const override { return static_cast<uint32_t>(threads_.size()); }
   control::PipelineInfo info(uint32_t pipeline) const override;
   void execute(uint32_t pipeline, pipeline::Command command) override;
@@ -31,6 +35,7 @@ class PipelineSet : public control::PipelineHost {
   Status install(uint32_t pipeline, pipeline::JobShard& shard) override;
   Result<wire::QueuePairAddress> connect(uint32_t pipeline, uint64_t owner,
                                          const wire::QueuePairAddress& peer) override;
+  Result<LaneOffer> offer_lanes(uint64_t owner, std::vector<LaneSeat> lanes) override;
   void disconnect(uint64_t owner) override;
   void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
   const Ports& ports() const { return *ports_; }
@@ -51,6 +56,7 @@ class PipelineSet : public control::PipelineHost {
   std::vector<Retired> retired_;  // freed once no device reads them
   std::unique_ptr<Ports> ports_;
   std::vector<std::unique_ptr<PipelineThread>> threads_;
+  std::unique_ptr<LaneDesk> desk_;  // null: the box shares no memory
 };
 
 }  // namespace pbox::pipelines

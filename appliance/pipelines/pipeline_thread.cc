@@ -106,10 +106,27 @@ Result<wire::QueuePairAddress> PipelineThread::connect(uint64_t owner,
       port_);
 }
 
+Status PipelineThread::attach(uint64_t owner, uint32_t spi, const nic::ReceivedHello& hello,
+                              Descriptor& connection) {
+  const Status attached = std::visit(
+      [&](auto& port) -> Status {
+        if constexpr (SharesMemory<std::decay_t<decltype(port)>>) {
+          return port.attach(owner, spi, hello, connection);
+        } else {
+          return Error{ErrorCode::kUnavailable,
+                       "this box shares memory only with data.port = socket; choose the worker's "
+                       "port 'socket'"};
+        }
+      },
+      port_);
+  if (attached) wake();  // it may sleep without the first lane's bell
+  return attached;
+}
+
 void PipelineThread::disconnect(uint64_t owner) {
   std::visit(
       [&](auto& port) {
-        if constexpr (ConnectsPeers<std::decay_t<decltype(port)>>) {
+        if constexpr (HasConnections<std::decay_t<decltype(port)>>) {
           if (!port.close(owner) || !thread_.joinable()) return;
           do {
             wake();

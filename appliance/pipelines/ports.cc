@@ -31,7 +31,7 @@ Result<AnyPort> Ports::open_kernel_port(const topology::PipelinePlan& pipeline,
                                         const config::Config& config) {
   auto socket = open_socket(pipeline, config);
   if (!socket) return socket.error();
-  if (config.data.port != config::PortKind::kRdma) return AnyPort(std::move(*socket));
+  if (config.data.port != config::PortKind::kRdma) return AnyPort(nic::ShmPort(std::move(*socket)));
   std::string said;
   auto port = open_rdma(std::move(*socket), pipeline, config, said);
   if (port) described_.push_back("pipeline " + std::to_string(pipeline.index) + ": " + said);

@@ -10,8 +10,8 @@
 #include <map>
 #include <utility>
 
-#include "appliance/storage/descriptor.h"
 #include "base/check.h"
+#include "base/descriptor.h"
 #include "nic/wire/crc32c.h"
 
 namespace pbox::storage {

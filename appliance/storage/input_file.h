@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "appliance/storage/descriptor.h"
+#include "base/descriptor.h"
 #include "base/result.h"
 
 namespace pbox::storage {

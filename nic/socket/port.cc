@@ -2,7 +2,6 @@
 
 #include <netinet/in.h>
 #include <netinet/udp.h>
-#include <unistd.h>
 
 #include <cerrno>
 
@@ -35,10 +34,6 @@ void set_buffer(int fd, int force_name, int name, uint32_t bytes) {
 constexpr uint32_t kUnconnectedMtu = 65536;
 
 }  // namespace
-
-SocketPort::Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
 
 SocketPort::SocketPort(Descriptor descriptor)
     : descriptor_(std::move(descriptor)), buffers_(std::make_unique<Buffers>()) {}

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "nic/port.h"
 #include "nic/socket/send_bound.h"
@@ -51,25 +52,13 @@ class SocketPort {
   // kSendFailures counts packets that the kernel refused permanently: no route, too long, or the
   // peer's port is closed.
   const PortCounters& counters() const { return counters_; }
+  // For a port that adds to a socket and counts in the same set.
+  PortCounters& counters() { return counters_; }
   // Returns the errno of the last permanent refusal since the last call; 0 if there was none.
   int take_refusal() { return std::exchange(refusal_, 0); }
 
  private:
   struct Buffers;
-  class Descriptor {  // owns a file descriptor
-   public:
-    explicit Descriptor(int fd) : fd_(fd) {}
-    Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    Descriptor& operator=(Descriptor&& other) noexcept {
-      std::swap(fd_, other.fd_);
-      return *this;
-    }
-    ~Descriptor();
-    int get() const { return fd_; }
-
-   private:
-    int fd_;
-  };
 
   explicit SocketPort(Descriptor descriptor);
   Status configure(const SocketOptions& options);

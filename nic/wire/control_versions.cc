@@ -101,6 +101,8 @@ constexpr AddedField kAddedFields[] = {
     {"DataAddresses.most_are_cut_off", 3},
     {"DataAddresses.oldest_version", 3},
     {"DataAddresses.newest_version", 3},
+    // A box that does not know it answers without, and the worker uses its next port.
+    {"QueuePairs.shared_memory", 3},
     // The answer to a question that only version 3 has.
     {"BoxMessage.report", 3},
     {"BoxMessage.needs", 3},

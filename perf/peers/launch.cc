@@ -34,6 +34,7 @@ void append_options(std::vector<std::string>& command, const PeerOptions& option
   if (!options.box.empty()) command.insert(command.end(), {"--box", options.box});
   if (options.values != "f32") command.insert(command.end(), {"--values", options.values});
   if (!options.keys.empty()) command.insert(command.end(), {"--keys", options.keys});
+  if (options.port != "socket") command.insert(command.end(), {"--port", options.port});
   if (options.recovery != "none") {
     command.insert(command.end(), {"--recovery", options.recovery});
   }

@@ -45,6 +45,7 @@ class PboxRank : public pbox::perf::Rank {
     if (peer.values == "q4") options.compression = PBOX_COMPRESSION_Q4;
     if (peer.values == "auto") options.compression = PBOX_COMPRESSION_AUTO;
     options.keys = peer.keys.c_str();
+    options.port = peer.port.c_str();
     options.rank = rank % ranks_of_a_rack;
     options.world_size = ranks_of_a_rack;
     options.window_bytes = peer.window_bytes;

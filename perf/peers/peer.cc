@@ -77,6 +77,10 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     options.keys = value;
     return ok_status();
   }
+  if (option == "--port") {
+    options.port = value;
+    return ok_status();
+  }
   if (option == "--recovery") {
     if (value != "none" && value != "copy") {
       return bad_option(option, value, "must be none or copy");
@@ -101,9 +105,10 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     options.layout = value;
     return ok_status();
   }
-  return bad_option(option, value,
-                    "unknown option; use --model --layout --call --workers --iterations --warmup "
-                    "--seed --recovery --box-flags --box --keys --values --window-bytes --hosts");
+  return bad_option(
+      option, value,
+      "unknown option; use --model --layout --call --workers --iterations --warmup "
+      "--seed --recovery --port --box-flags --box --keys --values --window-bytes --hosts");
 }
 
 void print_sample(const Sample& sample) {

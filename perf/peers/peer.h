@@ -43,6 +43,7 @@ struct PeerOptions {
   uint32_t warmup = 1;
   uint32_t seed = 1;
   std::string recovery = "none";  // PBox only; or "copy": the job survives the loss of its box
+  std::string port = "socket";    // PBox only: as in pbox_options
   std::string box_flags{};        // PBox only: additional flags for pboxd, separated by blanks
   // PBox only: HOST:PORT of a running box; if empty, the program starts its own. A list separated
   // by commas names one box per rack; each rack has an equal number of consecutive ranks.

@@ -31,6 +31,8 @@ inline constexpr char kTail[] = R"(
 | parts that move | needs a cluster; `test_service_moves`, `test_service_sync_moves` move parts |
 | `on_worker_lost abort` with a rank that rejoins | the job ends at the loss |
 
+* Every pair has the same outcome over shared memory (`PBOX_PORT=shm`): `tools/test --all` tries
+  them once more there.
 * `PBOX_PORT=dpdk:...` without a second port refuses a job in several parts.
 * Which jobs may move is in [consistency.md](consistency.md#what-goes-together).
 )";

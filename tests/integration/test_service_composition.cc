@@ -250,6 +250,7 @@ std::string general(std::string text, const std::string& job) {
 std::string Table::try_pair(const Feature& one, const Feature& other) {
   Trial trial;
   pbox_options_init(&trial.options);
+  trial.options.port = port_under_test();
   for (const Feature* feature : {&one, &other}) {
     if (feature->needs_optimize) trial.options.mode = PBOX_MODE_OPTIMIZE;
     if (feature->needs_no_recovery) trial.options.recovery = PBOX_RECOVERY_NONE;

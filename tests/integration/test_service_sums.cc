@@ -137,7 +137,7 @@ TEST_CASE("over a cable of MTU 1500 fragments fit without any setting") {
     return;
   }
   Daemon daemon(Cable::box_arguments(), cable.box());
-  SumsOptions options{.box = daemon.control(), .workers = 3};
+  SumsOptions options{.box = daemon.control(), .workers = 3, .port = "socket"};
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
     workers.emplace_back([&, rank](Line& line) {

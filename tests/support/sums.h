@@ -26,7 +26,7 @@ struct SumsOptions {
   uint32_t window_bytes = 0;
   pbox_priority_policy priority_policy = PBOX_PRIORITY_EXPLICIT;
   pbox_delivery delivery = PBOX_DELIVERY_BROADCAST;
-  std::string port = "socket";
+  std::string port = port_under_test();
   bool as_nobody = false;          // ranks run as the user nobody
   bool waits = false;              // ranks say "joined" after joining and wait for go()
   uint32_t registered_rounds = 0;  // the number of first rounds whose buffers are registered memory

@@ -118,6 +118,11 @@ std::string WorkerProcess::finish(int timeout_ms) {
   return "still runs after " + std::to_string(timeout_ms) + " ms";
 }
 
+const char* port_under_test() {
+  const char* port = std::getenv("PBOX_TEST_PORT");
+  return port != nullptr ? port : "socket";
+}
+
 AbiWorker::AbiWorker(const WorkerOptions& options) {
   pbox_options chosen;
   pbox_options_init(&chosen);
@@ -125,6 +130,7 @@ AbiWorker::AbiWorker(const WorkerOptions& options) {
   chosen.job = options.job.c_str();
   chosen.rank = options.rank;
   chosen.world_size = options.world_size;
+  chosen.port = port_under_test();
   if (options.adjust) options.adjust(chosen);
   must(pbox_create(&chosen, &context_));
 }

@@ -70,6 +70,9 @@ class Progress {
   std::shared_ptr<std::atomic<uint64_t>[]> counts_;
 };
 
+// The port of workers whose test names none: PBOX_TEST_PORT, or "socket".
+const char* port_under_test();
+
 struct WorkerOptions {
   std::string box;
   std::string job = "job";

@@ -90,7 +90,7 @@ pbox_options default_options() {
   options.world_size = 1;
   options.join_timeout_ms = 60'000;
   options.wait_timeout_ms = 60'000;
-  options.port = "socket";
+  options.port = "auto";
   options.recover_timeout_ms = 60'000;
   options.sync_probability = 1;
   return options;

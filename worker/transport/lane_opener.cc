@@ -24,6 +24,11 @@ constexpr uint64_t kOpenFirstNs = 10 * kNanosPerSecond;
 bool PortChoice::give_up(const Error& why) {
   PBOX_CHECK(current < ports.size());
   if (is_last()) return false;
+  if (ports[current] == kAutoPort && why.code == ErrorCode::kNotFound) {
+    ++current;
+    return true;
+  }
+  ++given_up;
   proto::PortGivenUp& report = reports.emplace_back();
   report.set_port(ports[current]);
   report.set_reason(why.message);

@@ -26,10 +26,12 @@ namespace pbox::worker {
 struct PortChoice {
   std::vector<std::string> ports;  // at least one, each as open_transport takes it
   size_t current = 0;
+  size_t given_up = 0;                          // ports that should have worked
   std::deque<proto::PortGivenUp> reports = {};  // reports that were not sent to the box yet
 
   bool is_last() const { return current + 1 == ports.size(); }
-  // Switches to the next port. Returns false if there is none.
+  // Switches to the next port, and reports that, unless the port is "auto" and the box is
+  // elsewhere. Returns false if there is none.
   bool give_up(const Error& why);
   // Opens the current port's transport. Gives up ports that cannot be opened. Set-up thread.
   Result<std::unique_ptr<Transport>> open_next();

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/version.h"
+#include "worker/transport/shm_transport.h"
 #include "worker/transport/socket_transport.h"
 
 namespace pbox::worker {
@@ -17,14 +18,34 @@ bool is_kind(const std::string& text) {
 
 }  // namespace
 
+std::vector<std::string> split_list(const std::string& list, char separator) {
+  std::vector<std::string> entries;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(separator, begin), list.size());
+    entries.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return entries;
+}
+
+std::vector<std::string> ports_of(const std::string& list) {
+  std::vector<std::string> ports = split_list(list, '|');
+  if (ports.back() == kAutoPort) ports.emplace_back(kSocketPort);
+  return ports;
+}
+
 Result<std::unique_ptr<Transport>> open_transport(const std::string& port) {
   if (port == kSocketPort) return std::unique_ptr<Transport>(std::make_unique<SocketTransport>());
+  if (port == kShmPort || port == kAutoPort) {
+    return std::unique_ptr<Transport>(std::make_unique<ShmTransport>());
+  }
   const size_t colon = port.find(':');
   const std::string kind = port.substr(0, colon);
   if (colon == std::string::npos || !is_kind(kind)) {
     return Error{
         ErrorCode::kInvalidArgument,
-        "port '" + port + "' is unknown; write 'socket' or KIND:ARGUMENTS, as in 'dpdk:DEVICE'"};
+        "port '" + port +
+            "' is unknown; write 'auto', 'socket', 'shm' or KIND:ARGUMENTS, as in 'dpdk:DEVICE'"};
   }
   const auto function = load_function(kind, kTransportFactoryName);
   if (!function) {

@@ -140,11 +140,12 @@ typedef struct pbox_options {
   uint32_t join_timeout_ms;
   uint32_t wait_timeout_ms; /* used by a wait that is given 0; default 60000 */
   uint32_t lost_timeout_ms; /* how long the job waits for a lost rank; 0: the box's default */
-  /* The port that carries packets. "socket" (default): UDP sockets of the kernel. "KIND:ARGUMENTS",
-   * for example "dpdk:DEVICE": the library libpbox_KIND.so.1, which is searched beside libpbox.so
-   * and then where the loader searches. Several ports may be given, separated by |, as in
-   * "rdma:mlx5_0|socket". If one cannot be opened or fails, the next one is used. Packets are only
-   * as large as all of them can carry. */
+  /* The port that carries packets. "auto" (default): "shm" if the box is on this host and offers
+   * it, else "socket". "socket": UDP sockets of the kernel. "shm": memory shared with the box.
+   * "KIND:ARGUMENTS", for example "dpdk:DEVICE": the library libpbox_KIND.so.1, which is searched
+   * beside libpbox.so and then where the loader searches. Several ports may be given, separated by
+   * |, as in "rdma:mlx5_0|socket". If one cannot be opened or fails, the next one is used. Packets
+   * are only as large as all of them can carry. */
   const char* port;
   pbox_recovery recovery;      /* equal on every rank */
   uint32_t recover_timeout_ms; /* how long the worker searches for a lost box; default 60000 */

@@ -66,8 +66,8 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
     PBOX_GUARD, PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES, PBOX_MIN_WORLD_SIZE, PBOX_COMPRESSION.
     pbox.h and docs/pytorch.md explain all options. In short:
 
-    `port`: what carries packets. "socket", or "KIND:ARGUMENTS" of the library libpbox_KIND.so.1,
-    for example "dpdk:DEVICE".
+    `port`: what carries packets. "auto", "socket", "shm", or "KIND:ARGUMENTS" of the library
+    libpbox_KIND.so.1, for example "dpdk:DEVICE".
     `recovery`: what happens when the box is lost. "copy" searches for the box or its successor for
     recover_timeout_ms and continues; it takes memory for one more copy of the model, two with mode
     "optimize". "none" fails.

@@ -1,0 +1,65 @@
+// Takes in the workers of this host that make lanes of shared memory. A worker gets an offer on its
+// control connection, connects to the desk's UNIX socket, once for each pipeline, and shows its
+// token. Control thread.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "appliance/control/pipeline_host.h"
+#include "nic/shm/hello.h"
+
+namespace pbox::pipelines {
+
+class LaneDesk {
+ public:
+  using Seat = control::PipelineHost::LaneSeat;
+  using Offer = control::PipelineHost::LaneOffer;
+  // Makes the lane and answers the hello. Takes over the connection if it succeeds.
+  using Attach = std::function<Status(uint64_t owner, const Seat& seat,
+                                      const nic::ReceivedHello& hello, Descriptor& connection)>;
+
+  // Listens on an abstract socket with a name that is drawn at random.
+  static Result<std::unique_ptr<LaneDesk>> open(boost::asio::io_context& context, Attach attach);
+  LaneDesk(const LaneDesk&) = delete;
+  LaneDesk& operator=(const LaneDesk&) = delete;
+
+  Offer offer(uint64_t owner, std::vector<Seat> seats);
+  // Withdraws the owner's offer, if there is one.
+  void withdraw(uint64_t owner);
+
+  // Connections that have not sent their hello. More than these displace the oldest, so that a
+  // program that connects and is silent takes places from itself only.
+  static constexpr size_t kPendingMax = 64;
+
+ private:
+  struct Promise {
+    uint64_t owner = 0;
+    std::vector<Seat> seats;
+  };
+  using Pending = std::list<boost::asio::posix::stream_descriptor>;
+
+  LaneDesk(boost::asio::io_context& context, std::string name, Descriptor socket, Attach attach);
+  void wait();
+  void accept_all();
+  void pause();
+  void wait_for_hello(Pending::iterator pending);
+  void take_hello(Pending::iterator pending);
+  Status seat(const nic::ReceivedHello& received, Descriptor& connection);
+
+  std::string name_;
+  Attach attach_;
+  boost::asio::posix::stream_descriptor socket_;
+  boost::asio::steady_timer pause_;
+  Pending pending_;  // oldest first
+  std::map<nic::LaneToken, Promise> promises_;
+};
+
+}  // namespace pbox::pipelines

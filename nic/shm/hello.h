@@ -1,0 +1,67 @@
+// How the two ends of a lane find each other: the worker connects to a UNIX socket of the box
+// (SOCK_SEQPACKET), and each end sends one message with the descriptors that the other needs. The
+// connection stays open as long as the lane. The box wakes the worker through it, and each end sees
+// on it that the other has gone.
+//
+// The socket has an abstract name, so nothing is left in a file system, and only processes of the
+// box's network namespace reach it. A token says which worker it is; the box has given it to that
+// worker on the control connection.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "base/result.h"
+
+namespace pbox::nic {
+
+using LaneToken = std::array<std::byte, 16>;
+
+// Worker to box. Descriptor: the worker's segment.
+struct LaneHello {
+  static constexpr uint32_t kVersion = 1;
+  uint32_t version = kVersion;
+  uint32_t pipeline = 0;  // index in the session
+  LaneToken token{};
+  uint64_t ring_bytes = 0;  // the size of both rings
+};
+
+// Box to worker. Descriptors, if there is no refusal: the box's segment, and an eventfd that wakes
+// the box's pipeline.
+struct LaneAnswer {
+  uint32_t version = LaneHello::kVersion;
+  std::array<char, 252> refusal{};  // why there is no lane, zero-terminated; empty: there is one
+};
+
+// Longest name of an abstract socket, in bytes.
+inline constexpr size_t kLaneSocketBytesMax = 100;
+
+// Makes a socket with this abstract name that listens. Does not block.
+Result<Descriptor> listen_for_lanes(const std::string& name);
+// Connects to such a socket. Fails at once if nobody of this network namespace listens there. Does
+// not block; `would_block`: the box has many connections to accept, so try again.
+Result<Descriptor> connect_lane(const std::string& name, bool& would_block);
+
+// Send a message with descriptors. Do not block.
+Status send_hello(int socket, const LaneHello& hello, int segment);
+Status send_answer(int socket, const LaneAnswer& answer, const std::vector<int>& descriptors);
+
+// Receive a message, or nothing if none has come. Do not block. Errors: the other end has closed
+// the connection, or breaks the protocol.
+struct ReceivedHello {
+  LaneHello hello;
+  Descriptor segment;
+};
+Result<std::optional<ReceivedHello>> receive_hello(int socket);
+struct ReceivedAnswer {
+  LaneAnswer answer;
+  Descriptor segment, bell;
+};
+Result<std::optional<ReceivedAnswer>> receive_answer(int socket);
+
+}  // namespace pbox::nic

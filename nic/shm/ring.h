@@ -1,0 +1,209 @@
+// A ring of packets in memory that two processes share. One end writes it, and the other reads it.
+// Each end has a segment: a head with its positions, and the ring that it writes. The other end has
+// the segment mapped to read only, and believes nothing in it: an end that breaks the rules breaks
+// its own lane.
+//
+// Rings are mapped twice, one copy behind the other, so that a packet never has to be split where
+// the ring ends. Pure.
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/numa_arena.h"
+#include "nic/port.h"
+
+namespace pbox::nic {
+
+// The start of a segment. Only its own end writes it. All zero at first, which is valid.
+struct SegmentHead {
+  // Bytes of records that this end has written to its ring since the start.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> written;
+  // Bytes of records of the other end's ring that this end no longer needs.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> released;
+  // How often this end has woken up, times two, and one more while it is awake. So it is even while
+  // this end sleeps or has not begun.
+  alignas(kCacheLineBytes) std::atomic<uint32_t> wakes;
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+// A packet in a ring: its length in 4 bytes, and at kPacketOffset the packet. So payloads begin on
+// a cache line. Records are whole cache lines.
+inline constexpr uint32_t kPacketOffset = kCacheLineBytes - limits::kHeaderBytes;
+constexpr uint64_t ring_record_bytes(uint32_t packet_bytes) {
+  return (kPacketOffset + packet_bytes + kCacheLineBytes - 1) & ~uint64_t{kCacheLineBytes - 1};
+}
+inline constexpr uint64_t kRingRecordBytesMax = ring_record_bytes(limits::kPacketBytesMax);
+
+// Sizes of a ring: powers of two, so that a position needs no division.
+inline constexpr uint64_t kRingBytesMin = 128 << 10;
+inline constexpr uint64_t kRingBytesMax = 8 << 20;
+static_assert(kRingBytesMin >= 2 * kRingRecordBytesMax);
+constexpr bool is_ring_size(uint64_t bytes) {
+  return bytes >= kRingBytesMin && bytes <= kRingBytesMax && std::has_single_bit(bytes);
+}
+
+// The end that writes. One thread.
+class RingWriter {
+ public:
+  // `ring`: its first of two mappings of `ring_bytes` each.
+  RingWriter(SegmentHead& own, const SegmentHead& other, std::byte* ring, uint64_t ring_bytes)
+      : own_(own), other_(other), ring_(ring), ring_bytes_(ring_bytes) {
+    PBOX_CHECK(is_ring_size(ring_bytes));
+  }
+
+  // Writes a packet behind those before. The reader sees it after publish(). Returns false if there
+  // is no room.
+  bool put(const TxPacket& packet) {
+    PBOX_DCHECK(packet.payload != nullptr || packet.header.payload_bytes == 0);
+    const uint32_t bytes = limits::kPacketOverheadBytes + packet.header.payload_bytes;
+    const uint64_t record = ring_record_bytes(bytes);
+    PBOX_DCHECK(record <= kRingRecordBytesMax);
+    if (written_ + record - released_ > ring_bytes_) [[unlikely]] {
+      if (!refresh() || written_ + record - released_ > ring_bytes_) return false;
+    }
+    std::byte* const at = ring_ + (written_ & (ring_bytes_ - 1));
+    std::memcpy(at, &bytes, sizeof(bytes));
+    std::memcpy(at + kPacketOffset, &packet.header, limits::kHeaderBytes);
+    std::byte* const payload = at + kCacheLineBytes;
+    if (packet.header.payload_bytes > 0) {
+      std::memcpy(payload, packet.payload, packet.header.payload_bytes);
+    }
+    std::memcpy(payload + packet.header.payload_bytes, packet.tag.data(), packet.tag.size());
+    written_ += record;
+    return true;
+  }
+  void publish() {
+    PBOX_DCHECK(written_ - released_ <= ring_bytes_);
+    own_.written.store(written_, std::memory_order_release);
+  }
+
+  // Whether the reader has claimed to have read what was never written.
+  bool is_broken() const { return is_broken_; }
+
+ private:
+  // Reads how far the reader is. Returns false if that cannot be true.
+  bool refresh() {
+    const uint64_t released = other_.released.load(std::memory_order_acquire);
+    is_broken_ = is_broken_ || released - released_ > written_ - released_;
+    if (is_broken_) return false;
+    released_ = released;
+    PBOX_DCHECK(written_ - released_ <= ring_bytes_);
+    return true;
+  }
+
+  SegmentHead& own_;
+  const SegmentHead& other_;
+  std::byte* ring_;
+  uint64_t ring_bytes_;
+  uint64_t written_ = 0;
+  uint64_t released_ = 0;  // at most what the reader has released
+  bool is_broken_ = false;
+};
+
+// The end that reads. One thread.
+class RingReader {
+ public:
+  // `ring`: the writer's, its first of two mappings.
+  RingReader(SegmentHead& own, const SegmentHead& other, const std::byte* ring, uint64_t ring_bytes)
+      : own_(own), other_(other), ring_(ring), ring_bytes_(ring_bytes) {
+    PBOX_CHECK(is_ring_size(ring_bytes));
+  }
+
+  // A packet in the ring. The writer may change its bytes at any time, if it is malicious.
+  struct Packet {
+    const std::byte* data = nullptr;
+    uint32_t bytes = 0;  // in [limits::kPacketOverheadBytes, limits::kPacketBytesMax]
+  };
+
+  // Returns the next packet, which stays until release(). Nothing if there is none.
+  std::optional<Packet> next() {
+    if (read_ == written_ && !refresh()) return std::nullopt;
+    const std::byte* const at = ring_ + (read_ & (ring_bytes_ - 1));
+    const uint32_t bytes = __atomic_load_n(reinterpret_cast<const uint32_t*>(at), __ATOMIC_RELAXED);
+    if (bytes < limits::kPacketOverheadBytes || bytes > limits::kPacketBytesMax ||
+        ring_record_bytes(bytes) > written_ - read_) [[unlikely]] {
+      is_broken_ = true;
+      read_ = written_;
+      return std::nullopt;
+    }
+    read_ += ring_record_bytes(bytes);
+    PBOX_DCHECK(written_ - read_ <= ring_bytes_);
+    return Packet{at + kPacketOffset, bytes};
+  }
+  // Gives the room of all packets that next() has returned back to the writer.
+  void release() {
+    if (released_ == read_) return;
+    PBOX_DCHECK(read_ - released_ <= ring_bytes_ && written_ - read_ <= ring_bytes_);
+    released_ = read_;
+    own_.released.store(read_, std::memory_order_release);
+  }
+  // Whether next() would return nothing. Ordered behind RingSleep::begin().
+  bool is_empty() const {
+    if (is_broken_) return true;
+    return read_ == written_ && other_.written.load(std::memory_order_seq_cst) == written_;
+  }
+  // Whether the writer has broken the rules. There are no more packets then.
+  bool is_broken() const { return is_broken_; }
+
+ private:
+  // Reads how far the writer is. Returns whether there are packets.
+  bool refresh() {
+    if (is_broken_) return false;
+    const uint64_t written = other_.written.load(std::memory_order_acquire);
+    is_broken_ = written - released_ > ring_bytes_ || written - released_ < written_ - released_;
+    if (is_broken_ || written == written_) return false;
+    written_ = written;
+    return true;
+  }
+
+  SegmentHead& own_;
+  const SegmentHead& other_;
+  const std::byte* ring_;
+  uint64_t ring_bytes_;
+  uint64_t read_ = 0;
+  uint64_t released_ = 0;
+  uint64_t written_ = 0;  // the writer's position when it was last asked
+  bool is_broken_ = false;
+};
+
+// How an end that reads tells the writer that it sleeps, so that only then a system call wakes it.
+// The reader: begin(), and if its ring is still empty, sleep; then end(). The writer: publish(),
+// then whether must_wake(). One of the two sees what the other has done.
+class RingSleep {
+ public:
+  RingSleep(SegmentHead& own, const SegmentHead& other) : own_(own), other_(other) {}
+
+  void begin() {
+    const uint32_t wakes = own_.wakes.load(std::memory_order_relaxed);
+    if ((wakes & 1) != 0) own_.wakes.store(wakes + 1, std::memory_order_seq_cst);
+  }
+  void end() {
+    const uint32_t wakes = own_.wakes.load(std::memory_order_relaxed);
+    if ((wakes & 1) == 0) own_.wakes.store(wakes + 1, std::memory_order_relaxed);
+  }
+
+  // Returns whether the other end sleeps and was not woken yet.
+  bool must_wake() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const uint32_t wakes = other_.wakes.load(std::memory_order_relaxed);
+    if ((wakes & 1) != 0 || (has_woken_ && wakes == woken_)) return false;
+    has_woken_ = true;
+    woken_ = wakes;
+    return true;
+  }
+
+ private:
+  SegmentHead& own_;
+  const SegmentHead& other_;
+  uint32_t woken_ = 0;  // the other end's `wakes` when it was last woken
+  bool has_woken_ = false;
+};
+
+}  // namespace pbox::nic

@@ -1,0 +1,77 @@
+// Memory of one end of a lane that the other end may read: a head and a ring (ring.h), in a file
+// without a name (memfd_create). Sealed, so that it keeps its size and nobody else can write it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "base/descriptor.h"
+#include "base/result.h"
+#include "nic/shm/ring.h"
+
+namespace pbox::nic {
+
+// A mapping that is removed with its owner.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(std::byte* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Mapping();
+
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// This end's segment. Set-up thread.
+class OwnSegment {
+ public:
+  // Pages get their memory when they are first touched, on the node of the thread that does it.
+  static Result<OwnSegment> make(uint64_t ring_bytes);
+
+  // The file, for the other end. This end needs it no more once it is mapped.
+  const Descriptor& file() const { return file_; }
+  void close_file() { file_ = Descriptor(); }
+  uint64_t ring_bytes() const { return ring_bytes_; }
+  SegmentHead& head() const { return *reinterpret_cast<SegmentHead*>(mapping_.data()); }
+  std::byte* ring() const;
+
+ private:
+  OwnSegment(Descriptor file, Mapping mapping, uint64_t ring_bytes)
+      : file_(std::move(file)), mapping_(std::move(mapping)), ring_bytes_(ring_bytes) {}
+
+  Descriptor file_;
+  Mapping mapping_;
+  uint64_t ring_bytes_ = 0;
+};
+
+// The other end's, to read only. Set-up thread.
+class OtherSegment {
+ public:
+  // Refuses a file that could shrink, because reading it would then kill this process (SIGBUS).
+  // Errors say what is wrong with it.
+  static Result<OtherSegment> map(const Descriptor& file, uint64_t ring_bytes);
+
+  uint64_t ring_bytes() const { return ring_bytes_; }
+  const SegmentHead& head() const { return *reinterpret_cast<const SegmentHead*>(mapping_.data()); }
+  const std::byte* ring() const;
+
+ private:
+  OtherSegment(Mapping mapping, uint64_t ring_bytes)
+      : mapping_(std::move(mapping)), ring_bytes_(ring_bytes) {}
+
+  Mapping mapping_;
+  uint64_t ring_bytes_ = 0;
+};
+
+}  // namespace pbox::nic

@@ -1,0 +1,206 @@
+#include "worker/transport/shm_transport.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "nic/wire/control.pb.h"
+#include "worker/process/fork_guard.h"
+#include "worker/transport/address_watch.h"
+
+namespace pbox::worker {
+namespace {
+
+// The size of each ring. Small, so that a packet is still in a cache when the other end reads
+// it; a window of packets and their results must fit.
+constexpr uint64_t kRingBytes = 1 << 20;
+constexpr uint32_t kShmPathMtu = 65'535;
+// Nothing is lost on the way, so a late packet only means that the box is busy.
+constexpr uint64_t kShmRtoFloorNs = 10 * kNanosPerMilli;
+constexpr int kShmPollMs = 1;
+// If the box has ended, its control connection shows that before.
+constexpr uint64_t kClosedMaxNs = kNanosPerSecond;
+
+Error timed_out(const std::string& what) {
+  return {ErrorCode::kTimeout, "the box has not " + what + " in time"};
+}
+
+}  // namespace
+
+ShmTransport::~ShmTransport() {
+  for (const Lane& lane : lanes_) forget_in_child(lane.ends->connection());
+}
+
+Result<uint32_t> ShmTransport::path_mtu(const nic::Endpoint& /*box*/) {
+  return kShmPathMtu;
+}
+
+Status ShmTransport::open(const SessionSpec& session, const Opening& opening) {
+  PBOX_CHECK(lanes_.empty());
+  fragment_bytes_ = session.fragment_bytes;
+  ready_ = Descriptor(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!ready_.ok()) return system_error("cannot make an eventfd", errno);
+  const nic::Endpoint& box = session.pipelines[0].box;
+  if (!host_has_address(box)) {
+    return Error{ErrorCode::kNotFound,
+                 "the box is not on this host, which does not have its address " +
+                     nic::address_string(box) + "; use the port 'socket'"};
+  }
+  ask_ = Ask::kToAsk;
+  if (const Status offered = await_offer(opening); !offered) return offered;
+  for (uint32_t index = 0; index < session.pipelines.size(); ++index) {
+    if (const Status opened = open_lane(index, opening); !opened) return opened;
+  }
+  return ok_status();
+}
+
+Status ShmTransport::await_offer(const Opening& opening) {
+  while (ask_ != Ask::kAnswered) {
+    if (const Status alive = opening.keep_alive(); !alive) return alive;
+    if (monotonic_ns() >= opening.deadline_ns) return timed_out("answered the request for lanes");
+    usleep(kShmPollMs * 1000);
+  }
+  if (refusal_.empty()) return ok_status();
+  return Error{ErrorCode::kNotFound, refusal_};
+}
+
+Result<Descriptor> ShmTransport::connect(const Opening& opening) const {
+  for (;;) {
+    bool would_block = false;
+    auto socket = nic::connect_lane(socket_, would_block);
+    if (socket) return socket;
+    if (!would_block) {
+      return Error{ErrorCode::kNotFound,
+                   "the box is not on this host, or in another network namespace (" +
+                       socket.error().message + "); use the port 'socket'"};
+    }
+    if (const Status alive = opening.keep_alive(); !alive) return alive.error();
+    if (monotonic_ns() >= opening.deadline_ns) return timed_out("accepted a lane");
+    usleep(kShmPollMs * 1000);
+  }
+}
+
+Status ShmTransport::open_lane(uint32_t index, const Opening& opening) {
+  auto connection = connect(opening);
+  if (!connection) return connection.error();
+  auto own = nic::OwnSegment::make(kRingBytes);
+  if (!own) return own.error();
+  const nic::LaneHello hello{.pipeline = index, .token = token_, .ring_bytes = kRingBytes};
+  if (const Status sent = nic::send_hello(connection->get(), hello, own->file().get()); !sent) {
+    return sent;
+  }
+  own->close_file();
+  for (;;) {
+    auto answer = nic::receive_answer(connection->get());
+    if (!answer) return answer.error();
+    if (*answer) {
+      if ((*answer)->answer.refusal[0] != 0) {
+        return Error{ErrorCode::kUnavailable, (*answer)->answer.refusal.data()};
+      }
+      auto other = nic::OtherSegment::map((*answer)->segment, kRingBytes);
+      if (!other) return other.error();
+      close_in_child(connection->get());
+      lanes_.push_back({std::make_unique<nic::ShmLane>(std::move(*own), std::move(*other),
+                                                       std::move(*connection), nic::Bell::kEventFd,
+                                                       std::move((*answer)->bell))});
+      return ok_status();
+    }
+    if (const Status alive = opening.keep_alive(); !alive) return alive;
+    if (monotonic_ns() >= opening.deadline_ns) return timed_out("made a lane");
+    pollfd wait{connection->get(), POLLIN, 0};
+    poll(&wait, 1, kShmPollMs);
+  }
+}
+
+bool ShmTransport::take_request(proto::QueuePairs& request) {
+  if (ask_ != Ask::kToAsk) return false;
+  request.mutable_shared_memory();
+  ask_ = Ask::kAsked;
+  return true;
+}
+
+void ShmTransport::on_answer(const proto::QueuePairs& answer) {
+  if (ask_ != Ask::kAsked) return;
+  ask_ = Ask::kAnswered;
+  const proto::SharedMemory& shared = answer.shared_memory();
+  refusal_ = answer.refusal();
+  if (!refusal_.empty()) return;
+  if (shared.socket().empty() || shared.socket().size() > nic::kLaneSocketBytesMax ||
+      shared.token().size() != token_.size()) {
+    refusal_ = "the box offers no shared memory; it may be of an older release";
+    return;
+  }
+  socket_ = shared.socket();
+  std::memcpy(token_.data(), shared.token().data(), token_.size());
+}
+
+// Three quarters, because results that are sent again, STATUS and GRANT take room too.
+uint32_t ShmTransport::receivable_bytes(uint32_t /*lane*/) const {
+  const uint64_t record = nic::ring_record_bytes(fragment_bytes_ + limits::kPacketOverheadBytes);
+  return static_cast<uint32_t>(kRingBytes / record * fragment_bytes_ / 4 * 3);
+}
+
+uint64_t ShmTransport::rto_floor_ns() const {
+  return kShmRtoFloorNs;
+}
+
+int ShmTransport::event_fd(uint32_t lane) const {
+  PBOX_DCHECK(lane < lanes_.size());
+  Lane& at = lanes_[lane];
+  if (closed_ns_ != 0) return -1;  // a connection that has ended is always readable
+  at.is_asleep = true;
+  return at.ends->begin_sleep() ? at.ends->connection() : ready_.get();
+}
+
+// Takes the bell that the box may have rung. It rings at most once for each sleep.
+void ShmTransport::wake_up(Lane& lane) {
+  lane.is_asleep = false;
+  lane.ends->end_sleep();
+  char bell = 0;
+  const ssize_t count = recv(lane.ends->connection(), &bell, sizeof(bell), MSG_DONTWAIT);
+  const bool is_closed = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
+  if (is_closed && closed_ns_ == 0) closed_ns_ = monotonic_ns();
+}
+
+std::optional<Error> ShmTransport::failure() {
+  const bool is_broken = std::any_of(lanes_.begin(), lanes_.end(),
+                                     [](const Lane& lane) { return lane.ends->is_broken(); });
+  const bool is_closed = closed_ns_ != 0 && monotonic_ns() - closed_ns_ >= kClosedMaxNs;
+  if (!is_closed && !is_broken) return std::nullopt;
+  return Error{ErrorCode::kUnavailable, "the box has closed a lane of shared memory"};
+}
+
+size_t ShmTransport::rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) {
+  PBOX_DCHECK(lane < lanes_.size());
+  Lane& at = lanes_[lane];
+  if (at.is_asleep) wake_up(at);
+  nic::RingReader& reader = at.ends->reader();
+  reader.release();  // the packets of the last burst
+  size_t count = 0;
+  while (count < packets.size()) {
+    const auto packet = reader.next();
+    if (!packet) break;
+    packets[count].data = packet->data;
+    packets[count++].bytes = packet->bytes;
+  }
+  return count;
+}
+
+// A packet that finds no room is lost, as on any network. The window keeps that rare.
+size_t ShmTransport::tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) {
+  PBOX_DCHECK(lane < lanes_.size());
+  nic::ShmLane& ends = *lanes_[lane].ends;
+  for (const nic::TxPacket& packet : packets) ends.put(packet);
+  ends.publish();
+  return packets.size();
+}
+
+}  // namespace pbox::worker

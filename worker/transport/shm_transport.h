@@ -1,0 +1,58 @@
+// Shared memory: a lane (nic/shm) to each pipeline of a box on the same host. No system call is
+// needed to send a packet while the box is awake. A packet is copied into this worker's ring, the
+// box adds from there, and results are read from the box's ring.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nic/shm/hello.h"
+#include "nic/shm/lane.h"
+#include "worker/transport/transport.h"
+
+namespace pbox::worker {
+
+// Threads are as for Transport.
+class ShmTransport : public Transport {
+ public:
+  ~ShmTransport() override;
+
+  // Returns the maximum: no link limits a packet.
+  Result<uint32_t> path_mtu(const nic::Endpoint& box) override;
+  // Asks the box where to make lanes, and makes one for each pipeline. kNotFound: the box is on
+  // another host, in another network namespace, or offers no shared memory.
+  Status open(const SessionSpec& session, const Opening& opening) override;
+  uint32_t receivable_bytes(uint32_t lane) const override;
+  uint64_t rto_floor_ns() const override;
+  int event_fd(uint32_t lane) const override;
+  std::optional<Error> failure() override;
+  bool take_request(proto::QueuePairs& request) override;
+  void on_answer(const proto::QueuePairs& answer) override;
+  size_t rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) override;
+  size_t tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) override;
+
+ private:
+  struct Lane {
+    std::unique_ptr<nic::ShmLane> ends;
+    bool is_asleep = false;  // since event_fd()
+  };
+
+  Status await_offer(const Opening& opening);
+  Status open_lane(uint32_t index, const Opening& opening);
+  Result<Descriptor> connect(const Opening& opening) const;
+  void wake_up(Lane& lane);
+
+  enum class Ask { kNo, kToAsk, kAsked, kAnswered };
+  Ask ask_ = Ask::kNo;
+  std::string refusal_;  // the box's, or why its answer is of no use; empty: none
+  std::string socket_;   // the box's
+  nic::LaneToken token_{};
+  uint32_t fragment_bytes_ = limits::kFragmentBytesMax;
+  mutable std::vector<Lane> lanes_;  // event_fd() notes that a lane sleeps
+  uint64_t closed_ns_ = 0;  // when this end saw that the box had closed a lane; 0: it has not
+  Descriptor ready_;        // always readable
+};
+
+}  // namespace pbox::worker
