@@ -1,7 +1,7 @@
 // The counters of a port: frames that do not belong to the protocol, and packets that it could not
 // send. One table defines the counters, the metrics and their documentation. Any thread may read.
-// The control thread writes kQueuePairs and the kEvent counters; the thread that polls the port
-// writes all others.
+// The control thread writes kQueuePairs, kLanes and the kEvent counters; the thread that polls the
+// port writes all others.
 #pragma once
 
 #include "base/counter.h"

@@ -91,8 +91,16 @@ void LaneDesk::accept_all() {
       return pause();
     }
     if (fd < 0) break;
+    Descriptor connection(fd);
     if (pending_.size() >= kPendingMax) pending_.pop_front();
-    pending_.emplace_back(socket_.get_executor(), fd);
+    pending_.emplace_back(socket_.get_executor());
+    boost::system::error_code refused;
+    pending_.back().assign(connection.get(), refused);
+    if (refused) {
+      pending_.pop_back();
+      return pause();
+    }
+    connection.release();
     wait_for_hello(std::prev(pending_.end()));
   }
   wait();

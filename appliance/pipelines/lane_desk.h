@@ -35,8 +35,8 @@ class LaneDesk {
   // Withdraws the owner's offer, if there is one.
   void withdraw(uint64_t owner);
 
-  // Connections that have not sent their hello. More than these displace the oldest, so that a
-  // program that connects and is silent takes places from itself only.
+  // Connections that have not sent their hello. More than these displace the oldest, so that silent
+  // programs cannot take all places for long.
   static constexpr size_t kPendingMax = 64;
 
  private:

@@ -76,7 +76,7 @@ Result<bool> receive_message(int socket, void* data, size_t bytes,
   message.msg_controllen = control.bytes.size();
   ssize_t count = 0;
   do {
-    count = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    count = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
   } while (count < 0 && errno == EINTR);
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
   if (count < 0) return system_error("cannot receive a message about a lane", errno);

@@ -1,7 +1,7 @@
 // How the two ends of a lane find each other: the worker connects to a UNIX socket of the box
 // (SOCK_SEQPACKET), and each end sends one message with the descriptors that the other needs. The
-// connection stays open as long as the lane. The box wakes the worker through it, and each end sees
-// on it that the other has gone.
+// connection stays open as long as the lane. The box wakes the worker through it, and the worker
+// sees on it that the box has closed the lane.
 //
 // The socket has an abstract name, so nothing is left in a file system, and only processes of the
 // box's network namespace reach it. A token says which worker it is; the box has given it to that

@@ -42,7 +42,8 @@ class ShmLane {
     if (sleep_.must_wake()) [[unlikely]]
       ring();
   }
-  // Call it before this end waits for the descriptor that the other end's bell makes readable.
+  // Call it before this end waits for the descriptor that the other end's bell makes readable. The
+  // packets that were received are released.
   // Returns false if there are packets, so that it must not wait.
   bool begin_sleep() {
     reader_.release();

@@ -47,13 +47,12 @@ bool LaneSet::begin_sleep() {
   return is_empty;
 }
 
-// Takes all bells off the ready list, without reading them.
+// Takes all bells off the ready list, without reading them. If some are left, the next sleep ends
+// at once.
 void LaneSet::wake_up() {
   is_asleep_ = false;
-  std::array<epoll_event, 16> events;
-  while (epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0) ==
-         static_cast<int>(events.size())) {
-  }
+  std::array<epoll_event, 64> events;
+  epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   const uint32_t used = used_.load(std::memory_order_acquire);
   for (uint32_t index = 0; index < used; ++index) {
     if (Place* place = ready(index)) place->lane->end_sleep();
@@ -98,7 +97,7 @@ size_t LaneSet::receive_from(Place& place, std::span<RxPacket> packets, size_t f
                              PortCounters& counters) {
   PBOX_DCHECK(!place.is_dead && first <= packets.size());
   size_t count = 0;
-  while (count < kTurnPackets && first + count < packets.size()) {
+  for (size_t taken = 0; taken < kTurnPackets && first + count < packets.size(); ++taken) {
     const auto packet = place.lane->reader().next();
     if (!packet) break;
     RxPacket& received = packets[first + count];

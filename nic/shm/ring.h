@@ -81,7 +81,7 @@ class RingWriter {
   }
   void publish() {
     PBOX_DCHECK(written_ - released_ <= ring_bytes_);
-    own_.written.store(written_, std::memory_order_release);
+    own_.written.store(written_, std::memory_order_seq_cst);  // before RingSleep::must_wake() looks
   }
 
   // Whether the reader has claimed to have read what was never written.
@@ -191,8 +191,7 @@ class RingSleep {
 
   // Returns whether the other end sleeps and was not woken yet.
   bool must_wake() {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    const uint32_t wakes = other_.wakes.load(std::memory_order_relaxed);
+    const uint32_t wakes = other_.wakes.load(std::memory_order_seq_cst);
     if ((wakes & 1) != 0 || (has_woken_ && wakes == woken_)) return false;
     has_woken_ = true;
     woken_ = wakes;

@@ -91,15 +91,24 @@ Result<Descriptor> ShmTransport::connect(const Opening& opening) const {
 Status ShmTransport::open_lane(uint32_t index, const Opening& opening) {
   auto connection = connect(opening);
   if (!connection) return connection.error();
+  const int fd = connection->get();
+  close_in_child(fd);
+  const Status made = make_lane(index, opening, *connection);
+  if (!made) forget_in_child(fd);
+  return made;
+}
+
+// Takes over the connection if it succeeds.
+Status ShmTransport::make_lane(uint32_t index, const Opening& opening, Descriptor& connection) {
   auto own = nic::OwnSegment::make(kRingBytes);
   if (!own) return own.error();
   const nic::LaneHello hello{.pipeline = index, .token = token_, .ring_bytes = kRingBytes};
-  if (const Status sent = nic::send_hello(connection->get(), hello, own->file().get()); !sent) {
+  if (const Status sent = nic::send_hello(connection.get(), hello, own->file().get()); !sent) {
     return sent;
   }
   own->close_file();
   for (;;) {
-    auto answer = nic::receive_answer(connection->get());
+    auto answer = nic::receive_answer(connection.get());
     if (!answer) return answer.error();
     if (*answer) {
       if ((*answer)->answer.refusal[0] != 0) {
@@ -107,15 +116,14 @@ Status ShmTransport::open_lane(uint32_t index, const Opening& opening) {
       }
       auto other = nic::OtherSegment::map((*answer)->segment, kRingBytes);
       if (!other) return other.error();
-      close_in_child(connection->get());
-      lanes_.push_back({std::make_unique<nic::ShmLane>(std::move(*own), std::move(*other),
-                                                       std::move(*connection), nic::Bell::kEventFd,
-                                                       std::move((*answer)->bell))});
+      lanes_.push_back(
+          {std::make_unique<nic::ShmLane>(std::move(*own), std::move(*other), std::move(connection),
+                                          nic::Bell::kEventFd, std::move((*answer)->bell))});
       return ok_status();
     }
     if (const Status alive = opening.keep_alive(); !alive) return alive;
     if (monotonic_ns() >= opening.deadline_ns) return timed_out("made a lane");
-    pollfd wait{connection->get(), POLLIN, 0};
+    pollfd wait{connection.get(), POLLIN, 0};
     poll(&wait, 1, kShmPollMs);
   }
 }
@@ -155,7 +163,7 @@ uint64_t ShmTransport::rto_floor_ns() const {
 int ShmTransport::event_fd(uint32_t lane) const {
   PBOX_DCHECK(lane < lanes_.size());
   Lane& at = lanes_[lane];
-  if (closed_ns_ != 0) return -1;  // a connection that has ended is always readable
+  if (at.is_closed) return -1;  // a connection that has ended is always readable
   at.is_asleep = true;
   return at.ends->begin_sleep() ? at.ends->connection() : ready_.get();
 }
@@ -166,8 +174,8 @@ void ShmTransport::wake_up(Lane& lane) {
   lane.ends->end_sleep();
   char bell = 0;
   const ssize_t count = recv(lane.ends->connection(), &bell, sizeof(bell), MSG_DONTWAIT);
-  const bool is_closed = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
-  if (is_closed && closed_ns_ == 0) closed_ns_ = monotonic_ns();
+  lane.is_closed = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
+  if (lane.is_closed && closed_ns_ == 0) closed_ns_ = monotonic_ns();
 }
 
 std::optional<Error> ShmTransport::failure() {

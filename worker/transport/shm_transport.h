@@ -37,10 +37,12 @@ class ShmTransport : public Transport {
   struct Lane {
     std::unique_ptr<nic::ShmLane> ends;
     bool is_asleep = false;  // since event_fd()
+    bool is_closed = false;  // by the box
   };
 
   Status await_offer(const Opening& opening);
   Status open_lane(uint32_t index, const Opening& opening);
+  Status make_lane(uint32_t index, const Opening& opening, Descriptor& connection);
   Result<Descriptor> connect(const Opening& opening) const;
   void wake_up(Lane& lane);
 

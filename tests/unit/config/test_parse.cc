@@ -55,7 +55,7 @@ Config unlike_defaults() {
                     "/etc/pbox/box.key"};
   config.admin = {false,         "::1", 0, {"box7.example.com", "metrics"}, "/run/pbox/admin.sock",
                   OnOffAuto::kOn};
-  config.data = {20'000, PortKind::kDpdk, 1u << 20, 2u << 20, 9'000, true, OnOffAuto::kOff};
+  config.data = {20'000, PortKind::kDpdk, 1u << 20, 2u << 20, 9'000, true, OnOffAuto::kOff, false};
   config.dpdk = {{{"0000:3b:00.0", {"10.0.0.1/24", "fd00::1/64"}, {"10.0.0.254"}, 7},
                   {"net_memif0,role=server", {"10.0.1.1/24"}, {}, 0}},
                  true,
