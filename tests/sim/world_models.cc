@@ -1,6 +1,4 @@
 // An operator who changes the consistency models of running jobs.
-#include <algorithm>
-
 #include "tests/sim/violation.h"
 #include "tests/sim/world.h"
 
@@ -28,12 +26,9 @@ void World::change_model(const ModelChange& change) {
   const std::string tensors = change.tensor ? std::to_string(*change.tensor) + ".weight" : "";
   std::vector<std::pair<JobModel*, std::vector<wire::SyncSpec>>> former;
   bool is_possible = true, is_named = false;
-  for (const auto& part : box.registry().progress()) {
-    if (part.job != named.name) continue;
-    const auto of_part = [&](const auto& job) {
-      return job->name == part.job && job->options.part == part.part;
-    };
-    JobModel& job = **std::find_if(jobs_.begin(), jobs_.end(), of_part);
+  for (const auto& part : jobs_) {
+    if (part->name != named.name || !box.has_part(part->name, part->options.part)) continue;
+    JobModel& job = *part;
     former.emplace_back(&job, job.models);
     job.former_models = job.models;
     for (uint32_t tensor = 0; tensor < job.models.size(); ++tensor) {
