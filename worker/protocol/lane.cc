@@ -235,7 +235,8 @@ void Lane::note_overtaken(const ExchangeChunk& done) {
 }
 
 uint64_t Lane::deadline_ns() const {
-  const bool waits = !sending_.empty() || !queue_.empty();
+  // Packets that the port has refused wait for the port, and all others wait behind them.
+  const bool waits = !has_unsent() && (!sending_.empty() || !queue_.empty());
   return std::min({deadline_ns_, poll_at_ns_, waits ? paced_until_ns_ : UINT64_MAX});
 }
 

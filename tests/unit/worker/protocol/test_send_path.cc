@@ -145,4 +145,20 @@ TEST_CASE("on a long path packets leave one burst at a time, and the lane wakes 
   CHECK(shim.exchange.next_deadline_ns() == UINT64_MAX);
 }
 
+TEST_CASE("a lane whose port takes nothing does not wake for its pace") {
+  constexpr uint64_t kPathNs = 10'000'000;
+  auto window = std::make_shared<worker::CongestionWindow>(kSlackNs);
+  auto path = std::make_shared<worker::SendPath>(kSlackNs, window);
+  path->add_lane(kChunkBytes, kFragmentBytes);
+  window->arrive(kStartNs - kPathNs, kChunkBytes, true, kStartNs);
+  Shim shim(ShimOptions{.path = path});
+  shim.start(0);
+  const size_t packets = shim.exchange.to_send(0, shim.now_ns).size();
+  CHECK(packets == 1);
+  CHECK(shim.exchange.next_deadline_ns() == UINT64_MAX);
+  shim.exchange.sent(0, packets);
+  CHECK(shim.exchange.next_deadline_ns() > shim.now_ns);
+  CHECK(shim.exchange.next_deadline_ns() < shim.now_ns + 1'000'000);
+}
+
 }  // namespace pbox::test::send_path_test
