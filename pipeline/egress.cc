@@ -200,14 +200,14 @@ void Egress::resend(JobShard& shard, Answer& asked, EgressRoom& room) {
 // Relaxed shards: makes the packets for one rank. Replies carry the chunk as it is when they leave.
 void Egress::fill_due_replies(JobShard& shard, EgressRoom& room) {
   sync::ReplyCursor& at = shard.reply_cursor;
-  if (!at.ranks.empty() && !at.ranks.has(at.rank)) at.fragment = 0;
-  if (!at.ranks.empty() && at.fragment == 0) give_way(shard);
+  if (!at.ranks.empty() && !at.ranks.has(at.rank)) at.begin();
+  if (!at.ranks.empty() && !at.has_begun()) give_way(shard);
   if (at.ranks.empty()) {
     FanOut next;
     if (!shard.egress.pop(next)) return;
     sync::ChunkSync& waiting = *next.chunk->sync;
     PBOX_DCHECK(waiting.queued);
-    at = {next.chunk, waiting.replies_due, next.chunk->id % shard.worker_count(), 0};
+    at = {next.chunk, waiting.replies_due, next.chunk->id % shard.worker_count()};
     shard.reply_place = next.place;
     waiting.replies_due = {};
     waiting.queued = false;
@@ -216,26 +216,28 @@ void Egress::fill_due_replies(JobShard& shard, EgressRoom& room) {
   if (!at.ranks.has(at.rank)) {
     const uint32_t rank = at.ranks.next(at.rank);
     at.rank = rank != sync::RankSet::kNone ? rank : at.ranks.next(0);
-    at.fragment = 0;
+    at.begin();
   }
   PBOX_DCHECK(at.rank < shard.worker_count() && at.ranks.has(at.rank));
   Session& session = shard.sessions()[at.rank];
   PBOX_DCHECK(at.chunk->rounds_finished > 0);
   const bool in_full = replies_in_full(*at.chunk, at.rank);
-  if (in_full != at.in_full) at.fragment = 0;  // the forms have other fragments
+  if (in_full != at.in_full) at.begin();  // the forms have other fragments
   at.in_full = in_full;
   const ResultMaker maker(shard, session, *at.chunk, at.chunk->open_round() - 1, in_full,
                           context_.tag);
-  PBOX_DCHECK(at.fragment <= maker.fragment_count());
+  const uint32_t count = maker.fragment_count();
+  if (!at.chunk->applies_on_arrival()) at.follow(at.chunk->open_round() - 1, count);
+  PBOX_DCHECK(at.fragment <= count);
   const bool sends = session.present && session.reachable;
   uint32_t covered = 1;
-  for (; sends && at.fragment < maker.fragment_count(); at.fragment += covered) {
+  for (; sends && at.fragment < count; at.fragment += covered) {
     if (room.is_used_up()) return;
-    covered = make_reply(maker, *at.chunk, at.rank, at.fragment, 0, room.filled);
+    covered = make_reply(maker, *at.chunk, at.rank, at.next(count), 0, room.filled);
     room.take(outgoing_[room.filled].header.payload_bytes);
   }
   at.ranks.remove(at.rank);
-  at.fragment = 0;
+  at.begin();
 }
 
 // Makes a packet of what the rank lacks of the chunk, as it is now. Returns the number of fragments

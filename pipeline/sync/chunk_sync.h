@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 
+#include "base/check.h"
 #include "base/limits.h"
 #include "nic/wire/sync.h"
 #include "pipeline/sync/progress.h"
@@ -61,11 +62,32 @@ struct ChunkSync {
 
 // The replies that are leaving: one chunk, to one rank after the other.
 struct ReplyCursor {
+  // Begins the reply to a rank.
+  void begin() { first = fragment = 0; }
+  bool has_begun() const { return first != 0 || fragment != 0; }
+  // Notes the chunk's newest round, whose result has `count` fragments. A worker takes all of a
+  // result from one round, so fragments that left with an older round leave again, after the
+  // others. Otherwise a rank would never have a whole result if each of its replies took longer
+  // than a round.
+  void follow(uint32_t newest_round, uint32_t count) {
+    if (newest_round != round && fragment > 0) {
+      first = (first + fragment) % count;
+      fragment = 0;
+    }
+    round = newest_round;
+  }
+  uint32_t next(uint32_t count) const {
+    PBOX_DCHECK(first < count && fragment < count);
+    return (first + fragment) % count;
+  }
+
   pipeline::Chunk* chunk = nullptr;
   RankSet ranks;          // ranks that are still to be served; empty: no reply is leaving
   uint32_t rank = 0;      // the rank being served
-  uint32_t fragment = 0;  // its next fragment
-  bool in_full = false;   // the fragments before that one left in full (pipeline/result_form.h)
+  uint32_t first = 0;     // the fragment with which its reply begins; it wraps around
+  uint32_t fragment = 0;  // number of fragments that have left
+  uint32_t round = 0;     // round of those fragments; valid only with model drop
+  bool in_full = false;   // those fragments left in full (pipeline/result_form.h)
 };
 
 }  // namespace pbox::sync

@@ -77,6 +77,34 @@ TEST_CASE("fragments that were in time are neither dropped nor added again") {
   CHECK(sent[1].value() == kInitialWeight - 1);
 }
 
+TEST_CASE("a rank gets all of one round's result even if a round closes while its reply leaves") {
+  constexpr uint32_t kFragments = 48;
+  constexpr uint64_t kWhole = (uint64_t{1} << kFragments) - 1;
+  SyncJob job(drop(1));
+  job.options.chunk_elements = kFragments * 256;
+  job.begin();
+  job.push(0, 1);
+  for (const uint32_t rank : {1u, 2u}) job.box.deliver(job.box.pull(job.options, rank, 1));
+  const auto burst = job.box.take_burst();  // holds one reply and the begin of another
+  REQUIRE(burst.size() > kFragments);
+  const uint32_t late = rank_of(burst.back());
+  REQUIRE(late != rank_of(burst.front()));
+  job.box.push_chunk(job.options, 0, 1.0f, 2);
+  uint64_t mask = 0;
+  for (const Sent& packet : job.box.take_all()) {
+    if (rank_of(packet) != late) {
+      CHECK(mask == kWhole);  // other replies wait until this one is whole
+      continue;
+    }
+    const uint64_t bit = uint64_t{1} << packet.header.fragment;
+    CHECK(packet.header.round == 2);
+    CHECK(packet.value() == kInitialWeight - 2);
+    CHECK((mask & bit) == 0);
+    mask |= bit;
+  }
+  CHECK(mask == kWhole);
+}
+
 TEST_CASE("a PULL of any closed round is answered with the newest result") {
   SyncJob job(drop(1), 2);
   job.begin();
