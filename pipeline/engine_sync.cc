@@ -348,9 +348,11 @@ bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
       return false;
   } else {
     if (asked.round == chunk.open_round()) return false;
-    // A rank that asks for weights in full sends no more of its push.
+    // A rank that has some of a result, or asks for weights in full, sends no more of its push. An
+    // answer to an earlier question may have overtaken the push.
     const bool wants_weights = gives_deltas(chunk) && asks_in_full(asked);
-    if (is_pushing_late(chunk, rank, asked.round) && !wants_weights) return false;
+    const bool sends_no_more = held_mask != 0 || wants_weights;
+    if (is_pushing_late(chunk, rank, asked.round) && !sends_no_more) return false;
     wanted = asked_of_reply(shard, chunk, rank, asked, held_mask);
     if (wants_weights) egress_.note_results_changed();  // its deltas that have not left
     if (wanted.mask == 0) return false;

@@ -212,6 +212,20 @@ TEST_CASE("a push that was cut counts in two rounds, and is answered when it is 
   for (const Sent& packet : sent) CHECK(packet.value() == kInitialWeight - 3);
 }
 
+TEST_CASE("the rest of a late push is not waited for once its rank has some of the result") {
+  SyncJob job(kNext, 2);
+  job.begin();
+  CHECK(served(job.push(0, 1)) == Ranks{0});
+  CHECK(served(job.pull(1, 1)) == Ranks{1});
+  job.box.deliver(job.box.push(job.options, 1, 0, 1.0f, 1));  // overtaken by the result
+  const auto rest = job.pull(1, 1, 0b100);
+  REQUIRE(rest.size() == 2);
+  for (const Sent& packet : rest) CHECK(packet.header.type() == wire::PacketType::kResult);
+  const auto sent = job.push(0, 2);
+  CHECK(sent[0].value() == kInitialWeight - 3);
+  CHECK(sent[1].value() == kInitialWeight - 2);
+}
+
 TEST_CASE("the rest of a late push is not waited for once its session has ended") {
   SyncJob job(kNext, 2);
   job.begin();
