@@ -348,6 +348,10 @@ bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
       return false;
   } else {
     if (asked.round == chunk.open_round()) return false;
+    // A bsp rank that asks for an older result is a new process. The round that was open when it
+    // joined has finished since; STATUS says so.
+    const bool is_newest = asked.round + 1 == chunk.open_round();
+    if (chunk.sync->spec.model == wire::SyncModel::kBsp && !is_newest) return false;
     // A rank that has some of a result, or asks for weights in full, sends no more of its push. An
     // answer to an earlier question may have overtaken the push.
     const bool wants_weights = gives_deltas(chunk) && asks_in_full(asked);

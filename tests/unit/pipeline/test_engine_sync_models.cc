@@ -89,6 +89,17 @@ TEST_CASE("a rank that missed the result of a bsp chunk in a relaxed job is sent
   CHECK(job.box.count(Counter::kDropped) == 0);
 }
 
+TEST_CASE("a rank that asks for an old result of a bsp chunk in a relaxed job is told the round") {
+  MixedJob job({kBsp, kAsp});
+  job.begin();
+  for (const uint32_t rank : {0u, 1u, 2u}) job.push(rank, 1, 0);
+  const auto status = job.pull(1, 0);
+  REQUIRE(status.size() == 1);
+  CHECK(status[0].header.type() == wire::PacketType::kStatus);
+  CHECK(status[0].status().finished_round == 2);
+  CHECK(served(job.pull(1, 1)) == Ranks{1});
+}
+
 TEST_CASE("an excluded rank ends the round of a bsp chunk, and the wait of the others") {
   MixedJob job({kBsp, ssp(1)});
   job.options.partial = true;
