@@ -96,5 +96,6 @@ DATA_PATH_BANNED = [
     (r"\bspdlog\b", "count; the control thread logs"),
     (r"\bf?printf\s*\(", "count; the control thread logs"),
 ]
+CLANG_FORMAT_VERSION = 14  # Debian 12's
 LEFT_OPEN = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.~$}])/(home|Users|root|work)/\w")

@@ -5,7 +5,8 @@ import re
 import shutil
 import subprocess
 
-from house import (ARROWS, ASSERTED_FOLDERS, BANNED, CLASS_LINES_MAX, CLASS_METHODS_MAX, CODE,
+from house import (ARROWS, ASSERTED_FOLDERS, BANNED, CLANG_FORMAT_VERSION, CLASS_LINES_MAX,
+                   CLASS_METHODS_MAX, CODE,
                    DATA_PATH, DATA_PATH_BANNED, DATA_PATH_EXCEPTIONS, DATA_PATH_SET_UP,
                    FILE_LINES_MAX, FUNCTION_LINES_MAX, GETENV, GETENV_FOLDERS, LEFT_OPEN,
                    LINE_COLUMNS_MAX, LINE_LENGTH_FREE, LINES_PER_ASSERTION,
@@ -247,6 +248,9 @@ def check_format(root, tree):
     paths = [path for path in tree if path.endswith(CODE)]
     if program is None or not paths:
         return
+    version = subprocess.run([program, "--version"], check=False, capture_output=True, text=True)
+    if f" {CLANG_FORMAT_VERSION}." not in version.stdout:
+        return  # others break lines in other places
     checked = subprocess.run([program, "--dry-run", "-Werror"] + paths, cwd=root, check=False,
                              capture_output=True, text=True)
     for match in re.finditer(r"^([^:\n]+):(\d+):\d+: error: ", checked.stderr, re.M):

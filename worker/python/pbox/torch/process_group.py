@@ -49,7 +49,7 @@ class ProcessGroup(dist.ProcessGroup):
                                 wait_timeout_ms=milliseconds, on_worker_lost="abort")
         # torch 1.13 destroys a group by dropping it.
         weakref.finalize(self, self._channel.close)
-        if _HAS_BACKENDS:
+        if _HAS_REFUSING_BACKEND:
             self._register_inner_backend()
 
     def _register_inner_backend(self):
@@ -328,6 +328,8 @@ class _BackendView:
 
 
 _HAS_BACKENDS = hasattr(dist.ProcessGroup, "_register_backend")  # torch 2
+# Without that function a FakeProcessGroup does nothing and reports success, so it is not used.
+_HAS_REFUSING_BACKEND = hasattr(getattr(c10d, "FakeProcessGroup", None), "_create_internal")
 
 
 def _make_gloo(store, rank, size, timeout):
