@@ -9,7 +9,7 @@ namespace pbox::nic {
 
 // If it fails, the other end has more bells than it looks at, or is gone.
 void ShmLane::ring() const {
-  if (kind_ == Bell::kSocket) {
+  if (!bell_.ok()) {
     const char one = 1;
     while (send(connection_.get(), &one, sizeof(one), MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
            errno == EINTR) {

@@ -9,20 +9,16 @@
 
 namespace pbox::nic {
 
-// How one end wakes the other. The box writes to no descriptor of a worker, because its writes
-// could be made to block; it sends on the lane's socket instead, which a flag of the call prevents.
-enum class Bell { kSocket, kEventFd };
-
 // Set-up and the last use are the control thread's, between them one thread polls.
 class ShmLane {
  public:
-  // `connection`: the UNIX socket to the other end. `bell`: what wakes the other end; the
-  // connection, if `kind` is kSocket. Both segments have rings of the same size.
-  ShmLane(OwnSegment own, OtherSegment other, Descriptor connection, Bell kind, Descriptor bell)
+  // `connection`: the UNIX socket to the other end. `bell`: an eventfd that wakes the other end;
+  // none: a byte on the connection does. The box has none, because a worker that shares an eventfd
+  // can make writes to it block. Both segments have rings of the same size.
+  ShmLane(OwnSegment own, OtherSegment other, Descriptor connection, Descriptor bell = Descriptor())
       : own_(std::move(own)),
         other_(std::move(other)),
         connection_(std::move(connection)),
-        kind_(kind),
         bell_(std::move(bell)),
         writer_(own_.head(), other_.head(), own_.ring(), own_.ring_bytes()),
         reader_(own_.head(), other_.head(), other_.ring(), other_.ring_bytes()),
@@ -61,8 +57,7 @@ class ShmLane {
   OwnSegment own_;
   OtherSegment other_;
   Descriptor connection_;
-  Bell kind_;
-  Descriptor bell_;
+  Descriptor bell_;  // none: the connection
   RingWriter writer_;
   RingReader reader_;
   RingSleep sleep_;

@@ -23,18 +23,17 @@ Status ShmPort::attach(uint64_t owner, uint32_t spi, const ReceivedHello& receiv
   Descriptor bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell.ok()) return system_error("cannot make an eventfd", errno);
   const Descriptor segment(fcntl(own->file().get(), F_DUPFD_CLOEXEC, 0));
-  const Descriptor ringer(fcntl(bell.get(), F_DUPFD_CLOEXEC, 0));
   Descriptor socket(fcntl(connection.get(), F_DUPFD_CLOEXEC, 0));
-  if (!segment.ok() || !ringer.ok() || !socket.ok()) {
+  if (!segment.ok() || !socket.ok()) {
     return system_error("cannot copy a descriptor", errno);
   }
   own->close_file();
-  auto lane = std::make_unique<ShmLane>(std::move(*own), std::move(*other), std::move(socket),
-                                        Bell::kSocket, Descriptor());
+  auto lane = std::make_unique<ShmLane>(std::move(*own), std::move(*other), std::move(socket));
+  const int ringer = bell.get();  // stays open as long as the lane
   const Status attached =
       lanes_->attach(owner, spi, std::move(lane), std::move(bell), socket_.counters());
   if (!attached) return attached;
-  const Status sent = send_answer(connection.get(), {}, {segment.get(), ringer.get()});
+  const Status sent = send_answer(connection.get(), {}, {segment.get(), ringer});
   if (sent) {
     connection = Descriptor();
   } else {

@@ -1,5 +1,5 @@
 // Workers that share memory with a box on their host: alone, beside workers on sockets, with keys,
-// stopped and killed, and where there is no shared memory to have. The other tests of the service
+// killed, and where there is no shared memory to have. The other tests of the service
 // run over shared memory too, with PBOX_TEST_PORT=shm.
 #include <signal.h>
 

@@ -24,15 +24,13 @@ constexpr uint64_t kOpenFirstNs = 10 * kNanosPerSecond;
 bool PortChoice::give_up(const Error& why) {
   PBOX_CHECK(current < ports.size());
   if (is_last()) return false;
-  if (ports[current] == kAutoPort && why.code == ErrorCode::kNotFound) {
-    ++current;
-    return true;
-  }
+  const std::string& former = ports[current++];
+  if (former == kAutoPort && why.code == ErrorCode::kNotFound) return true;
   ++given_up;
   proto::PortGivenUp& report = reports.emplace_back();
-  report.set_port(ports[current]);
+  report.set_port(former);
   report.set_reason(why.message);
-  report.set_next(ports[++current]);
+  report.set_next(ports[current]);
   return true;
 }
 

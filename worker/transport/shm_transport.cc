@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -30,8 +29,11 @@ constexpr int kShmPollMs = 1;
 // If the box has ended, its control connection shows that before.
 constexpr uint64_t kClosedMaxNs = kNanosPerSecond;
 
-Error timed_out(const std::string& what) {
-  return {ErrorCode::kTimeout, "the box has not " + what + " in time"};
+// Passes requests and answers on. Fails if nobody needs the lanes any more, or it is too late.
+Status go_on(const Opening& opening, const char* awaited) {
+  if (const Status alive = opening.keep_alive(); !alive) return alive;
+  if (monotonic_ns() < opening.deadline_ns) return ok_status();
+  return Error{ErrorCode::kTimeout, std::string("the box has not ") + awaited + " in time"};
 }
 
 }  // namespace
@@ -65,8 +67,8 @@ Status ShmTransport::open(const SessionSpec& session, const Opening& opening) {
 
 Status ShmTransport::await_offer(const Opening& opening) {
   while (ask_ != Ask::kAnswered) {
-    if (const Status alive = opening.keep_alive(); !alive) return alive;
-    if (monotonic_ns() >= opening.deadline_ns) return timed_out("answered the request for lanes");
+    const Status on = go_on(opening, "answered the request for lanes");
+    if (!on) return on;
     usleep(kShmPollMs * 1000);
   }
   if (refusal_.empty()) return ok_status();
@@ -83,8 +85,7 @@ Result<Descriptor> ShmTransport::connect(const Opening& opening) const {
                    "the box is not on this host, or in another network namespace (" +
                        socket.error().message + "); use the port 'socket'"};
     }
-    if (const Status alive = opening.keep_alive(); !alive) return alive.error();
-    if (monotonic_ns() >= opening.deadline_ns) return timed_out("accepted a lane");
+    if (const Status on = go_on(opening, "accepted a lane"); !on) return on.error();
     usleep(kShmPollMs * 1000);
   }
 }
@@ -117,13 +118,11 @@ Status ShmTransport::make_lane(uint32_t index, const Opening& opening, Descripto
       }
       auto other = nic::OtherSegment::map((*answer)->segment, kRingBytes);
       if (!other) return other.error();
-      lanes_.push_back(
-          {std::make_unique<nic::ShmLane>(std::move(*own), std::move(*other), std::move(connection),
-                                          nic::Bell::kEventFd, std::move((*answer)->bell))});
+      lanes_.push_back({std::make_unique<nic::ShmLane>(
+          std::move(*own), std::move(*other), std::move(connection), std::move((*answer)->bell))});
       return ok_status();
     }
-    if (const Status alive = opening.keep_alive(); !alive) return alive;
-    if (monotonic_ns() >= opening.deadline_ns) return timed_out("made a lane");
+    if (const Status on = go_on(opening, "made a lane"); !on) return on;
     pollfd wait{connection.get(), POLLIN, 0};
     poll(&wait, 1, kShmPollMs);
   }

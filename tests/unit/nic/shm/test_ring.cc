@@ -17,30 +17,17 @@
 #include "nic/shm/lane.h"
 #include "nic/shm/ring.h"
 #include "nic/shm/segment.h"
+#include "tests/unit/nic/shm/segments.h"
 
 namespace pbox::nic {
 namespace {
 
-constexpr uint64_t kSmallRing = kRingBytesMin;
-
-OwnSegment segment_for_ring() {
-  auto made = OwnSegment::make(kSmallRing);
-  REQUIRE(made.ok());
-  return std::move(*made);
-}
-
-OtherSegment ring_as_seen(const OwnSegment& segment) {
-  auto mapped = OtherSegment::map(Descriptor(dup(segment.file().get())), kSmallRing);
-  REQUIRE(mapped.ok());
-  return std::move(*mapped);
-}
-
 // The memory of two ends, of which one writes and the other reads.
 struct RingMemory {
-  OwnSegment writing = segment_for_ring();
-  OwnSegment reading = segment_for_ring();
-  OtherSegment written = ring_as_seen(writing);  // the reader's view
-  OtherSegment read = ring_as_seen(reading);     // the writer's view
+  OwnSegment writing = small_segment();
+  OwnSegment reading = small_segment();
+  OtherSegment written = as_seen(writing);  // the reader's view
+  OtherSegment read = as_seen(reading);     // the writer's view
 
   RingWriter writer() { return {writing.head(), read.head(), writing.ring(), kSmallRing}; }
   RingReader reader() { return {reading.head(), written.head(), written.ring(), kSmallRing}; }
@@ -164,14 +151,12 @@ struct LaneEnds {
   LaneEnds() {
     int sockets[2] = {-1, -1};
     REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets) == 0);
-    OwnSegment first = segment_for_ring();
-    OwnSegment second = segment_for_ring();
-    OtherSegment of_first = ring_as_seen(first);
-    OtherSegment of_second = ring_as_seen(second);
-    one = std::make_unique<ShmLane>(std::move(first), std::move(of_second), Descriptor(sockets[0]),
-                                    Bell::kSocket, Descriptor());
-    two = std::make_unique<ShmLane>(std::move(second), std::move(of_first), Descriptor(sockets[1]),
-                                    Bell::kSocket, Descriptor());
+    OwnSegment first = small_segment();
+    OwnSegment second = small_segment();
+    OtherSegment of_first = as_seen(first);
+    OtherSegment of_second = as_seen(second);
+    one = std::make_unique<ShmLane>(std::move(first), std::move(of_second), Descriptor(sockets[0]));
+    two = std::make_unique<ShmLane>(std::move(second), std::move(of_first), Descriptor(sockets[1]));
   }
 };
 
