@@ -21,8 +21,9 @@ bool SendPath::has_room(uint32_t bytes, int32_t priority, uint64_t now_ns) const
   const bool fits = bytes_ == 0 || bytes_ + bytes <= window_bytes;
   if (fits && congestion_->has_room(bytes_, bytes, queued_ > 0)) return true;
   return window_bytes > 0 &&
-         std::none_of(entries_.begin(), entries_.end(),
-                      [&](const Entry& other) { return other.priority >= priority; });
+         std::none_of(entries_.begin(), entries_.end(), [&](const Entry& other) {
+           return other.chunk != nullptr && other.priority >= priority;
+         });
 }
 
 void SendPath::enter(const ExchangeState& owner, ExchangeChunk& chunk, int32_t priority,
@@ -31,51 +32,61 @@ void SendPath::enter(const ExchangeState& owner, ExchangeChunk& chunk, int32_t p
   chunk.mark = window_.leave(bytes_, now_ns);
   chunk.on_path = true;
   chunk.path_sequence = ++newest_sequence_;
+  PBOX_DCHECK(entries_.empty() || entries_.back().sequence < newest_sequence_);
   bytes_ += chunk.flight_bytes;
   congestion_->enter(chunk.flight_bytes);
-  entries_.push_back({&owner, &chunk, priority, is_pull});
+  entries_.push_back({&owner, &chunk, newest_sequence_, priority, is_pull});
 }
 
-void SendPath::take_off(ExchangeChunk& chunk) {
+// The entry stays until drop_left(), because to close the gap would move half of the others.
+void SendPath::take_off(Entry& entry) {
+  PBOX_DCHECK(entry.chunk != nullptr && entry.chunk->path_sequence == entry.sequence);
+  ExchangeChunk& chunk = *std::exchange(entry.chunk, nullptr);
   PBOX_DCHECK(chunk.on_path && bytes_ >= chunk.flight_bytes);
   bytes_ -= chunk.flight_bytes;
   congestion_->leave(chunk.flight_bytes);
   chunk.on_path = false;
+  ++left_count_;
+}
+
+// Drops the entries at the front that have left, and all others once they are most of the entries.
+void SendPath::drop_left() {
+  while (!entries_.empty() && entries_.front().chunk == nullptr) {
+    PBOX_DCHECK(left_count_ > 0);
+    entries_.pop_front();
+    --left_count_;
+  }
+  PBOX_DCHECK(left_count_ < entries_.size() || entries_.empty());
+  if (left_count_ * 2 <= entries_.size()) return;
+  std::erase_if(entries_, [](const Entry& entry) { return entry.chunk == nullptr; });
+  left_count_ = 0;
 }
 
 void SendPath::leave(ExchangeChunk& chunk) {
   if (!chunk.on_path) return;
-  const auto entry = std::find_if(entries_.begin(), entries_.end(),
-                                  [&](const Entry& one) { return one.chunk == &chunk; });
-  PBOX_DCHECK(entry != entries_.end());
-  PBOX_DCHECK(entry->chunk->path_sequence <= newest_sequence_);
-  take_off(chunk);
-  entries_.erase(entry);
+  const auto entry =
+      std::lower_bound(entries_.begin(), entries_.end(), chunk.path_sequence,
+                       [](const Entry& one, uint64_t sequence) { return one.sequence < sequence; });
+  PBOX_DCHECK(entry != entries_.end() && entry->chunk == &chunk);
+  take_off(*entry);
+  drop_left();
 }
 
 void SendPath::overtake(const ExchangeChunk& done) {
-  size_t kept = 0, seen = 0;
-  for (; seen < entries_.size(); ++seen) {
-    const Entry entry = entries_[seen];
-    PBOX_DCHECK(entry.chunk->on_path && entry.chunk->path_sequence <= newest_sequence_);
-    if (entry.chunk->path_sequence >= done.path_sequence) break;
-    if (entry.is_pull || entry.chunk->to_send != 0) {
-      entries_[kept++] = entry;
-    } else {
-      take_off(*entry.chunk);
-    }
+  for (Entry& entry : entries_) {
+    if (entry.sequence >= done.path_sequence) break;
+    if (entry.chunk == nullptr || entry.is_pull || entry.chunk->to_send != 0) continue;
+    PBOX_DCHECK(entry.chunk->on_path && entry.sequence <= newest_sequence_);
+    take_off(entry);
   }
-  PBOX_DCHECK(kept <= seen);
-  const auto begin = entries_.begin();
-  entries_.erase(begin + static_cast<ptrdiff_t>(kept), begin + static_cast<ptrdiff_t>(seen));
+  drop_left();
 }
 
 void SendPath::forget(const ExchangeState& owner) {
-  std::erase_if(entries_, [&](const Entry& entry) {
-    if (entry.owner != &owner) return false;
-    take_off(*entry.chunk);
-    return true;
-  });
+  for (Entry& entry : entries_) {
+    if (entry.chunk != nullptr && entry.owner == &owner) take_off(entry);
+  }
+  drop_left();
   PBOX_DCHECK(!entries_.empty() || bytes_ == 0);
 }
 

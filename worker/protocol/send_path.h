@@ -82,16 +82,20 @@ class SendPath {
  private:
   struct Entry {
     const ExchangeState* owner = nullptr;
-    ExchangeChunk* chunk = nullptr;
+    ExchangeChunk* chunk = nullptr;  // null: it has left
+    uint64_t sequence = 0;           // the chunk's path_sequence
     int32_t priority = 0;
     bool is_pull = false;
   };
-  void take_off(ExchangeChunk& chunk);
+  void take_off(Entry& entry);
+  void drop_left();
 
   Window window_;
   std::shared_ptr<CongestionWindow> congestion_;
-  uint64_t bytes_ = 0;         // total of the chunks on the path
-  std::deque<Entry> entries_;  // the chunks on the path, in the order in which they set out
+  uint64_t bytes_ = 0;  // total of the chunks on the path
+  // The chunks on the path, in the order in which they set out, and some that have left.
+  std::deque<Entry> entries_;
+  size_t left_count_ = 0;
   uint64_t newest_sequence_ = 0;
   size_t queued_ = 0;
 };
