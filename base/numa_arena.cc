@@ -1,9 +1,12 @@
 #include "base/numa_arena.h"
 
+#include <linux/memfd.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
 
 #include <cerrno>
+
+#include "base/memory_file.h"
 
 namespace pbox {
 namespace {
@@ -21,15 +24,27 @@ NumaArena::~NumaArena() {
   if (data_ != nullptr) munmap(data_, size_);
 }
 
-Result<NumaArena> NumaArena::map(size_t size, int flags, int node, Bind bind) {
-  void* address =
-      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+Result<NumaArena> NumaArena::map(size_t size, int flags, Sharing sharing, int node, Bind bind) {
+  NumaArena arena;
+  if (sharing == Sharing::kReadable) {
+    const bool is_huge = (flags & MAP_HUGETLB) != 0;
+    auto file = make_memory_file("pbox-results", size, is_huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
+    if (!file) return file.error();
+    arena.file_ = std::move(*file);
+    flags |= MAP_SHARED;
+  } else {
+    flags |= MAP_PRIVATE | MAP_ANONYMOUS;
+  }
+  void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, arena.file_.get(), 0);
   if (address == MAP_FAILED) {
     return system_error("cannot map " + std::to_string(size) + " bytes of memory", errno);
   }
-  NumaArena arena;
   arena.data_ = static_cast<std::byte*>(address);
   arena.size_ = size;
+  // The owner may cut it, to take it back from readers that keep it.
+  if (arena.file_.ok()) {
+    if (const Status sealed = seal_memory_file(arena.file_, true); !sealed) return sealed.error();
+  }
   if (node == kAnyNumaNode) return arena;
   if (const Status bound = bind(address, size, node); !bound) return bound.error();
   arena.node_ = node;
@@ -37,14 +52,15 @@ Result<NumaArena> NumaArena::map(size_t size, int flags, int node, Bind bind) {
 }
 
 Result<NumaArena> NumaArena::create(size_t bytes, Hugepages use) {
-  return create(bytes, kAnyNumaNode, use, nullptr);
+  return create(bytes, kAnyNumaNode, use, Sharing::kPrivate, nullptr);
 }
 
-Result<NumaArena> NumaArena::create(size_t bytes, int node, Hugepages use, Bind bind) {
+Result<NumaArena> NumaArena::create(size_t bytes, int node, Hugepages use, Sharing sharing,
+                                    Bind bind) {
   const bool is_large = bytes >= kHugepageBytes;
   const size_t size = mapped_bytes(bytes);
   if (is_large && use == Hugepages::kIfFree) {
-    auto arena = map(size, MAP_HUGETLB | MAP_HUGE_2MB, node, bind);
+    auto arena = map(size, MAP_HUGETLB | MAP_HUGE_2MB, sharing, node, bind);
     // mmap reserves hugepages from the pool of the whole machine, but a page fault takes them from
     // the bound node. If that node has too few, the first touch kills the process by SIGBUS.
     // Populating the mapping here turns that into an error, and ordinary pages are used.
@@ -53,7 +69,7 @@ Result<NumaArena> NumaArena::create(size_t bytes, int node, Hugepages use, Bind 
       return arena;
     }
   }
-  auto arena = map(size, MAP_NORESERVE, node, bind);
+  auto arena = map(size, MAP_NORESERVE, sharing, node, bind);
   if (arena && is_large) madvise(arena->data_, size, MADV_HUGEPAGE);
   return arena;
 }

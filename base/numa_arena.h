@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 
 namespace pbox {
@@ -15,8 +16,10 @@ inline constexpr int kAnyNumaNode = -1;
 // kIfFree: use reserved 2 MiB pages if the node has enough free ones. Otherwise, and with kNever,
 // use ordinary pages and ask for transparent hugepages.
 enum class Hugepages { kIfFree, kNever };
+// kReadable: the memory is a file (memory_file.h), so that other processes can map it to read.
+enum class Sharing { kPrivate, kReadable };
 
-// Owns an anonymous, zero-filled mapping until it is destroyed. The control thread creates an arena
+// Owns a zero-filled mapping until it is destroyed. The control thread creates an arena
 // and hands it to one owner, usually a pipeline. Not thread-safe.
 class NumaArena {
  public:
@@ -35,7 +38,8 @@ class NumaArena {
   // The same on `node`, or on any if it is kAnyNumaNode. Fails also if the node does not exist.
   // Where NUMA is unavailable (see bind_to_node) the memory stays unbound. Programs that call this
   // load libnuma.
-  static Result<NumaArena> create(size_t bytes, int node, Hugepages use = Hugepages::kIfFree);
+  static Result<NumaArena> create(size_t bytes, int node, Hugepages use = Hugepages::kIfFree,
+                                  Sharing sharing = Sharing::kPrivate);
 
   // Returns how many bytes create() maps for `bytes`: whole pages, which are 2 MiB if the block is
   // large enough for hugepages.
@@ -45,6 +49,7 @@ class NumaArena {
   size_t size() const { return size_; }
   int node() const { return node_; }  // as asked for in create()
   bool has_hugepages() const { return has_hugepages_; }
+  const Descriptor& file() const { return file_; }  // kReadable only
 
   // Returns the next `bytes` of the block, aligned to 64 bytes. They stay valid as long as the
   // arena owns its mapping. Aborts if the block is too small: its size was computed wrongly.
@@ -53,8 +58,9 @@ class NumaArena {
 
  private:
   using Bind = Status (*)(void* address, size_t bytes, int node);
-  static Result<NumaArena> create(size_t bytes, int node, Hugepages use, Bind bind);
-  static Result<NumaArena> map(size_t size, int flags, int node, Bind bind);
+  static Result<NumaArena> create(size_t bytes, int node, Hugepages use, Sharing sharing,
+                                  Bind bind);
+  static Result<NumaArena> map(size_t size, int flags, Sharing sharing, int node, Bind bind);
 
   void swap(NumaArena& other) {
     std::swap(data_, other.data_);
@@ -62,6 +68,7 @@ class NumaArena {
     std::swap(taken_, other.taken_);
     std::swap(node_, other.node_);
     std::swap(has_hugepages_, other.has_hugepages_);
+    std::swap(file_, other.file_);
   }
 
   std::byte* data_ = nullptr;
@@ -69,6 +76,7 @@ class NumaArena {
   size_t taken_ = 0;
   int node_ = kAnyNumaNode;
   bool has_hugepages_ = false;
+  Descriptor file_;
 };
 
 // Binds a mapping to `node`: pages touched from now on come from that node and from no other.

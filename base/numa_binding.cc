@@ -37,8 +37,8 @@ Status bind_to_node(void* address, size_t bytes, int node) {
   return bind_error(node, errno);
 }
 
-Result<NumaArena> NumaArena::create(size_t bytes, int node, Hugepages use) {
-  return node == kAnyNumaNode ? create(bytes, use) : create(bytes, node, use, bind_to_node);
+Result<NumaArena> NumaArena::create(size_t bytes, int node, Hugepages use, Sharing sharing) {
+  return create(bytes, node, use, sharing, node == kAnyNumaNode ? nullptr : bind_to_node);
 }
 
 }  // namespace pbox

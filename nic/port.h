@@ -34,10 +34,22 @@ struct RxPacket {
   Endpoint from;
   LocalAddress to{};     // all zero: the port has only one address
   uint16_t to_port = 0;  // UDP port, where one queue serves several; 0: the port's own
-  // Where payload and tag are, if they do not follow the header at `data`. A port that shares
-  // memory with its peers copies the header, so that it stays as it was checked.
+  // Where payload and tag are, if they do not follow the header at `data`: set both, or neither. A
+  // port that shares memory with its peers copies the header, so that it stays as it was checked,
+  // and may leave the payload where its sender has it.
   const std::byte* payload = nullptr;
+  const std::byte* tag = nullptr;
 };
+
+// As wire::parse(), of a packet whose parts may lie apart.
+inline wire::Reject parse(const RxPacket& packet, wire::Parsed& parsed) {
+  const wire::Reject reject = wire::parse(packet.data, packet.bytes, parsed);
+  if (packet.payload == nullptr) return reject;
+  PBOX_DCHECK(packet.tag != nullptr);
+  parsed.payload = packet.payload;
+  parsed.tag = packet.tag;
+  return reject;
+}
 
 // A packet to send. The port gathers header, payload and tag.
 struct TxPacket {

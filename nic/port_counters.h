@@ -22,7 +22,7 @@ namespace pbox::nic {
   X(kChainedPackets, "pbox_port_chained_packets_total", "", "",                                    \
     "Packets received in several buffers and copied into one")                                     \
   X(kExternalPackets, "pbox_port_external_packets_total", "", "",                                  \
-    "Packets whose payload the device reads in place, without a copy")                             \
+    "Packets whose payload the device, or a worker on this host, reads in place")                  \
   X(kDispatched, "pbox_port_dispatched_packets_total", "", "",                                     \
     "Packets handed over to the pipeline that owns them")                                          \
   X(kNoBuffer, "pbox_port_no_buffer_total", "", "", "Packets not sent because no buffer was free") \

@@ -15,6 +15,9 @@ namespace pbox::perf::exchange_scenario {
 namespace {
 
 constexpr const char* kPeers[] = {"gloo-tcp", "openmpi-tcp", "openmpi-shm"};
+// PBox by shared memory, with gradients in ordinary memory and in memory of pbox_alloc.
+constexpr const char* kSharedKey = "pbox_shm";
+constexpr const char* kAllocatedKey = "pbox_shm_alloc";
 constexpr const char* kLimit = "udp-limit";
 constexpr const char* kLimitKey = "udp_limit";
 
@@ -29,10 +32,15 @@ nlohmann::json figures_of(const LoopbackSystem& system, double gigabytes, uint32
   return figures;
 }
 
+const LoopbackSystem& with_key(const std::vector<LoopbackSystem>& systems, const char* key) {
+  return *std::find_if(systems.begin(), systems.end(),
+                       [key](const auto& each) { return each.key == key; });
+}
+
 void print_table(const nlohmann::json& figures, std::ostream& report) {
-  report
-      << "  system         median ms    min ms   GB/s in    CPU s   PBox is faster by  over shm\n"
-      << std::fixed;
+  report << "  system         median ms    min ms   GB/s in    CPU s   PBox is faster by  over shm"
+            "  from pbox_alloc\n"
+         << std::fixed;
   for (const auto& [name, system] : figures["systems"].items()) {
     report << "  " << std::left << std::setw(14) << name << std::right << std::setprecision(1)
            << std::setw(10) << system["median_ms"].get<double>() << std::setw(10)
@@ -41,7 +49,8 @@ void print_table(const nlohmann::json& figures, std::ostream& report) {
            << system["cpu_s"].get<double>();
     if (const auto& speedups = figures["speedup_over"]; speedups.contains(name)) {
       report << std::setprecision(2) << std::setw(16) << speedups[name].get<double>() << " x"
-             << std::setw(8) << figures["shm_speedup_over"][name].get<double>() << " x";
+             << std::setw(8) << figures["shm_speedup_over"][name].get<double>() << " x"
+             << std::setw(14) << figures["alloc_speedup_over"][name].get<double>() << " x";
     }
     report << "\n";
   }
@@ -60,33 +69,42 @@ void add_options(po::options_description& options) {
                    "additional flags for pboxd");
 }
 
+// Starts PBox's variants and, with `with_peers`, the others.
+std::vector<LoopbackSystem> start_systems(PeerOptions peer, bool with_peers) {
+  std::vector<LoopbackSystem> systems;
+  systems.push_back(start_on_loopback("pbox", peer));
+  const auto start_variant = [&systems](const PeerOptions& variant, const char* key) {
+    systems.push_back(start_on_loopback("pbox", variant));
+    systems.back().key = key;
+  };
+  // Recovery is on by default, but no peer has it: a peer's job ends with any of its processes.
+  PeerOptions variant = peer;
+  variant.recovery = "copy";
+  start_variant(variant, "pbox_recovering");
+  variant.recovery = "none";
+  variant.port = "shm";
+  start_variant(variant, kSharedKey);
+  variant.memory = "shared";
+  start_variant(variant, kAllocatedKey);
+  if (!with_peers) return systems;
+  peer.box_flags.clear();
+  for (const char* name : kPeers) systems.push_back(start_on_loopback(name, peer));
+  systems.push_back(start_on_loopback(kLimit, peer));
+  return systems;
+}
+
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
-  PeerOptions peer{.model = options["model"].as<std::string>(),
-                   .layout = options["layout"].as<std::string>(),
-                   .worker_count = options["workers"].as<uint32_t>(),
-                   .warmup = options["warmup"].as<uint32_t>(),
-                   .box_flags = options["box-flags"].as<std::string>()};
+  const PeerOptions peer{.model = options["model"].as<std::string>(),
+                         .layout = options["layout"].as<std::string>(),
+                         .worker_count = options["workers"].as<uint32_t>(),
+                         .warmup = options["warmup"].as<uint32_t>(),
+                         .box_flags = options["box-flags"].as<std::string>()};
   const auto model = model_by_name(peer.model);
   if (!model) throw std::runtime_error(model.error().message);
   const double gigabytes = static_cast<double>(element_count(*model)) * sizeof(float) / 1e9;
   const auto iterations = std::max(1u, options["iterations"].as<uint32_t>());
 
-  std::vector<LoopbackSystem> systems;
-  systems.push_back(start_on_loopback("pbox", peer));
-  // Recovery is on by default, but no peer has it: a peer's job ends with any of its processes.
-  peer.recovery = "copy";
-  systems.push_back(start_on_loopback("pbox", peer));
-  systems.back().key = "pbox_recovering";
-  peer.recovery = "none";
-  peer.port = "shm";
-  systems.push_back(start_on_loopback("pbox", peer));
-  systems.back().key = "pbox_shm";
-  peer.port = "socket";
-  if (options.count("peers") != 0) {
-    peer.box_flags.clear();
-    for (const char* name : kPeers) systems.push_back(start_on_loopback(name, peer));
-    systems.push_back(start_on_loopback(kLimit, peer));
-  }
+  std::vector<LoopbackSystem> systems = start_systems(peer, options.count("peers") != 0);
   take_turns(systems, iterations, report);
   finish(systems);
 
@@ -98,20 +116,25 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   for (const LoopbackSystem& system : systems) {
     figures["systems"][system.key] = figures_of(system, gigabytes, peer.worker_count);
   }
-  figures["speedup_over"] = figures["shm_speedup_over"] = nlohmann::json::object();
-  const LoopbackSystem& shm = *std::find_if(
-      systems.begin(), systems.end(), [](const auto& each) { return each.key == "pbox_shm"; });
+  for (const char* name : {"speedup_over", "shm_speedup_over", "alloc_speedup_over"}) {
+    figures[name] = nlohmann::json::object();
+  }
+  const std::vector<double>& shared = with_key(systems, kSharedKey).ms;
+  const std::vector<double>& allocated = with_key(systems, kAllocatedKey).ms;
   for (const LoopbackSystem& system : systems) {
     if (&system == &systems.front()) continue;
-    if (system.key == "pbox_shm") {
+    if (system.key == kSharedKey) {
       figures["shm_gain"] = median_ratio(systems.front().ms, system.ms);
+    } else if (system.key == kAllocatedKey) {
+      figures["alloc_gain"] = median_ratio(shared, system.ms);
     } else if (system.key == "pbox_recovering") {
       figures["recovery_cost"] = median_ratio(system.ms, systems.front().ms);
     } else if (system.key == kLimitKey) {
       figures["over_limit"] = median_ratio(systems.front().ms, system.ms);
     } else {
       figures["speedup_over"][system.key] = median_ratio(system.ms, systems.front().ms);
-      figures["shm_speedup_over"][system.key] = median_ratio(system.ms, shm.ms);
+      figures["shm_speedup_over"][system.key] = median_ratio(system.ms, shared);
+      figures["alloc_speedup_over"][system.key] = median_ratio(system.ms, allocated);
     }
   }
   report << peer.model << " as " << peer.layout << ", " << peer.worker_count
@@ -122,7 +145,9 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
          << "  with recovery of a lost box (recovery copy), an exchange takes "
          << figures["recovery_cost"].get<double>() << " times as long\n"
          << "  over sockets, it takes " << figures["shm_gain"].get<double>()
-         << " times as long as by shared memory\n";
+         << " times as long as by shared memory\n"
+         << "  by shared memory, it takes " << figures["alloc_gain"].get<double>()
+         << " times as long as with gradients in memory of pbox_alloc\n";
   if (figures.contains("over_limit")) {
     report << std::fixed << std::setprecision(2) << "  PBox's exchange takes "
            << figures["over_limit"].get<double>()

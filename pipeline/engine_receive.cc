@@ -107,13 +107,12 @@ void Engine::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns)
 // Functions that are not inlined get a copy, so that `parsed` itself can stay in registers.
 void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   wire::Parsed parsed;
-  const wire::Reject reject = wire::parse(packet.data, packet.bytes, parsed);
+  const wire::Reject reject = nic::parse(packet, parsed);
   if (reject != wire::Reject::kNone) {
     context_.counters.add(counter_of(reject));
     return;
   }
   PBOX_DCHECK(parsed.header.payload_bytes + limits::kPacketOverheadBytes == packet.bytes);
-  if (packet.payload != nullptr) parsed.payload = packet.payload;
   SessionEntry* entry = authenticate(parsed);
   if (entry == nullptr) return;
   // A session from before a crash may have had the same spi. Its packets are of another epoch, and

@@ -181,7 +181,8 @@ size_t shard_footprint(const ShardSpec& spec) {
 }
 
 Result<std::unique_ptr<JobShard>> JobShard::create(const ShardSpec& spec) {
-  auto arena = NumaArena::create(shard_footprint(spec), spec.numa_node, spec.hugepages);
+  auto arena =
+      NumaArena::create(shard_footprint(spec), spec.numa_node, spec.hugepages, spec.sharing);
   if (!arena) return arena.error();
   auto shard = std::make_unique<JobShard>();
   shard->arena_ = std::move(*arena);

@@ -129,6 +129,10 @@ struct ShardSpec {
   std::vector<SessionSpec> sessions;  // by rank
   int numa_node = kAnyNumaNode;
   Hugepages hugepages = Hugepages::kIfFree;
+  // kReadable: workers of this host may map the arena and read results there. Needs BSP for all
+  // tensors, not `partial`, and delivery broadcast: then the first copy of a result stays as it is
+  // until its rank has consumed it.
+  Sharing sharing = Sharing::kPrivate;
 };
 
 // Return the bytes of arena that a shard of this spec takes: in total, for one chunk, and for what

@@ -26,6 +26,7 @@
 #include "worker/part_driver.h"
 #include "worker/transport/address_watch.h"
 #include "worker/transport/registered_memory.h"
+#include "worker/transport/shared_heap.h"
 
 namespace pbox::worker {
 
@@ -85,13 +86,12 @@ class Client {
   // client_memory.cc: as pbox_register_memory and pbox_unregister_memory.
   Status register_memory(const std::byte* address, uint64_t bytes);
   Status unregister_memory(const std::byte* address);
+  // client_memory.cc: as pbox_alloc.
+  Result<std::byte*> allocate(uint64_t bytes);
   // As pbox_push_pull, pbox_push_pull_many and pbox_init_weights. After an error none was started.
   // `input_follows`: the tensors are pending, but each is sent only after give_input() for it.
   Status start_many(std::span<const Operation> operations, const Completion& completion,
                     bool input_follows = false);
-  Status start(const Operation& operation, const Completion& completion) {
-    return start_many({&operation, 1}, completion);
-  }
   // Tells that the input of tensor `operation` is there or, in a job of collectives, that of the
   // first `slices` slices of that operation. Any thread. No effect if the operation has failed.
   void give_input(uint64_t operation, uint64_t slices);
@@ -215,6 +215,7 @@ class Client {
   std::vector<TensorState> tensor_states_;  // empty in a job of collectives
   std::optional<Collectives> collectives_;  // set by the join of such a job
   RegisteredMemory memory_;
+  std::shared_ptr<SharedHeap> heap_;  // made in join(); null: the box reads no input in place
   std::set<const std::byte*> being_registered_;
   std::vector<uint32_t> submitted_;
   std::vector<const std::function<void()>*> calls_;

@@ -212,6 +212,7 @@ Status Client::join_parts(const MembershipOptions& joining, const std::vector<Te
     parts_.reset();
     return possible.error();
   }
+  heap_ = SharedHeap::for_job(ports_of(options_.port), sync_, tensors_);
   const Status joined = drive_join();
   if (joined) return joined;
   drivers_.clear();  // they refer to the parts
@@ -221,8 +222,8 @@ Status Client::join_parts(const MembershipOptions& joining, const std::vector<Te
 
 Status Client::drive_join() {
   for (size_t part = 0; part < parts_->size(); ++part) {
-    drivers_.push_back(std::make_unique<PartDriver>((*parts_)[part], addresses_,
-                                                    ports_of(options_.port), options_, keys_));
+    drivers_.push_back(std::make_unique<PartDriver>(
+        (*parts_)[part], addresses_, ports_of(options_.port), options_, keys_, heap_.get()));
     (*parts_)[part].begin(monotonic_ns());
     drivers_.back()->perform_actions();
   }

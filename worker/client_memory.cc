@@ -109,6 +109,18 @@ Status Client::unregister_memory(const std::byte* address) {
   return ok_status();
 }
 
+Result<std::byte*> Client::allocate(uint64_t bytes) {
+  std::shared_ptr<SharedHeap> heap;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
+    heap = heap_;
+  }
+  if (std::byte* const memory = allocate_shared(heap, bytes)) return memory;
+  return Error{ErrorCode::kResourceExhausted,
+               "cannot allocate " + std::to_string(bytes) + " bytes"};
+}
+
 void Client::give_input(uint64_t operation, uint64_t slices) {
   {
     const std::lock_guard lock(mutex_);

@@ -143,7 +143,8 @@ void PartDriver::open_lanes(const Action& action) {
                                     .transport = std::move(transport_),
                                     .session = action.session,
                                     .deadline_ns = action.deadline_ns,
-                                    .memory = memory_});
+                                    .memory = memory_,
+                                    .heap = heap_});
 }
 
 // Sends what the transport asks the box, and takes the transport once it is open.

@@ -26,12 +26,14 @@ class PartDriver {
  public:
   // `membership` and `addresses` must outlive the driver. `ports`: at least one, each as
   // open_transport takes it; if one cannot be opened or fails, the next is used. `options`: the
-  // membership's. `keys`: null if control connections have no TLS.
+  // membership's. `keys`: null if control connections have no TLS. `heap`: see Opening.
   PartDriver(Membership& membership, BoxAddresses& addresses, std::vector<std::string> ports,
-             const MembershipOptions& options, std::shared_ptr<const WorkerKeys> keys = nullptr)
+             const MembershipOptions& options, std::shared_ptr<const WorkerKeys> keys = nullptr,
+             const SharedHeap* heap = nullptr)
       : membership_(membership),
         addresses_(addresses),
         keys_(std::move(keys)),
+        heap_(heap),
         choice_{.ports = std::move(ports)},
         can_resume_(can_resume(options)),
         may_disconnect_(can_resume_ && options.on_worker_lost != LostPolicy::kAbort) {}
@@ -109,6 +111,7 @@ class PartDriver {
   Membership& membership_;
   BoxAddresses& addresses_;
   std::shared_ptr<const WorkerKeys> keys_;
+  const SharedHeap* heap_;
   PortChoice choice_;
   bool can_resume_;
   bool may_disconnect_;  // the job goes on if the box sees this worker disconnect

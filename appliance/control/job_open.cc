@@ -44,6 +44,15 @@ Status give_seals(const SessionMaker& sessions, const JobSpec& spec, const Roste
   return ok_status();
 }
 
+// Whether workers of this host read results from the shard's memory (ShardSpec::sharing).
+bool shows_results(const pipeline::ShardSpec& spec, const Roster& members) {
+  const bool stay = spec.sync.model == wire::SyncModel::kBsp &&
+                    spec.relaxed_model == wire::SyncModel::kBsp && !spec.partial &&
+                    spec.delivery == wire::Delivery::kBroadcast;
+  return stay && std::any_of(members.begin(), members.end(),
+                             [](const Member& member) { return member.is_on_host; });
+}
+
 }  // namespace
 
 Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host,
@@ -159,6 +168,7 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, const SessionMaker& ses
   for (const Member& member : members_) generation_ = std::max(generation_, member.generation);
   if (members_.count(Member::State::kExcluded) > 0) ++generation_;
 
+  for (Member& member : members_) member.is_from_start = true;
   auto specs = shard_specs(starts_);
   if (const Status status = shards_.allocate_sessions(spis, specs); !status) return status;
   auto shards = build(host, specs, state);
@@ -187,6 +197,7 @@ Result<JobShards::Shards> Job::build(const PipelineHost& host,
     specs[index].numa_node = info.numa_node;
     specs[index].hugepages = info.hugepages;
     specs[index].report_fd = host.report_fd();
+    if (shows_results(specs[index], members_)) specs[index].sharing = Sharing::kReadable;
     if (state != nullptr && state->learning_rate) {
       specs[index].optimizer.learning_rate = *state->learning_rate;
     }

@@ -6,6 +6,7 @@
 #include "appliance/control/version_checks.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "nic/socket/address.h"
 #include "nic/wire/tenant.h"
 
 namespace pbox::control {
@@ -165,6 +166,7 @@ void JobRegistry::admit_member(ConnectionId id, const Connection& connection,
   member.joined_ns = context_.now_ns;
   member.ipv6 = connection.endpoint.ipv6;
   describe_member(member, message, job.barrier_released());
+  member.is_on_host = host_.offers_lanes() && nic::host_has_address(connection.endpoint);
   member.known_host.reset();
   // Workers of older releases know no challenges.
   if (context_.options.checks_addresses && member.protocol_version >= wire::kChallengeVersion) {
@@ -234,6 +236,7 @@ void JobRegistry::readmit(Job& job, uint32_t rank) {
     return;
   }
   const bool was_excluded = member.state == Member::State::kExcluded;
+  if (!member.resumes) member.is_from_start = false;
   member.state = Member::State::kJoined;
   member.has_left = false;
   job.follow_learning_rate(host_);  // a new process has set none yet

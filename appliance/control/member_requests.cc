@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "appliance/control/part_memory.h"
 #include "base/check.h"
 #include "nic/wire/queue_pair.h"
 
@@ -215,10 +216,14 @@ Status MemberRequests::set_sync(Job& job, const SyncChange& change, const std::s
 Status MemberRequests::offer_lanes(ConnectionId id, const Connection& connection,
                                    proto::QueuePairs& answer) {
   const auto& shards = connection.job->shards();
+  const bool reads_results = connection.job->members()[connection.rank].is_from_start;
   std::vector<PipelineHost::LaneSeat> seats;
   for (size_t index = 0; index < shards.all().size(); ++index) {
-    seats.push_back(
-        {shards.pipelines()[index], shards.all()[index]->sessions()[connection.rank].spi});
+    const pipeline::JobShard& shard = *shards.all()[index];
+    seats.push_back({shards.pipelines()[index],
+                     {.spi = shard.sessions()[connection.rank].spi,
+                      .memory_bytes_max = worker_memory_bytes_max(connection.job->spec()),
+                      .results = reads_results ? &shard.arena() : nullptr}});
   }
   const auto offer = host_.offer_lanes(id, std::move(seats));
   if (!offer) return offer.error();

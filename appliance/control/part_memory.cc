@@ -66,6 +66,14 @@ uint64_t one_shard_bytes(const JobSpec& spec) {
   return memory.bytes();
 }
 
+uint64_t worker_memory_bytes_max(const JobSpec& spec) {
+  constexpr uint64_t kPerByte = 4;
+  constexpr uint64_t kBeside = 64 << 20;
+  uint64_t bytes = 0;
+  for (const TensorSpec& tensor : spec.tensors) bytes += tensor.bytes();
+  return kPerByte * spec.parts * bytes + kBeside;
+}
+
 uint64_t control_bytes(const JobSpec& spec) {
   const uint64_t chunks = chunk_count(spec);
   const uint64_t ranks = spec.world_size;

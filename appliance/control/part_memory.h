@@ -16,6 +16,10 @@ pipeline::ShardSpec shard_shape(const JobSpec& spec);
 // Returns the bytes of a shard that has all chunks of the part.
 uint64_t one_shard_bytes(const JobSpec& spec);
 
+// Returns how much memory of a worker on this host the box reads in place (nic::LaneGrant): enough
+// for inputs and outputs of all parts, which need not have equal sizes.
+uint64_t worker_memory_bytes_max(const JobSpec& spec);
+
 // Returns the bytes beside the shards: names, members, tables by chunk, the reports of ranks that
 // resume, messages that start the part, and what its relay keeps.
 uint64_t control_bytes(const JobSpec& spec);

@@ -63,12 +63,13 @@ class PipelineHost {
   // session. Replaces the owner's earlier offer. Control thread.
   struct LaneSeat {
     uint32_t pipeline = 0;
-    uint32_t spi = 0;  // the session that may send there
+    nic::LaneGrant grant;
   };
   struct LaneOffer {
     std::string socket;
     nic::LaneToken token;
   };
+  virtual bool offers_lanes() const { return false; }
   virtual Result<LaneOffer> offer_lanes(uint64_t /*owner*/, std::vector<LaneSeat> /*lanes*/) {
     return Error{ErrorCode::kUnavailable, "this box offers no shared memory"};
   }

@@ -49,7 +49,11 @@ struct Member {
   bool ipv6 = false;
   uint64_t joined_ns = 0;                        // time of its JOIN; valid if kJoined
   std::optional<nic::Endpoint> known_host = {};  // as in pipeline::SessionSpec
-  uint64_t lost_ns = 0;                          // time of the loss; valid if kLost
+  bool is_on_host = false;  // the worker is on the box's host, and may ask for lanes of memory
+  // The process has been in the part since it last opened. Only then the box can be sure that a
+  // result stays as it is until this process has consumed it.
+  bool is_from_start = false;
+  uint64_t lost_ns = 0;  // time of the loss; valid if kLost
   std::string lost_reason;
   bool has_left = false;  // kExcluded: by its own wish
   // When another box last said that this rank cannot reach this box; 0: never. See cut_off.h.

@@ -31,7 +31,7 @@ using AnyPort = std::variant<nic::ShmPort
 #endif
                              >;
 
-// Ports whose devices read payloads in place: they must know the memory of each job.
+// Ports whose devices or workers read payloads in place: they must know the memory of each job.
 template <typename P>
 concept ReadsInPlace = requires(P port, const std::byte* memory, size_t bytes) {
   { port.add_memory(memory, bytes) } -> std::same_as<Status>;
@@ -56,9 +56,9 @@ concept ConnectsPeers = requires(P port, uint64_t owner, const wire::QueuePairAd
 
 // Such connections are lanes of shared memory.
 template <typename P>
-concept SharesMemory = requires(P port, uint64_t owner, uint32_t spi, nic::ReceivedHello hello,
-                                Descriptor connection) {
-  { port.attach(owner, spi, hello, connection) } -> std::same_as<Status>;
+concept SharesMemory = requires(P port, uint64_t owner, nic::LaneGrant grant,
+                                nic::ReceivedHello hello, Descriptor connection) {
+  { port.attach(owner, grant, hello, connection) } -> std::same_as<Status>;
 };
 
 // Ports whose devices report events. Control thread.

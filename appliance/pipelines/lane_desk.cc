@@ -70,6 +70,14 @@ void LaneDesk::withdraw(uint64_t owner) {
   std::erase_if(promises_, [owner](const auto& entry) { return entry.second.owner == owner; });
 }
 
+void LaneDesk::withdraw_memory(const NumaArena& memory) {
+  std::erase_if(promises_, [&memory](const auto& entry) {
+    const std::vector<Seat>& seats = entry.second.seats;
+    return std::any_of(seats.begin(), seats.end(),
+                       [&memory](const Seat& seat) { return seat.grant.results == &memory; });
+  });
+}
+
 void LaneDesk::wait() {
   socket_.async_wait(boost::asio::posix::descriptor_base::wait_read,
                      [this](const boost::system::error_code& error) {

@@ -34,6 +34,8 @@ class LaneDesk {
   Offer offer(uint64_t owner, std::vector<Seat> seats);
   // Withdraws the owner's offer, if there is one.
   void withdraw(uint64_t owner);
+  // Withdraws the offers that show this memory, which is about to go.
+  void withdraw_memory(const NumaArena& memory);
 
   // Connections that have not sent their hello. More than these displace the oldest, so that silent
   // programs cannot take all places for long.

@@ -81,7 +81,7 @@ Status PipelineSet::share_memory(boost::asio::io_context& context) {
   auto desk =
       LaneDesk::open(context, [this](uint64_t owner, const LaneSeat& seat,
                                      const nic::ReceivedHello& hello, Descriptor& connection) {
-        return threads_[seat.pipeline]->attach(owner, seat.spi, hello, connection);
+        return threads_[seat.pipeline]->attach(owner, seat.grant, hello, connection);
       });
   if (!desk) return desk.error();
   desk_ = std::move(*desk);
@@ -101,6 +101,7 @@ void PipelineSet::disconnect(uint64_t owner) {
 }
 
 void PipelineSet::remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) {
+  if (desk_ != nullptr) desk_->withdraw_memory(shard->arena());
   execute(pipeline, {.kind = pipeline::CommandKind::kRemove, .shard = shard.get()});
   retired_.push_back({pipeline, std::move(shard)});
   free_retired();
@@ -113,6 +114,7 @@ void PipelineSet::free_retired() {
 }
 
 std::vector<std::string> PipelineSet::take_port_events() {
+  free_retired();
   std::vector<std::string> lines;
   for (auto& thread : threads_) {
     while (auto event = thread->next_port_event()) {

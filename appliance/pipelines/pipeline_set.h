@@ -35,6 +35,7 @@ class PipelineSet : public control::PipelineHost {
   Status install(uint32_t pipeline, pipeline::JobShard& shard) override;
   Result<wire::QueuePairAddress> connect(uint32_t pipeline, uint64_t owner,
                                          const wire::QueuePairAddress& peer) override;
+  bool offers_lanes() const override { return desk_ != nullptr; }
   Result<LaneOffer> offer_lanes(uint64_t owner, std::vector<LaneSeat> lanes) override;
   void disconnect(uint64_t owner) override;
   void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
@@ -44,7 +45,7 @@ class PipelineSet : public control::PipelineHost {
   std::vector<admin::PipelineView> views() const;
 
  private:
-  // A shard of a job that has ended, which a device may still read.
+  // A shard of a job that has ended, which a device or a worker of this host may still read.
   struct Retired {
     uint32_t pipeline = 0;
     std::unique_ptr<pipeline::JobShard> shard;
@@ -53,7 +54,7 @@ class PipelineSet : public control::PipelineHost {
 
   int report_fd_;
   Hugepages hugepages_ = Hugepages::kIfFree;
-  std::vector<Retired> retired_;  // freed once no device reads them
+  std::vector<Retired> retired_;  // freed once nobody reads them
   std::unique_ptr<Ports> ports_;
   std::vector<std::unique_ptr<PipelineThread>> threads_;
   std::unique_ptr<LaneDesk> desk_;  // null: the box shares no memory

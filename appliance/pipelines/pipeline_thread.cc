@@ -106,12 +106,12 @@ Result<wire::QueuePairAddress> PipelineThread::connect(uint64_t owner,
       port_);
 }
 
-Status PipelineThread::attach(uint64_t owner, uint32_t spi, const nic::ReceivedHello& hello,
-                              Descriptor& connection) {
+Status PipelineThread::attach(uint64_t owner, const nic::LaneGrant& grant,
+                              const nic::ReceivedHello& hello, Descriptor& connection) {
   const Status attached = std::visit(
       [&](auto& port) -> Status {
         if constexpr (SharesMemory<std::decay_t<decltype(port)>>) {
-          return port.attach(owner, spi, hello, connection);
+          return port.attach(owner, grant, hello, connection);
         } else {
           return Error{ErrorCode::kUnavailable,
                        "this box shares memory only with data.port = socket; choose the worker's "

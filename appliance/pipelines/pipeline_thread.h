@@ -33,7 +33,7 @@ class PipelineThread {
   void disconnect(uint64_t owner);
   // Makes a lane of shared memory with the worker that has sent this hello, as
   // nic::ShmPort::attach(). Control thread.
-  Status attach(uint64_t owner, uint32_t spi, const nic::ReceivedHello& hello,
+  Status attach(uint64_t owner, const nic::LaneGrant& grant, const nic::ReceivedHello& hello,
                 Descriptor& connection);
   // Returns the next event that the port's device has reported; nullopt if there is none.
   std::optional<std::string> next_port_event();

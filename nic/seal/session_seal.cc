@@ -109,7 +109,7 @@ bool SessionSeal::open_with_keys(wire::Parsed& parsed, std::byte* room) {
                          : is_next  ? receiving.chain->next()
                                     : receiving.chain->before();
   wire::Tag tag;
-  std::memcpy(tag.data(), parsed.payload + header.payload_bytes, tag.size());
+  std::memcpy(tag.data(), parsed.tag, tag.size());
   if (!cipher.open(std::bit_cast<wire::HeaderWords>(header), {parsed.payload, header.payload_bytes},
                    tag, room)) {
     return false;

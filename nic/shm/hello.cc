@@ -12,7 +12,7 @@
 namespace pbox::nic {
 namespace {
 
-constexpr size_t kDescriptorsMax = 2;
+constexpr size_t kDescriptorsMax = 3;
 constexpr int kBacklog = 256;
 
 struct Address {
@@ -130,8 +130,8 @@ Result<Descriptor> connect_lane(const std::string& name, bool& would_block) {
   return system_error("cannot connect to the abstract UNIX socket '" + name + "'", errno);
 }
 
-Status send_hello(int socket, const LaneHello& hello, int segment) {
-  return send_message(socket, &hello, sizeof(hello), {segment});
+Status send_hello(int socket, const LaneHello& hello, const std::vector<int>& descriptors) {
+  return send_message(socket, &hello, sizeof(hello), descriptors);
 }
 
 Status send_answer(int socket, const LaneAnswer& answer, const std::vector<int>& descriptors) {
@@ -144,8 +144,11 @@ Result<std::optional<ReceivedHello>> receive_hello(int socket) {
   const auto received = receive_message(socket, &hello, sizeof(hello), descriptors);
   if (!received) return received.error();
   if (!*received) return std::optional<ReceivedHello>();
-  if (descriptors.size() != 1) return wrong_descriptors(descriptors.size(), 1);
-  return std::optional(ReceivedHello{hello, std::move(descriptors[0])});
+  const size_t expected = hello.memory_bytes > 0 ? 2 : 1;
+  if (descriptors.size() != expected) return wrong_descriptors(descriptors.size(), expected);
+  ReceivedHello out{hello, std::move(descriptors[0])};
+  if (expected == 2) out.memory = std::move(descriptors[1]);
+  return std::optional(std::move(out));
 }
 
 Result<std::optional<ReceivedAnswer>> receive_answer(int socket) {
@@ -155,13 +158,16 @@ Result<std::optional<ReceivedAnswer>> receive_answer(int socket) {
   if (!received) return received.error();
   if (!*received) return std::optional<ReceivedAnswer>();
   answer.refusal.back() = 0;
-  const size_t expected = answer.refusal[0] == 0 ? 2 : 0;
+  const size_t shown = answer.memory_bytes > 0 ? 3 : 2;
+  const size_t expected = answer.refusal[0] == 0 ? shown : 0;
   if (descriptors.size() != expected) return wrong_descriptors(descriptors.size(), expected);
-  ReceivedAnswer out{answer, Descriptor(), Descriptor()};
-  if (expected == 2) {
+  ReceivedAnswer out;
+  out.answer = answer;
+  if (expected >= 2) {
     out.segment = std::move(descriptors[0]);
     out.bell = std::move(descriptors[1]);
   }
+  if (expected == 3) out.memory = std::move(descriptors[2]);
   return std::optional(std::move(out));
 }
 

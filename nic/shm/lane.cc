@@ -7,6 +7,11 @@
 
 namespace pbox::nic {
 
+// The box may keep a copy of the descriptor (port.cc), so closing alone would not be seen.
+ShmLane::~ShmLane() {
+  shutdown(connection_.get(), SHUT_WR);
+}
+
 // If it fails, the other end has more bells than it looks at, or is gone.
 void ShmLane::ring() const {
   if (!bell_.ok()) {

@@ -44,6 +44,7 @@ Status LaneSet::attach(uint64_t owner, uint32_t spi, std::unique_ptr<ShmLane> la
   free->lane = std::move(lane);
   free->bell = std::move(bell);
   free->is_dead = false;
+  free->places_counted = 0;
   counters.add(PortCounter::kLanes);
   free->state.store(State::kReady, std::memory_order_release);
   if (index >= used_.load(std::memory_order_relaxed)) {

@@ -64,7 +64,9 @@ class LaneSet {
     Endpoint endpoint;
     std::unique_ptr<ShmLane> lane;
     Descriptor bell;
-    bool is_dead = false;  // polling thread: the other end has broken the rules
+    // Polling thread.
+    bool is_dead = false;         // the other end has broken the rules
+    uint64_t places_counted = 0;  // ShmLane::places() that are in the counters
   };
   // A packet's header, or all of a packet that must not change while it is worked on.
   struct alignas(kCacheLineBytes) HeaderCopy {
@@ -78,6 +80,7 @@ class LaneSet {
                       PortCounters& counters);
   void take(const RingReader::Packet& packet, RxPacket& received, size_t index);
   void give_up(Place& place, PortCounters& counters);
+  static void publish(Place& place, PortCounters& counters);
 
   std::array<Place, kLanesMax> places_;
   std::atomic<uint32_t> used_{0};     // places at this index and above were never used

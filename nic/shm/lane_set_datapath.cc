@@ -11,8 +11,6 @@ namespace {
 
 // Packets from one lane, before the next lane has its turn.
 constexpr size_t kTurnPackets = 16;
-// Payloads up to this size are copied: that costs less than the caches miss.
-constexpr uint32_t kCopiedBytesMax = 512;
 
 }  // namespace
 
@@ -73,20 +71,24 @@ void LaneSet::give_up(Place& place, PortCounters& counters) {
 void LaneSet::take(const RingReader::Packet& packet, RxPacket& received, size_t index) {
   PBOX_DCHECK(index < headers_.size() && packet.bytes >= limits::kPacketOverheadBytes);
   std::byte* const copy = headers_[index].bytes.data();
-  std::memcpy(copy, packet.data, limits::kHeaderBytes);
+  std::memcpy(copy, packet.header, limits::kHeaderBytes);
   wire::Header header;
   std::memcpy(&header, copy, sizeof(header));
   received.bytes = packet.bytes;
-  if (packet.bytes > kCopiedBytesMax && (header.flags & wire::flag::kRows) == 0) {
+  const uint32_t payload_bytes = packet.bytes - limits::kPacketOverheadBytes;
+  PBOX_DCHECK(packet.payload != nullptr && packet.tag != nullptr);
+  if (payload_bytes > kLaneCopiedBytesMax && (header.flags & wire::flag::kRows) == 0) {
     received.data = copy;
-    received.payload = packet.data + limits::kHeaderBytes;
+    received.payload = packet.payload;
+    received.tag = packet.tag;
     return;
   }
   PBOX_DCHECK(packet.bytes <= limits::kPacketBytesMax);
   std::byte* const whole = copies_.get() + index * limits::kPacketBytesMax;
+  std::byte* const payload = whole + limits::kHeaderBytes;
   std::memcpy(whole, copy, limits::kHeaderBytes);
-  std::memcpy(whole + limits::kHeaderBytes, packet.data + limits::kHeaderBytes,
-              packet.bytes - limits::kHeaderBytes);
+  std::memcpy(payload, packet.payload, payload_bytes);
+  std::memcpy(payload + payload_bytes, packet.tag, limits::kTagBytes);
   received.data = whole;
   received.payload = nullptr;
 }
@@ -98,7 +100,7 @@ size_t LaneSet::receive_from(Place& place, std::span<RxPacket> packets, size_t f
   PBOX_DCHECK(!place.is_dead && first <= packets.size());
   size_t count = 0;
   for (size_t taken = 0; taken < kTurnPackets && first + count < packets.size(); ++taken) {
-    const auto packet = place.lane->reader().next();
+    const auto packet = place.lane->next();
     if (!packet) break;
     RxPacket& received = packets[first + count];
     take(*packet, received, first + count);
@@ -137,6 +139,15 @@ size_t LaneSet::rx_burst(std::span<RxPacket> packets, PortCounters& counters) {
   return count;
 }
 
+void LaneSet::publish(Place& place, PortCounters& counters) {
+  place.lane->publish();
+  const uint64_t places = place.lane->places();
+  PBOX_DCHECK(places >= place.places_counted);
+  if (places == place.places_counted) return;
+  counters.add(PortCounter::kExternalPackets, places - place.places_counted);
+  place.places_counted = places;
+}
+
 void LaneSet::send(std::span<const TxPacket> packets, PortCounters& counters) {
   PBOX_DCHECK(packets.size() <= limits::kBurstPackets);
   Place* place = nullptr;
@@ -144,7 +155,7 @@ void LaneSet::send(std::span<const TxPacket> packets, PortCounters& counters) {
   for (const TxPacket& packet : packets) {
     PBOX_DCHECK(packet.to != nullptr && is_lane(*packet.to));
     if (to == nullptr || (packet.to != to && *packet.to != *to)) {
-      if (place != nullptr) place->lane->publish();
+      if (place != nullptr) publish(*place, counters);
       to = packet.to;
       place = ready(to->port);
       if (place != nullptr && place->endpoint != *to) place = nullptr;
@@ -155,7 +166,7 @@ void LaneSet::send(std::span<const TxPacket> packets, PortCounters& counters) {
       counters.add(PortCounter::kLaneFull);
     }
   }
-  if (place != nullptr) place->lane->publish();
+  if (place != nullptr) publish(*place, counters);
 }
 
 }  // namespace pbox::nic

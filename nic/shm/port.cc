@@ -3,43 +3,122 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 
-namespace pbox::nic {
+#include "base/clock.h"
 
-Status ShmPort::attach(uint64_t owner, uint32_t spi, const ReceivedHello& received,
-                       Descriptor& connection) {
-  const uint64_t ring_bytes = received.hello.ring_bytes;
-  if (!is_ring_size(ring_bytes)) {
+namespace pbox::nic {
+namespace {
+
+Result<Descriptor> copy_of(const Descriptor& descriptor) {
+  Descriptor copy(fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy.ok()) return system_error("cannot copy a descriptor", errno);
+  return copy;
+}
+
+bool is_shown(const NumaArena* memory) {
+  return memory != nullptr && memory->file().ok();
+}
+
+// Whether the other end has closed its end of the connection.
+bool is_left(const Descriptor& connection) {
+  char byte = 0;
+  const ssize_t count = recv(connection.get(), &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT);
+  return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+}  // namespace
+
+// `descriptors`: those that the worker needs, open as long as the lane is being made.
+Result<std::unique_ptr<ShmLane>> ShmPort::make_lane(const LaneGrant& grant,
+                                                    const ReceivedHello& received,
+                                                    Descriptor connection, LaneAnswer& answer,
+                                                    std::vector<Descriptor>& descriptors) {
+  const LaneHello& hello = received.hello;
+  if (!is_ring_size(hello.ring_bytes)) {
     return Error{ErrorCode::kInvalidArgument,
-                 "ring_bytes is " + std::to_string(ring_bytes) + ", not a power of two in [" +
+                 "ring_bytes is " + std::to_string(hello.ring_bytes) + ", not a power of two in [" +
                      std::to_string(kRingBytesMin) + ", " + std::to_string(kRingBytesMax) + "]"};
   }
-  auto other = OtherSegment::map(received.segment, ring_bytes);
+  auto other = OtherSegment::map(received.segment, hello.ring_bytes);
   if (!other) return other.error();
-  auto own = OwnSegment::make(ring_bytes);
+  Mapping memory;
+  if (hello.memory_bytes > 0 && hello.memory_bytes <= grant.memory_bytes_max) {
+    auto mapped = map_memory_file(received.memory, hello.memory_bytes, "the worker's memory");
+    if (!mapped) return mapped.error();
+    memory = std::move(*mapped);
+    answer.reads_memory = 1;
+  }
+  auto own = OwnSegment::make(hello.ring_bytes);
   if (!own) return own.error();
+  auto segment = copy_of(own->file());
+  if (!segment) return segment.error();
+  descriptors.push_back(std::move(*segment));
+  own->close_file();
+  LaneMemory results;
+  if (is_shown(grant.results)) {
+    results = {grant.results->data(), grant.results->size()};
+    answer.memory_bytes = results.bytes;
+  }
+  return std::make_unique<ShmLane>(std::move(*own), std::move(*other), std::move(connection),
+                                   Descriptor(), results, std::move(memory));
+}
+
+Status ShmPort::attach(uint64_t owner, const LaneGrant& grant, const ReceivedHello& received,
+                       Descriptor& connection) {
+  auto socket = copy_of(connection);
+  if (!socket) return socket.error();
+  LaneAnswer answer;
+  std::vector<Descriptor> files;
+  auto lane = make_lane(grant, received, std::move(*socket), answer, files);
+  if (!lane) return lane.error();
   Descriptor bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell.ok()) return system_error("cannot make an eventfd", errno);
-  const Descriptor segment(fcntl(own->file().get(), F_DUPFD_CLOEXEC, 0));
-  Descriptor socket(fcntl(connection.get(), F_DUPFD_CLOEXEC, 0));
-  if (!segment.ok() || !socket.ok()) {
-    return system_error("cannot copy a descriptor", errno);
+  std::vector<int> sent_along{files[0].get(), bell.get()};  // the bell stays open with the lane
+  if (answer.memory_bytes > 0) {
+    if (const Status shown = show(*grant.results, connection); !shown) return shown;
+    sent_along.push_back(grant.results->file().get());
   }
-  own->close_file();
-  auto lane = std::make_unique<ShmLane>(std::move(*own), std::move(*other), std::move(socket));
-  const int ringer = bell.get();  // stays open as long as the lane
   const Status attached =
-      lanes_->attach(owner, spi, std::move(lane), std::move(bell), socket_.counters());
+      lanes_->attach(owner, grant.spi, std::move(*lane), std::move(bell), socket_.counters());
   if (!attached) return attached;
-  const Status sent = send_answer(connection.get(), {}, {segment.get(), ringer});
+  const Status sent = send_answer(connection.get(), answer, sent_along);
   if (sent) {
     connection = Descriptor();
   } else {
     lanes_->close(owner);
   }
   return sent;
+}
+
+Status ShmPort::show(const NumaArena& memory, const Descriptor& connection) {
+  auto reader = copy_of(connection);
+  if (!reader) return reader.error();
+  Shown& shown = shown_[memory.data()];
+  std::erase_if(shown.connections, is_left);
+  shown.connections.push_back(std::move(*reader));
+  if (shown.file.ok()) return ok_status();
+  auto file = copy_of(memory.file());
+  if (!file) return file.error();
+  shown.file = std::move(*file);
+  return ok_status();
+}
+
+bool ShmPort::remove_memory(const std::byte* memory, size_t /*bytes*/) {
+  const auto found = shown_.find(memory);
+  if (found == shown_.end()) return true;
+  Shown& shown = found->second;
+  const uint64_t now_ns = monotonic_ns();
+  if (shown.removed_ns == 0) shown.removed_ns = now_ns;
+  std::erase_if(shown.connections, is_left);
+  if (!shown.connections.empty() && now_ns - shown.removed_ns < kRevokeNs) return false;
+  // A worker that still has it mapped must not keep the memory.
+  static_cast<void>(ftruncate(shown.file.get(), 0));
+  shown_.erase(found);
+  return true;
 }
 
 // The caller's array may hold what the lanes returned before.

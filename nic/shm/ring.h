@@ -33,12 +33,18 @@ struct SegmentHead {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-// A packet in a ring: its length in 4 bytes, and at kPacketOffset the packet. So payloads begin on
-// a cache line. Records are whole cache lines.
+// A record is a packet in a ring: its length in 4 bytes, and at kPacketOffset the header, so that
+// what follows begins on a cache line. That is payload and tag; or, where the payload stays in
+// other memory that both ends have (lane.h), its offset there in 8 bytes, and the tag. The length
+// then has the bit kIsElsewhere. Records are whole cache lines.
 inline constexpr uint32_t kPacketOffset = kCacheLineBytes - limits::kHeaderBytes;
+inline constexpr uint32_t kIsElsewhere = 1u << 31;
+inline constexpr uint32_t kPlaceBytes = sizeof(uint64_t);
 constexpr uint64_t ring_record_bytes(uint32_t packet_bytes) {
   return (kPacketOffset + packet_bytes + kCacheLineBytes - 1) & ~uint64_t{kCacheLineBytes - 1};
 }
+inline constexpr uint64_t kPlaceRecordBytes =
+    ring_record_bytes(limits::kPacketOverheadBytes + kPlaceBytes);
 inline constexpr uint64_t kRingRecordBytesMax = ring_record_bytes(limits::kPacketBytesMax);
 
 // Sizes of a ring: powers of two, so that a position needs no division.
@@ -63,20 +69,22 @@ class RingWriter {
   bool put(const TxPacket& packet) {
     PBOX_DCHECK(packet.payload != nullptr || packet.header.payload_bytes == 0);
     const uint32_t bytes = limits::kPacketOverheadBytes + packet.header.payload_bytes;
-    const uint64_t record = ring_record_bytes(bytes);
-    PBOX_DCHECK(record <= kRingRecordBytesMax);
-    if (written_ + record - released_ > ring_bytes_) [[unlikely]] {
-      if (!refresh() || written_ + record - released_ > ring_bytes_) return false;
-    }
-    std::byte* const at = ring_ + (written_ & (ring_bytes_ - 1));
-    std::memcpy(at, &bytes, sizeof(bytes));
-    std::memcpy(at + kPacketOffset, &packet.header, limits::kHeaderBytes);
-    std::byte* const payload = at + kCacheLineBytes;
+    std::byte* const payload = begin(packet.header, bytes, ring_record_bytes(bytes));
+    if (payload == nullptr) return false;
     if (packet.header.payload_bytes > 0) {
       std::memcpy(payload, packet.payload, packet.header.payload_bytes);
     }
     std::memcpy(payload + packet.header.payload_bytes, packet.tag.data(), packet.tag.size());
-    written_ += record;
+    return true;
+  }
+  // The same, but the payload stays where it is, at this offset of the memory that both ends have.
+  bool put_place(const TxPacket& packet, uint64_t offset) {
+    PBOX_DCHECK(packet.header.payload_bytes > 0);
+    const uint32_t bytes = limits::kPacketOverheadBytes + packet.header.payload_bytes;
+    std::byte* const place = begin(packet.header, bytes | kIsElsewhere, kPlaceRecordBytes);
+    if (place == nullptr) return false;
+    std::memcpy(place, &offset, sizeof(offset));
+    std::memcpy(place + sizeof(offset), packet.tag.data(), packet.tag.size());
     return true;
   }
   void publish() {
@@ -88,6 +96,18 @@ class RingWriter {
   bool is_broken() const { return is_broken_; }
 
  private:
+  // Begins a record, and returns where its payload goes; null if there is no room.
+  std::byte* begin(const wire::Header& header, uint32_t length, uint64_t record) {
+    PBOX_DCHECK(record <= kRingRecordBytesMax);
+    if (written_ + record - released_ > ring_bytes_) [[unlikely]] {
+      if (!refresh() || written_ + record - released_ > ring_bytes_) return nullptr;
+    }
+    std::byte* const at = ring_ + (written_ & (ring_bytes_ - 1));
+    std::memcpy(at, &length, sizeof(length));
+    std::memcpy(at + kPacketOffset, &header, limits::kHeaderBytes);
+    written_ += record;
+    return at + kCacheLineBytes;
+  }
   // Reads how far the reader is. Returns false if that cannot be true.
   bool refresh() {
     const uint64_t released = other_.released.load(std::memory_order_acquire);
@@ -118,7 +138,10 @@ class RingReader {
 
   // A packet in the ring. The writer may change its bytes at any time, if it is malicious.
   struct Packet {
-    const std::byte* data = nullptr;
+    const std::byte* header = nullptr;
+    const std::byte* payload = nullptr;  // null: the payload is at `offset` elsewhere
+    const std::byte* tag = nullptr;
+    uint64_t offset = 0;
     uint32_t bytes = 0;  // in [limits::kPacketOverheadBytes, limits::kPacketBytesMax]
   };
 
@@ -126,16 +149,33 @@ class RingReader {
   std::optional<Packet> next() {
     if (read_ == written_ && !refresh()) return std::nullopt;
     const std::byte* const at = ring_ + (read_ & (ring_bytes_ - 1));
-    const uint32_t bytes = __atomic_load_n(reinterpret_cast<const uint32_t*>(at), __ATOMIC_RELAXED);
+    const uint32_t length =
+        __atomic_load_n(reinterpret_cast<const uint32_t*>(at), __ATOMIC_RELAXED);
+    const bool is_elsewhere = (length & kIsElsewhere) != 0;
+    const uint32_t bytes = length & ~kIsElsewhere;
+    const uint64_t record = is_elsewhere ? kPlaceRecordBytes : ring_record_bytes(bytes);
     if (bytes < limits::kPacketOverheadBytes || bytes > limits::kPacketBytesMax ||
-        ring_record_bytes(bytes) > written_ - read_) [[unlikely]] {
-      is_broken_ = true;
-      read_ = written_;
+        record > written_ - read_) [[unlikely]] {
+      refuse();
       return std::nullopt;
     }
-    read_ += ring_record_bytes(bytes);
+    read_ += record;
     PBOX_DCHECK(written_ - read_ <= ring_bytes_);
-    return Packet{at + kPacketOffset, bytes};
+    Packet packet{.header = at + kPacketOffset, .bytes = bytes};
+    const std::byte* const rest = at + kCacheLineBytes;
+    if (is_elsewhere) {
+      std::memcpy(&packet.offset, rest, sizeof(packet.offset));
+      packet.tag = rest + kPlaceBytes;
+    } else {
+      packet.payload = rest;
+      packet.tag = rest + bytes - limits::kPacketOverheadBytes;
+    }
+    return packet;
+  }
+  // The writer has broken the rules: there are no more packets.
+  void refuse() {
+    is_broken_ = true;
+    read_ = written_;
   }
   // Gives the room of all packets that next() has returned back to the writer.
   void release() {

@@ -1,9 +1,6 @@
 #include "nic/shm/segment.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <string>
@@ -14,8 +11,6 @@ namespace {
 // A page, on every machine: mappings begin on one.
 constexpr uint64_t kHeadBytes = 64 << 10;
 static_assert(kHeadBytes >= sizeof(SegmentHead));
-
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 
 // Maps head, ring, and the ring once more behind itself.
 Result<Mapping> map_twice(int fd, uint64_t ring_bytes, int protection) {
@@ -34,30 +29,16 @@ Result<Mapping> map_twice(int fd, uint64_t ring_bytes, int protection) {
   return mapping;
 }
 
-Error unfit(const std::string& what) {
-  return {ErrorCode::kInvalidArgument, "the segment of the other end " + what};
-}
-
 }  // namespace
-
-Mapping::~Mapping() {
-  if (data_ != nullptr) munmap(data_, bytes_);
-}
 
 Result<OwnSegment> OwnSegment::make(uint64_t ring_bytes) {
   PBOX_CHECK(is_ring_size(ring_bytes));
-  Descriptor file(memfd_create("pbox-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file.ok()) return system_error("cannot create a segment", errno);
-  if (ftruncate(file.get(), static_cast<off_t>(kHeadBytes + ring_bytes)) != 0) {
-    return system_error("cannot give a segment its size", errno);
-  }
-  auto mapping = map_twice(file.get(), ring_bytes, PROT_READ | PROT_WRITE);
+  auto file = make_memory_file("pbox-lane", kHeadBytes + ring_bytes);
+  if (!file) return file.error();
+  auto mapping = map_twice(file->get(), ring_bytes, PROT_READ | PROT_WRITE);
   if (!mapping) return mapping.error();
-  // From now on nobody can map it to write.
-  if (fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) {
-    return system_error("cannot seal a segment", errno);
-  }
-  return OwnSegment(std::move(file), std::move(*mapping), ring_bytes);
+  if (const Status sealed = seal_memory_file(*file); !sealed) return sealed.error();
+  return OwnSegment(std::move(*file), std::move(*mapping), ring_bytes);
 }
 
 std::byte* OwnSegment::ring() const {
@@ -66,15 +47,9 @@ std::byte* OwnSegment::ring() const {
 
 Result<OtherSegment> OtherSegment::map(const Descriptor& file, uint64_t ring_bytes) {
   PBOX_CHECK(is_ring_size(ring_bytes));
-  const int seals = fcntl(file.get(), F_GET_SEALS);
-  if (seals < 0) return unfit("is not a file of memfd_create()");
-  if ((seals & F_SEAL_SHRINK) == 0) return unfit("may shrink; it must have the seal F_SEAL_SHRINK");
-  struct stat status {};
-  if (fstat(file.get(), &status) != 0) return system_error("cannot look at a segment", errno);
-  if (static_cast<uint64_t>(status.st_size) < kHeadBytes + ring_bytes) {
-    return unfit("has " + std::to_string(status.st_size) + " bytes, fewer than the " +
-                 std::to_string(kHeadBytes + ring_bytes) + " of its ring");
-  }
+  const Status fit =
+      check_memory_file(file, kHeadBytes + ring_bytes, "the segment of the other end");
+  if (!fit) return fit.error();
   auto mapping = map_twice(file.get(), ring_bytes, PROT_READ);
   if (!mapping) return mapping.error();
   return OtherSegment(std::move(*mapping), ring_bytes);

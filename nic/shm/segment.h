@@ -7,31 +7,11 @@
 #include <utility>
 
 #include "base/descriptor.h"
+#include "base/memory_file.h"
 #include "base/result.h"
 #include "nic/shm/ring.h"
 
 namespace pbox::nic {
-
-// A mapping that is removed with its owner.
-class Mapping {
- public:
-  Mapping() = default;
-  Mapping(std::byte* data, size_t bytes) : data_(data), bytes_(bytes) {}
-  Mapping(Mapping&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  Mapping& operator=(Mapping&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~Mapping();
-
-  std::byte* data() const { return data_; }
-
- private:
-  std::byte* data_ = nullptr;
-  size_t bytes_ = 0;
-};
 
 // This end's segment. Set-up thread.
 class OwnSegment {

@@ -54,4 +54,16 @@ uint8_t prefix_length(const sockaddr& netmask, bool ipv6) {
   return static_cast<uint8_t>(bits);
 }
 
+bool host_has_address(const Endpoint& endpoint) {
+  const int fd = socket(endpoint.ipv6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return true;  // unknown
+  Endpoint any_port = endpoint;
+  any_port.port = 0;
+  sockaddr_storage address{};
+  const socklen_t length = to_sockaddr(any_port, address);
+  const int refused = bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 ? 0 : errno;
+  close(fd);
+  return refused != EADDRNOTAVAIL;
+}
+
 }  // namespace pbox::nic

@@ -14,4 +14,7 @@ Endpoint from_sockaddr(const sockaddr_storage& address);
 // Returns the number of bits of a netmask, which has the family of its address. Any thread.
 uint8_t prefix_length(const sockaddr& netmask, bool ipv6);
 
+// Returns whether a socket can be bound to this address, whatever the port.
+bool host_has_address(const Endpoint& endpoint);
+
 }  // namespace pbox::nic

@@ -157,10 +157,12 @@ enum class Reject : uint8_t {
   kTag,       // integrity check failed
 };
 
-// A packet split into its parts. Only the header is copied; the payload stays in the port's buffer.
+// A packet split into its parts. Only the header is copied; payload and tag stay where the port has
+// them.
 struct Parsed {
   Header header;
-  const std::byte* payload = nullptr;  // header.payload_bytes bytes, followed by the tag
+  const std::byte* payload = nullptr;  // header.payload_bytes bytes
+  const std::byte* tag = nullptr;      // limits::kTagBytes bytes
 };
 
 // Splits a packet and checks everything that needs no state: lengths, version, type, reserved bits.
@@ -176,7 +178,8 @@ inline Reject parse(const std::byte* packet, uint32_t packet_bytes, Parsed& pars
   if ((header.flags & flag::kReserved) != 0) return Reject::kReserved;
   if (packet_bytes - limits::kPacketOverheadBytes != header.payload_bytes) return Reject::kLength;
   parsed.payload = packet + limits::kHeaderBytes;
-  PBOX_DCHECK(parsed.payload + header.payload_bytes + limits::kTagBytes == packet + packet_bytes);
+  parsed.tag = parsed.payload + header.payload_bytes;
+  PBOX_DCHECK(parsed.tag + limits::kTagBytes == packet + packet_bytes);
   return Reject::kNone;
 }
 

@@ -46,12 +46,11 @@ inline bool is_equal(const Tag& a, const Tag& b) {
   return ((left[0] ^ right[0]) | (left[1] ^ right[1])) == 0;
 }
 
-// Returns whether the tag that follows the payload is right. Only for a packet that parse()
-// accepted.
+// Returns whether the tag is right. Only for a packet that parse() accepted.
 inline bool verify_tag(const TagPolicy& policy, const Parsed& parsed) {
-  PBOX_DCHECK(parsed.payload != nullptr);
+  PBOX_DCHECK(parsed.payload != nullptr && parsed.tag != nullptr);
   Tag received;
-  std::memcpy(received.data(), parsed.payload + parsed.header.payload_bytes, sizeof(received));
+  std::memcpy(received.data(), parsed.tag, sizeof(received));
   return is_equal(received, make_tag(policy, parsed.header, parsed.payload));
 }
 

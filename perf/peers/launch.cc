@@ -35,6 +35,7 @@ void append_options(std::vector<std::string>& command, const PeerOptions& option
   if (options.values != "f32") command.insert(command.end(), {"--values", options.values});
   if (!options.keys.empty()) command.insert(command.end(), {"--keys", options.keys});
   if (options.port != "socket") command.insert(command.end(), {"--port", options.port});
+  if (options.memory != "own") command.insert(command.end(), {"--memory", options.memory});
   if (options.recovery != "none") {
     command.insert(command.end(), {"--recovery", options.recovery});
   }

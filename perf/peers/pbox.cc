@@ -55,8 +55,15 @@ class PboxRank : public pbox::perf::Rank {
     require(pbox_create(&options, &context_));
     if (!is_collective()) register_tensors();
     require(pbox_join(context_));
+    if (peer.memory == "shared") {
+      require(pbox_alloc(context_, gradient_.bytes(), &memory_));
+      gradient_.move_to(static_cast<std::byte*>(memory_));
+    }
   }
-  ~PboxRank() override { pbox_destroy(context_); }
+  ~PboxRank() override {
+    pbox_destroy(context_);
+    static_cast<void>(pbox_free(memory_));
+  }
   PboxRank(const PboxRank&) = delete;
   PboxRank& operator=(const PboxRank&) = delete;
 
@@ -145,6 +152,7 @@ class PboxRank : public pbox::perf::Rank {
   uint32_t rank_count_ = 1;
   uint32_t rank_ = 0;
   pbox_context* context_ = nullptr;
+  void* memory_ = nullptr;  // from pbox_alloc
 };
 
 // Returns the resident memory of a process. Adds huge pages, which VmRSS does not include.

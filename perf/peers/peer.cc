@@ -46,25 +46,27 @@ Status parse_hosts(const std::string& text, std::vector<PeerHost>& hosts) {
   return ok_status();
 }
 
+// Returns the field of an option that may be any text; null for other options.
+std::string* text_field(PeerOptions& options, const std::string& option) {
+  if (option == "--model") return &options.model;
+  if (option == "--box") return &options.box;
+  if (option == "--box-flags") return &options.box_flags;
+  if (option == "--keys") return &options.keys;
+  if (option == "--port") return &options.port;
+  return nullptr;
+}
+
 Status set_option(PeerOptions& options, const std::string& option, const std::string& value) {
+  if (std::string* const field = text_field(options, option)) {
+    *field = value;
+    return ok_status();
+  }
   if (option == "--workers") return parse_number(option, value, options.worker_count);
   if (option == "--iterations") return parse_number(option, value, options.iterations);
   if (option == "--warmup") return parse_number(option, value, options.warmup);
   if (option == "--seed") return parse_number(option, value, options.seed);
-  if (option == "--model") {
-    options.model = value;
-    return ok_status();
-  }
   if (option == "--hosts") return parse_hosts(value, options.hosts);
   if (option == "--window-bytes") return parse_number(option, value, options.window_bytes);
-  if (option == "--box-flags") {
-    options.box_flags = value;
-    return ok_status();
-  }
-  if (option == "--box") {
-    options.box = value;
-    return ok_status();
-  }
   if (option == "--values") {
     constexpr std::string_view kValues[] = {"f32", "bf16", "q8", "q4", "auto", "zeros"};
     if (std::find(std::begin(kValues), std::end(kValues), value) == std::end(kValues)) {
@@ -73,12 +75,11 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     options.values = value;
     return ok_status();
   }
-  if (option == "--keys") {
-    options.keys = value;
-    return ok_status();
-  }
-  if (option == "--port") {
-    options.port = value;
+  if (option == "--memory") {
+    if (value != "own" && value != "shared") {
+      return bad_option(option, value, "must be own or shared");
+    }
+    options.memory = value;
     return ok_status();
   }
   if (option == "--recovery") {
@@ -108,7 +109,7 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
   return bad_option(
       option, value,
       "unknown option; use --model --layout --call --workers --iterations --warmup "
-      "--seed --recovery --port --box-flags --box --keys --values --window-bytes --hosts");
+      "--seed --recovery --port --memory --box-flags --box --keys --values --window-bytes --hosts");
 }
 
 void print_sample(const Sample& sample) {
@@ -231,6 +232,14 @@ Result<Gradient> Gradient::create(const PeerOptions& options) {
     first_index += static_cast<uint32_t>(tensor.elements);
   }
   return gradient;
+}
+
+void Gradient::move_to(std::byte* memory) {
+  float* const first = tensors_[0].data();
+  auto* const place = reinterpret_cast<float*>(memory);
+  for (std::span<float>& tensor : tensors_) {
+    tensor = {place + (tensor.data() - first), tensor.size()};
+  }
 }
 
 void Gradient::fill(uint32_t iteration, uint32_t rank) {

@@ -44,6 +44,7 @@ struct PeerOptions {
   uint32_t seed = 1;
   std::string recovery = "none";  // PBox only; or "copy": the job survives the loss of its box
   std::string port = "socket";    // PBox only: as in pbox_options
+  std::string memory = "own";     // PBox only: or "shared": gradients lie in memory of pbox_alloc
   std::string box_flags{};        // PBox only: additional flags for pboxd, separated by blanks
   // PBox only: HOST:PORT of a running box; if empty, the program starts its own. A list separated
   // by commas names one box per rack; each rack has an equal number of consecutive ranks.
@@ -87,6 +88,11 @@ class Gradient {
   Gradient(Gradient&&) = default;
   static Result<Gradient> create(const PeerOptions& options);
 
+  // Bytes of all tensors, with what lies between them.
+  size_t bytes() const { return block_.size() * sizeof(float); }
+  // Moves the tensors to other memory of so many bytes, which begins on a cache line and outlives
+  // this. Their values are lost.
+  void move_to(std::byte* memory);
   void fill(uint32_t iteration, uint32_t rank);
   // Makes the gradient sparse: sets the elements to 0 that is_left_out() chooses (work.h).
   void leave_out(uint32_t iteration);

@@ -31,7 +31,7 @@ struct Rank {
 
 constexpr uint64_t kElements = 300'007;
 
-AbiWorker join(const Rank& rank) {
+AbiWorker join(const Rank& rank, pbox_mode mode = PBOX_MODE_AGGREGATE) {
   if (!rank.name_space.empty()) enter_name_space(rank.name_space);
   return AbiWorker({.box = rank.box,
                     .job = rank.job,
@@ -41,6 +41,7 @@ AbiWorker join(const Rank& rank) {
                       options.port = rank.port.c_str();
                       options.keys = rank.keys.c_str();
                       options.on_worker_lost = rank.on_worker_lost;
+                      options.mode = mode;
                     }});
 }
 
@@ -66,6 +67,54 @@ WorkerProcess start(const Rank& rank, uint32_t rounds, float sum) {
     exchange(worker, rank, rounds, sum);
     worker.leave();
   });
+}
+
+constexpr uint32_t kSharedRounds = 20;
+
+// Memory of pbox_alloc for one tensor.
+std::span<float> allocate(const AbiWorker& worker) {
+  void* memory = nullptr;
+  worker.must(pbox_alloc(worker.context(), kElements * sizeof(float), &memory));
+  return {static_cast<float*>(memory), kElements};
+}
+
+// As exchange() with values that differ by element, from memory of pbox_alloc alone.
+void exchange_shared(const Rank& rank, pbox_mode mode, bool in_place, Line& line) {
+  const AbiWorker worker = join(rank, mode);
+  if (mode == PBOX_MODE_AGGREGATE) worker.tensor("t", kElements);
+  worker.join();
+  line.say("joined");
+  line.await_go();
+  const std::span<float> input = allocate(worker);
+  const std::span<float> output = in_place ? input : allocate(worker);
+  require(input[kElements - 1] == 0, "memory that is not zero");
+  for (uint32_t round = 0; round < kSharedRounds; ++round) {
+    for (size_t at = 0; at < kElements; ++at) {
+      input[at] = static_cast<float>((at * (rank.rank + 1) + round) % 1000);
+    }
+    if (mode == PBOX_MODE_AGGREGATE) {
+      worker.push_pull(0, input.data(), output.data());
+    } else {
+      worker.must(pbox_collective(worker.context(), PBOX_ALL_REDUCE, input.data(), output.data(),
+                                  kElements, PBOX_F32, PBOX_OP_SUM, 0, 0, nullptr, nullptr,
+                                  nullptr));
+    }
+    worker.must(pbox_wait_all(worker.context(), 0));
+    for (size_t at = 0; at < kElements; ++at) {
+      float expected = 0;
+      for (size_t other = 1; other <= rank.world_size; ++other) {
+        expected += static_cast<float>((at * other + round) % 1000);
+      }
+      require(output[at] == expected, "a wrong sum");
+    }
+  }
+  const pbox_statistics statistics = worker.statistics();
+  require(statistics.packets_direct > 0, "no input was read in place");
+  require(statistics.packets_staged == statistics.retransmitted_fragments,
+          "an input of pbox_alloc was copied");
+  worker.leave();
+  worker.must(pbox_free(input.data()));
+  if (!in_place) worker.must(pbox_free(output.data()));
 }
 
 // The error of a lone rank's join; empty if it may join. Each call has a job of its own.
@@ -103,6 +152,26 @@ TEST_CASE("sums over shared memory are those over sockets, for every type of val
     CHECK(outcome.fragment_bytes == 32 * 1024);
   }
   CHECK(daemon.metric("pbox_port_lanes_total") == 3 * 3 * 2);
+  CHECK(daemon.metric("pbox_port_lanes_broken_total") == 0);
+}
+
+TEST_CASE("inputs of pbox_alloc and results cross shared memory without copies") {
+  Daemon daemon;
+  const bool in_place = GENERATE(false, true);
+  const pbox_mode mode = GENERATE(PBOX_MODE_AGGREGATE, PBOX_MODE_COLLECTIVE);
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    workers.emplace_back([&, rank](Line& line) {
+      exchange_shared({.box = daemon.control(), .rank = rank, .world_size = 3}, mode, in_place,
+                      line);
+    });
+  }
+  await_joined(workers);
+  for (auto& worker : workers) worker.go();
+  for (auto& worker : workers) CHECK(worker.finish() == "");
+  // Each rank gets every result once, in fragments of 32 KiB.
+  const uint64_t fragments = kElements * sizeof(float) / (32 * 1024);
+  CHECK(daemon.metric("pbox_port_external_packets_total") >= 3 * kSharedRounds * fragments);
   CHECK(daemon.metric("pbox_port_lanes_broken_total") == 0);
 }
 

@@ -67,11 +67,11 @@ Result<std::unique_ptr<ProbeJob>> ProbeJob::join(const ProbeOptions& options,
 }
 
 Status ProbeJob::start(uint32_t tensor, bool initial_weights) {
-  return client_.start({.tensor = tensor,
-                        .input = input_[tensor].data(),
-                        .output = output_[tensor].data(),
-                        .initial_weights = initial_weights},
-                       {});
+  const pbox::worker::Operation operation{.tensor = tensor,
+                                          .input = input_[tensor].data(),
+                                          .output = output_[tensor].data(),
+                                          .initial_weights = initial_weights};
+  return client_.start_many({&operation, 1}, {});
 }
 
 Status ProbeJob::wait(uint32_t tensor, uint64_t deadline_ns) {

@@ -38,11 +38,11 @@ class Treadmill {
   };
 
   bool launch(Step& step) {
+    const pbox::worker::Operation operation{.tensor = step.tensor,
+                                            .input = job_.input(step.tensor).data(),
+                                            .output = job_.output(step.tensor).data()};
     return job_.client()
-        .start({.tensor = step.tensor,
-                .input = job_.input(step.tensor).data(),
-                .output = job_.output(step.tensor).data()},
-               {.callback = &Treadmill::done, .user = &step})
+        .start_many({&operation, 1}, {.callback = &Treadmill::done, .user = &step})
         .ok();
   }
   static void done(void* user, uint32_t, pbox_status status) {

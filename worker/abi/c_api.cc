@@ -70,7 +70,7 @@ Operation operation_on(uint32_t tensor_id, const void* input, void* output) {
 pbox_status start(pbox_context* context, const Operation& operation, pbox_callback callback,
                   void* user) {
   return guarded(context, [&](Client& client) {
-    return client.start(operation, {callback, user});
+    return client.start_many({&operation, 1}, {callback, user});
   });
 }
 
@@ -313,6 +313,23 @@ pbox_status pbox_unregister_memory(pbox_context* context, const void* address) {
   return guarded(context, [&](Client& client) {
     return client.unregister_memory(static_cast<const std::byte*>(address));
   });
+}
+
+pbox_status pbox_alloc(pbox_context* context, uint64_t bytes, void** memory) {
+  return guarded(context, [&](Client& client) -> Status {
+    if (memory == nullptr) return invalid_argument("memory is null");
+    auto allocated = client.allocate(bytes);
+    if (!allocated) return allocated.error();
+    *memory = *allocated;
+    return pbox::ok_status();
+  });
+}
+
+pbox_status pbox_free(void* memory) {
+  if (memory == nullptr || pbox::worker::free_shared(static_cast<std::byte*>(memory))) {
+    return PBOX_OK;
+  }
+  return PBOX_INVALID_ARGUMENT;
 }
 
 pbox_status pbox_tensor_round(pbox_context* context, uint32_t tensor_id, uint32_t* round) {

@@ -77,6 +77,6 @@ pbox_status pbox_push_pull_rows(pbox_context* context, uint32_t tensor_id, const
     const Operation operation{.tensor = tensor_id,
                               .output = static_cast<std::byte*>(table),
                               .rows = std::make_shared<const RowPush>(push)};
-    return client.start(operation, {callback, user});
+    return client.start_many({&operation, 1}, {callback, user});
   });
 }

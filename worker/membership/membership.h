@@ -117,6 +117,7 @@ inline bool needs_verdicts(const MembershipOptions& options, const proto::Optimi
 struct TransportFacts {
   std::vector<uint32_t> receivable_bytes;  // by pipeline of the session
   uint64_t rto_floor_ns = 0;
+  std::span<const std::byte> unread_memory = {};  // as Transport's
 };
 
 struct Action {

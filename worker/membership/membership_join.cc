@@ -341,6 +341,7 @@ void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t
   if (!facts) return fail_or_retry(facts.error(), now_ns);
   PBOX_CHECK(facts->receivable_bytes.size() == spec_.pipelines.size());
   spec_.rto_floor_ns = facts->rto_floor_ns;
+  spec_.unread_memory = facts->unread_memory;
   for (size_t index = 0; index < spec_.pipelines.size(); ++index) {
     const uint32_t receivable_bytes = facts->receivable_bytes[index];
     uint32_t& credit_bytes = spec_.pipelines[index].credit_bytes;

@@ -154,7 +154,7 @@ void Exchange::on_burst(uint32_t pipeline, std::span<const nic::RxPacket> packet
 void Exchange::on_packet(Lane& lane, const nic::RxPacket& packet, uint64_t now_ns) {
   const SessionSpec& session = state_.session;
   wire::Parsed parsed;
-  const bool sound = wire::parse(packet.data, packet.bytes, parsed) == wire::Reject::kNone &&
+  const bool sound = nic::parse(packet, parsed) == wire::Reject::kNone &&
                      parsed.header.spi == (lane.spi() | wire::kSpiToWorker) &&
                      lane.session_seal().open(session.tag, parsed, opened_.data()) &&
                      parsed.header.epoch == session.epoch &&

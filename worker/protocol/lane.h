@@ -127,6 +127,7 @@ class Lane {
   void fill_probes(uint64_t now_ns);
   void fill_pushes(uint64_t now_ns);
   void make_push(ExchangeChunk& chunk, uint64_t now_ns);
+  bool is_unread(const std::byte* payload) const;
   void make_zeros(ExchangeChunk& chunk, uint64_t now_ns);
   void make_rows_push(const ExchangeChunk& chunk, uint32_t fragment, bool is_first_copy,
                       nic::TxPacket& packet);

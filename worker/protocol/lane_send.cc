@@ -299,8 +299,13 @@ void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
   if (is_first_copy) state_.statistics.bytes_pushed += packet.header.payload_bytes;
   const std::byte* source = chunk.restoring ? state_.given_back(chunk) : state_.push(chunk);
   packet.payload = source + size_t{fragment} * chunk.fragment_bytes;
-  if (state_.out_of_cache) fetch_payload(packet);
+  if (state_.out_of_cache && !is_unread(packet.payload)) fetch_payload(packet);
   seal(outgoing_end_ - 1, packet.payload);
+}
+
+bool Lane::is_unread(const std::byte* payload) const {
+  const std::span<const std::byte> unread = state_.session.unread_memory;
+  return !unread.empty() && payload >= unread.data() && payload < unread.data() + unread.size();
 }
 
 // Builds the packet that names the fragments which are zero, after all others have been sent.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,8 @@ struct SessionSpec {
   bool takes_zeros = false;
   bool probes_path = true;  // the transport tries the largest packets before anything is pushed
   uint64_t rto_floor_ns = 2'000'000;  // for sockets; poll-mode ports use less
+  // Gradients here are not fetched ahead of sending, because this process does not read them.
+  std::span<const std::byte> unread_memory = {};
   uint64_t jitter_seed = 1;
   uint64_t rounding_seed = 0;  // the job's, used by compressed tensors
   wire::SyncSpec sync;

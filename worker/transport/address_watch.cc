@@ -79,20 +79,8 @@ std::vector<nic::Endpoint> AddressWatch::take_lost() {
       if (const auto gone = address_of(*note)) lost.push_back(*gone);
     }
   }
-  std::erase_if(lost, host_has_address);
+  std::erase_if(lost, nic::host_has_address);
   return lost;
-}
-
-bool host_has_address(const nic::Endpoint& endpoint) {
-  const int fd = socket(endpoint.ipv6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return true;  // unknown
-  nic::Endpoint any_port = endpoint;
-  any_port.port = 0;
-  sockaddr_storage address{};
-  const socklen_t length = nic::to_sockaddr(any_port, address);
-  const int refused = bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 ? 0 : errno;
-  close(fd);
-  return refused != EADDRNOTAVAIL;
 }
 
 }  // namespace pbox::worker

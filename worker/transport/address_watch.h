@@ -32,7 +32,4 @@ class AddressWatch {
   int fd_;
 };
 
-// Returns whether a socket can be bound to this address.
-bool host_has_address(const nic::Endpoint& endpoint);
-
 }  // namespace pbox::worker

@@ -156,7 +156,7 @@ Result<TransportFacts> LaneOpener::open() {
     const uint64_t alone_by_ns = choice.is_last() ? UINT64_MAX : monotonic_ns() + kOpenFirstNs;
     const Status opened = outcome_.transport->open(
         order_.session,
-        {std::min(order_.deadline_ns, alone_by_ns), [this] { return keep_alive(); }});
+        {std::min(order_.deadline_ns, alone_by_ns), [this] { return keep_alive(); }, order_.heap});
     if (opened) return facts();
     if (is_cancelled() || !choice.give_up(opened.error())) return opened.error();
     outcome_.closed.add(outcome_.transport->payload_counts());
@@ -190,6 +190,7 @@ TransportFacts LaneOpener::facts() const {
   PBOX_CHECK(outcome_.transport != nullptr);
   TransportFacts facts;
   facts.rto_floor_ns = outcome_.transport->rto_floor_ns();
+  facts.unread_memory = outcome_.transport->unread_memory();
   for (uint32_t lane = 0; lane < order_.session.pipelines.size(); ++lane) {
     facts.receivable_bytes.push_back(outcome_.transport->receivable_bytes(lane));
   }

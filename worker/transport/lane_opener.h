@@ -47,6 +47,7 @@ class LaneOpener {
     SessionSpec session;
     uint64_t deadline_ns = 0;
     std::map<const std::byte*, size_t> memory;  // bytes by address: what to register
+    const SharedHeap* heap = nullptr;           // as in Opening
   };
   struct Outcome {
     Result<TransportFacts> facts = TransportFacts();

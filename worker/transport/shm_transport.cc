@@ -11,9 +11,10 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "nic/socket/address.h"
 #include "nic/wire/control.pb.h"
 #include "worker/process/fork_guard.h"
-#include "worker/transport/address_watch.h"
+#include "worker/transport/shared_heap.h"
 
 namespace pbox::worker {
 namespace {
@@ -52,7 +53,7 @@ Status ShmTransport::open(const SessionSpec& session, const Opening& opening) {
   ready_ = Descriptor(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!ready_.ok()) return system_error("cannot make an eventfd", errno);
   const nic::Endpoint& box = session.pipelines[0].box;
-  if (!host_has_address(box)) {
+  if (!nic::host_has_address(box)) {
     return Error{ErrorCode::kNotFound,
                  "the box is not on this host, which does not have its address " +
                      nic::address_string(box) + "; use the port 'socket'"};
@@ -104,10 +105,13 @@ Status ShmTransport::open_lane(uint32_t index, const Opening& opening) {
 Status ShmTransport::make_lane(uint32_t index, const Opening& opening, Descriptor& connection) {
   auto own = nic::OwnSegment::make(kRingBytes);
   if (!own) return own.error();
-  const nic::LaneHello hello{.pipeline = index, .token = token_, .ring_bytes = kRingBytes};
-  if (const Status sent = nic::send_hello(connection.get(), hello, own->file().get()); !sent) {
-    return sent;
+  nic::LaneHello hello{.pipeline = index, .token = token_, .ring_bytes = kRingBytes};
+  std::vector<int> files{own->file().get()};
+  if (opening.heap != nullptr) {
+    hello.memory_bytes = opening.heap->memory().bytes;
+    files.push_back(opening.heap->file().get());
   }
+  if (const Status sent = nic::send_hello(connection.get(), hello, files); !sent) return sent;
   own->close_file();
   for (;;) {
     auto answer = nic::receive_answer(connection.get());
@@ -116,16 +120,44 @@ Status ShmTransport::make_lane(uint32_t index, const Opening& opening, Descripto
       if ((*answer)->answer.refusal[0] != 0) {
         return Error{ErrorCode::kUnavailable, (*answer)->answer.refusal.data()};
       }
-      auto other = nic::OtherSegment::map((*answer)->segment, kRingBytes);
-      if (!other) return other.error();
-      lanes_.push_back({std::make_unique<nic::ShmLane>(
-          std::move(*own), std::move(*other), std::move(connection), std::move((*answer)->bell))});
-      return ok_status();
+      return take_lane(std::move(**answer), opening.heap, std::move(*own), connection);
     }
     if (const Status on = go_on(opening, "made a lane"); !on) return on;
     pollfd wait{connection.get(), POLLIN, 0};
     poll(&wait, 1, kShmPollMs);
   }
+}
+
+// The box is trusted not to take its memory back while this end uses it.
+Status ShmTransport::take_lane(nic::ReceivedAnswer received, const SharedHeap* heap,
+                               nic::OwnSegment own, Descriptor& connection) {
+  auto other = nic::OtherSegment::map(received.segment, kRingBytes);
+  if (!other) return other.error();
+  Mapping results;
+  if (received.answer.memory_bytes > 0) {
+    auto mapped = map_memory_file(received.memory, received.answer.memory_bytes, "the box's memory",
+                                  /*may_shrink=*/true);
+    if (!mapped) return mapped.error();
+    results = std::move(*mapped);
+  }
+  nic::LaneMemory inputs;
+  if (heap != nullptr && received.answer.reads_memory != 0) {
+    inputs = heap->memory();
+    unread_ = {inputs.data, inputs.bytes};
+  }
+  lanes_.push_back(
+      {std::make_unique<nic::ShmLane>(std::move(own), std::move(*other), std::move(connection),
+                                      std::move(received.bell), inputs, std::move(results))});
+  return ok_status();
+}
+
+PayloadCounts ShmTransport::payload_counts() const {
+  PayloadCounts counts;
+  for (const Lane& lane : lanes_) {
+    counts.direct += lane.ends->places();
+    counts.staged += lane.ends->copies();
+  }
+  return counts;
 }
 
 bool ShmTransport::take_request(proto::QueuePairs& request) {
@@ -190,14 +222,16 @@ size_t ShmTransport::rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) {
   PBOX_DCHECK(lane < lanes_.size());
   Lane& at = lanes_[lane];
   if (at.is_asleep) wake_up(at);
-  nic::RingReader& reader = at.ends->reader();
-  reader.release();  // the packets of the last burst
+  at.ends->reader().release();  // the packets of the last burst
   size_t count = 0;
   while (count < packets.size()) {
-    const auto packet = reader.next();
+    const auto packet = at.ends->next();
     if (!packet) break;
-    packets[count].data = packet->data;
-    packets[count++].bytes = packet->bytes;
+    nic::RxPacket& received = packets[count++];
+    received.data = packet->header;
+    received.payload = packet->payload;
+    received.tag = packet->tag;
+    received.bytes = packet->bytes;
   }
   return count;
 }

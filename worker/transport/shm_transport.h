@@ -1,6 +1,7 @@
 // Shared memory: a lane (nic/shm) to each pipeline of a box on the same host. No system call is
-// needed to send a packet while the box is awake. A packet is copied into this worker's ring, the
-// box adds from there, and results are read from the box's ring.
+// needed to send a packet while the box is awake. Payloads in the shared heap stay there, others
+// are copied into this worker's ring; the box adds from either. Results are read from the box's
+// memory, or from its ring.
 #pragma once
 
 #include <memory>
@@ -30,6 +31,8 @@ class ShmTransport : public Transport {
   std::optional<Error> failure() override;
   bool take_request(proto::QueuePairs& request) override;
   void on_answer(const proto::QueuePairs& answer) override;
+  std::span<const std::byte> unread_memory() const override { return unread_; }
+  PayloadCounts payload_counts() const override;
   size_t rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) override;
   size_t tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) override;
 
@@ -43,6 +46,8 @@ class ShmTransport : public Transport {
   Status await_offer(const Opening& opening);
   Status open_lane(uint32_t index, const Opening& opening);
   Status make_lane(uint32_t index, const Opening& opening, Descriptor& connection);
+  Status take_lane(nic::ReceivedAnswer received, const SharedHeap* heap, nic::OwnSegment own,
+                   Descriptor& connection);
   Result<Descriptor> connect(const Opening& opening) const;
   void wake_up(Lane& lane);
 
@@ -52,7 +57,8 @@ class ShmTransport : public Transport {
   std::string socket_;   // the box's
   nic::LaneToken token_{};
   uint32_t fragment_bytes_ = limits::kFragmentBytesMax;
-  mutable std::vector<Lane> lanes_;  // event_fd() notes that a lane sleeps
+  mutable std::vector<Lane> lanes_;    // event_fd() notes that a lane sleeps
+  std::span<const std::byte> unread_;  // the heap, if the box reads it
   uint64_t closed_ns_ = 0;  // when this end saw that the box had closed a lane; 0: it has not
   Descriptor ready_;        // always readable
 };

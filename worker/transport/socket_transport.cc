@@ -136,7 +136,7 @@ std::optional<Error> SocketTransport::path_failure() {
     const int refusal = lane.port.take_refusal();
     const nic::Endpoint& local = lane.port.local();
     const bool has_no_path = refusal == ENETUNREACH || refusal == EADDRNOTAVAIL ||
-                             (refusal == EINVAL && !host_has_address(local));
+                             (refusal == EINVAL && !nic::host_has_address(local));
     if (!has_no_path || failure) continue;
     failure =
         Error{ErrorCode::kBoxLost, "this host can no longer send to the box from its address " +

@@ -26,11 +26,15 @@ class QueuePairs;
 
 namespace pbox::worker {
 
+class SharedHeap;
+
 struct Opening {
   uint64_t deadline_ns = 0;  // monotonic_ns()
   // Passes requests and answers on, and says whether to go on. open() calls it at least every
   // 100 ms and ends with its error if it fails.
   std::function<Status()> keep_alive;
+  // Memory that the caller's inputs may lie in; null: none. Outlives the transport.
+  const SharedHeap* heap = nullptr;
 };
 
 // Packets sent, by how their payload reached the device. Small packets are not counted, nor are
@@ -110,6 +114,9 @@ class Transport {
                              std::unique_ptr<DeviceMemory>& /*released*/) {
     return true;
   }
+  // After open(): the memory whose payloads this process does not read to send them, unless they
+  // are sent again; empty if there is none.
+  virtual std::span<const std::byte> unread_memory() const { return {}; }
   virtual PayloadCounts payload_counts() const { return {}; }
 
   // The data path: these neither block, throw nor allocate. They fill or send a prefix of the span

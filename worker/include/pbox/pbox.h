@@ -291,6 +291,19 @@ PBOX_API pbox_status pbox_register_memory(pbox_context* context, const void* add
  * the job has failed. After PBOX_TIMEOUT keep the memory, and call again. */
 PBOX_API pbox_status pbox_unregister_memory(pbox_context* context, const void* address);
 
+/* Stores the address of `bytes` bytes of memory, filled with zeros, in *memory. It begins on a
+ * cache line. If a box on this host serves this worker by port shm, it reads inputs of operations
+ * that lie there in place, and other inputs are copied (pbox_statistics.packets_direct,
+ * packets_staged). There is room for about twice the bytes of the registered tensors. Beyond that,
+ * and with other ports, or models other than PBOX_SYNC_BSP, it is ordinary memory. Allowed after
+ * pbox_join. Free it with pbox_free, also after pbox_destroy. A child that this process forks must
+ * not write to it. */
+PBOX_API pbox_status pbox_alloc(pbox_context* context, uint64_t bytes, void** memory);
+
+/* Frees memory of pbox_alloc; NULL is allowed. No operation may use it any more.
+ * PBOX_INVALID_ARGUMENT: it is not memory of pbox_alloc, or free already. */
+PBOX_API pbox_status pbox_free(void* memory);
+
 /* Stores the round of the tensor's next operation in *round: 0 in a new job, plus one for each
  * completed operation, whatever rounds PBOX_SYNC_DROP has skipped. A process that rejoins uses it
  * to set its own state to the job's progress. */
@@ -399,9 +412,10 @@ typedef struct pbox_statistics {
   /* The snapshot that the optimizer state came from in the last optimizer restart, and its
    * optimizer steps. If several boxes restarted, the oldest snapshot. 0: from zero. */
   uint64_t optimizer_snapshot, optimizer_snapshot_steps;
-  /* Packets sent by ports that need registered memory, such as rdma, except small ones. Direct:
-   * the device read the payload in place. Staged: it was copied, as its memory was not registered.
-   * Staged refused: it was copied, as the device had refused to register its memory. */
+  /* Packets sent by ports that can read payloads in place, which are rdma and shm, except small
+   * ones. Direct: the payload was read in place. Staged: it was copied, as its memory was not
+   * registered (rdma), or not of pbox_alloc (shm). Staged refused: it was copied, as the device had
+   * refused to register its memory. */
   uint64_t packets_direct, packets_staged, packets_staged_refused;
   uint64_t zero_fragments; /* fragments of gradients that were not sent, as they are zero */
   /* Tensors with PBOX_COMPRESSION_AUTO; those of them whose last exchange was compressed; and how

@@ -105,6 +105,8 @@ _PROTOTYPES = {
                  c_void_p]),
     "pbox_register_memory": (c_int, [_CONTEXT, c_void_p, c_uint64]),
     "pbox_unregister_memory": (c_int, [_CONTEXT, c_void_p]),
+    "pbox_alloc": (c_int, [_CONTEXT, c_uint64, POINTER(c_void_p)]),
+    "pbox_free": (c_int, [c_void_p]),
     "pbox_tensor_round": (c_int, [_CONTEXT, c_uint32, POINTER(c_uint32)]),
     "pbox_contributors": (c_int, [_CONTEXT, c_uint32, POINTER(c_uint32)]),
     "pbox_wait": (c_int, [_CONTEXT, c_uint32, c_uint32]),

@@ -7,6 +7,7 @@ import ctypes
 import itertools
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
@@ -231,6 +232,18 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
         if rounded == 0:
             raise InvalidArgument(f"weight is {weight}: it must be at least 1 and at most 2.7e11")
         return rounded
+
+    def alloc(self, byte_count: int) -> memoryview:
+        """Returns memory, filled with zeros, for inputs and outputs of operations: a box on this
+        host reads inputs there in place, over port shm. Use torch.frombuffer() or
+        numpy.frombuffer() to make a tensor of it. It lives as long as something refers to it, also
+        after close(). After join."""
+        address = ctypes.c_void_p()
+        self._call(self._library.pbox_alloc, byte_count, ctypes.byref(address))
+        memory = (ctypes.c_ubyte * byte_count).from_address(address.value)
+        free = weakref.finalize(memory, self._library.pbox_free, address.value)
+        free.atexit = False  # libpbox's thread may still use it then
+        return memoryview(memory).cast("B")
 
     def register_memory(self, buffer: Buffer) -> None:
         """Registers a long-lived buffer that holds one or more gradients. The device of an rdma

@@ -68,7 +68,9 @@ ConnectionId Desk::open(std::optional<tls::Identity> identity) {
   closed_[id] = false;
   registry_->on_open(
       id,
-      nic::parse_endpoint("10.0." + std::to_string(id / 250) + "." + std::to_string(id % 250), 5000)
+      nic::parse_endpoint((from_own_host ? "127.0." : "10.0.") + std::to_string(id / 250) + "." +
+                              std::to_string(id % 250),
+                          5000)
           .value(),
       now_ns_, std::move(identity));
   deliver();

@@ -26,6 +26,12 @@ class SynchronousHost : public PipelineHost {
   Result<wire::QueuePairAddress> connect(uint32_t pipeline, uint64_t owner,
                                          const wire::QueuePairAddress& peer) override;
   void disconnect(uint64_t owner) override { connected.erase(owner); }
+  bool offers_lanes() const override { return has_lanes; }
+  Result<LaneOffer> offer_lanes(uint64_t owner, std::vector<LaneSeat> lanes) override {
+    if (!has_lanes) return PipelineHost::offer_lanes(owner, std::move(lanes));
+    offered[owner] = std::move(lanes);
+    return LaneOffer{.socket = "lanes", .token = {}};
+  }
 
   pipeline::Engine& engine(uint32_t pipeline) { return *engines_[pipeline]; }
   // Shards installed and not removed, oldest first.
@@ -40,6 +46,8 @@ class SynchronousHost : public PipelineHost {
   nic::QueueAffinity affinity = nic::QueueAffinity::kUdpPort;
   bool has_queue_pairs = false;                // each is numbered a thousand above its peer
   std::map<ConnectionId, uint32_t> connected;  // number of queue pairs by owner
+  bool has_lanes = false;
+  std::map<ConnectionId, std::vector<LaneSeat>> offered;  // by owner
   std::vector<std::shared_ptr<const nic::RssTable>> rss;  // by pipeline; empty: no tables
 
  private:
@@ -121,7 +129,8 @@ class Desk {
                 snapshot::SnapshotStore* shelf = nullptr, Upstream* upstream = nullptr,
                 BackupBoxes* backups = nullptr);
 
-  // Opens a connection from 10.0.0.ID:5000, of a peer that has proved to be `identity`.
+  // Opens a connection from 10.0.0.ID:5000, of a peer that has proved to be `identity`. The next
+  // ones come from this host if `from_own_host` is set.
   ConnectionId open(std::optional<tls::Identity> identity = {});
   void say(ConnectionId id, const proto::WorkerMessage& message);
   void say_bytes(ConnectionId id, const std::string& body);
@@ -154,6 +163,7 @@ class Desk {
   void deliver();
 
   MovableParts parts;
+  bool from_own_host = false;
   uint64_t now_ns() const { return now_ns_; }
   size_t job_count() const { return registry_->views(now_ns_).size(); }
 

@@ -76,7 +76,7 @@ class NotingDesk {
     if (!trouble.empty()) return Error{ErrorCode::kResourceExhausted, trouble};
     const Descriptor memory = lane_memory();
     const Descriptor bell(eventfd(0, EFD_CLOEXEC));
-    attached.push_back({owner, seat.pipeline, seat.spi, received.hello.ring_bytes});
+    attached.push_back({owner, seat.pipeline, seat.grant.spi, received.hello.ring_bytes});
     connections.push_back(std::move(connection));
     return nic::send_answer(connections.back().get(), {}, {memory.get(), bell.get()});
   }
@@ -95,7 +95,7 @@ nic::LaneHello hello_for(const LaneDesk::Offer& offer, uint32_t pipeline) {
 
 void say(const Descriptor& socket, const nic::LaneHello& hello) {
   const Descriptor memory = lane_memory();
-  REQUIRE(nic::send_hello(socket.get(), hello, memory.get()).ok());
+  REQUIRE(nic::send_hello(socket.get(), hello, {memory.get()}).ok());
 }
 
 // Returns whether the desk has closed the connection.
@@ -133,15 +133,16 @@ bool mentions(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-const std::vector<LaneDesk::Seat> kTwoSeats = {{.pipeline = 5, .spi = 0x51},
-                                               {.pipeline = 2, .spi = 0x22}};
+const std::vector<LaneDesk::Seat> kTwoSeats = {{.pipeline = 5, .grant = {.spi = 0x51}},
+                                               {.pipeline = 2, .grant = {.spi = 0x22}}};
 
 }  // namespace
 
 TEST_CASE("a worker with an offer gets a lane for each pipeline of its session") {
   NotingDesk box;
   const LaneDesk::Offer offer = box.desk->offer(kDeskOwner, kTwoSeats);
-  const LaneDesk::Offer other = box.desk->offer(kDeskOwner + 1, {{.pipeline = 7, .spi = 0x77}});
+  const LaneDesk::Offer other =
+      box.desk->offer(kDeskOwner + 1, {{.pipeline = 7, .grant = {.spi = 0x77}}});
   CHECK(offer.socket == other.socket);
   CHECK(offer.token != other.token);
   CHECK(refusal_of(box, offer, hello_for(offer, 1)).empty());
@@ -188,7 +189,8 @@ TEST_CASE("a worker without a valid offer is refused, and told why") {
 TEST_CASE("a new offer to a worker replaces its earlier one") {
   NotingDesk box;
   const LaneDesk::Offer earlier = box.desk->offer(kDeskOwner, kTwoSeats);
-  const LaneDesk::Offer later = box.desk->offer(kDeskOwner, {{.pipeline = 9, .spi = 0x99}});
+  const LaneDesk::Offer later =
+      box.desk->offer(kDeskOwner, {{.pipeline = 9, .grant = {.spi = 0x99}}});
   CHECK(earlier.token != later.token);
   CHECK(mentions(refusal_of(box, earlier, hello_for(earlier, 0)), "has not offered"));
   CHECK(refusal_of(box, later, hello_for(later, 0)).empty());
@@ -206,6 +208,22 @@ TEST_CASE("a lane for a pipeline that is not in the session is refused") {
   CHECK(box.attached.empty());
 }
 
+TEST_CASE("an offer of memory ends with the memory, and other offers stay") {
+  NotingDesk box;
+  const auto memory = NumaArena::create(4096, kAnyNumaNode);
+  REQUIRE(memory.ok());
+  const LaneDesk::Offer gone =
+      box.desk->offer(kDeskOwner, {{.pipeline = 0, .grant = {.spi = 1}},
+                                   {.pipeline = 1, .grant = {.spi = 2, .results = &*memory}}});
+  const LaneDesk::Offer stays = box.desk->offer(kDeskOwner + 1, kTwoSeats);
+  box.desk->withdraw_memory(*memory);
+  CHECK(mentions(refusal_of(box, gone, hello_for(gone, 0)), "has not offered"));
+  CHECK(box.attached.empty());
+  const Descriptor socket = connect_to(stays);
+  say(socket, hello_for(stays, 0));
+  CHECK(box.run_until([&] { return box.attached.size() == 1; }));
+}
+
 TEST_CASE("a worker of another version of lanes is refused, and told both versions") {
   NotingDesk box;
   const LaneDesk::Offer offer = box.desk->offer(kDeskOwner, kTwoSeats);
@@ -213,7 +231,7 @@ TEST_CASE("a worker of another version of lanes is refused, and told both versio
   hello.version = 7;
   const std::string refusal = refusal_of(box, offer, hello);
   CHECK(mentions(refusal, "version 7"));
-  CHECK(mentions(refusal, "version 1"));
+  CHECK(mentions(refusal, "version " + std::to_string(nic::LaneHello::kVersion)));
   CHECK(mentions(refusal, "port 'socket'"));
   CHECK(box.attached.empty());
 }

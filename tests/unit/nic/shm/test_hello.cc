@@ -119,7 +119,7 @@ TEST_CASE("a hello and its answer pass an abstract socket with their descriptors
   LaneHello hello{.pipeline = 3, .ring_bytes = 1 << 20};
   for (size_t at = 0; at < hello.token.size(); ++at) hello.token[at] = static_cast<std::byte>(at);
   const Descriptor segment = some_memory();
-  REQUIRE(send_hello(worker->get(), hello, segment.get()).ok());
+  REQUIRE(send_hello(worker->get(), hello, {segment.get()}).ok());
   const auto received = receive_hello(box.get());
   REQUIRE(received.ok());
   REQUIRE(received->has_value());
@@ -143,6 +143,35 @@ TEST_CASE("a hello and its answer pass an abstract socket with their descriptors
   rung = 0;
   REQUIRE(read(bell.get(), &rung, sizeof(rung)) == sizeof(rung));
   CHECK(rung == 5);
+}
+
+TEST_CASE("memory that the ends show each other comes with the messages") {
+  const HelloSockets sockets;
+  const Descriptor segment = some_memory(), bell = some_memory(), memory = some_memory();
+  REQUIRE(
+      send_hello(sockets.worker.get(), {.memory_bytes = 4096}, {segment.get(), memory.get()}).ok());
+  const auto received = receive_hello(sockets.box.get());
+  REQUIRE(received.ok());
+  REQUIRE(received->has_value());
+  CHECK((*received)->hello.memory_bytes == 4096);
+  CHECK(is_same_file((*received)->segment, segment));
+  CHECK(is_same_file((*received)->memory, memory));
+
+  const LaneAnswer shows{.reads_memory = 1, .memory_bytes = 8192};
+  REQUIRE(send_answer(sockets.box.get(), shows, {segment.get(), bell.get(), memory.get()}).ok());
+  const auto answer = receive_answer(sockets.worker.get());
+  REQUIRE(answer.ok());
+  REQUIRE(answer->has_value());
+  CHECK((*answer)->answer.reads_memory == 1);
+  CHECK((*answer)->answer.memory_bytes == 8192);
+  CHECK(is_same_file((*answer)->bell, bell));
+  CHECK(is_same_file((*answer)->memory, memory));
+
+  // A message that promises memory must bring it.
+  REQUIRE(send_hello(sockets.worker.get(), {.memory_bytes = 1}, {segment.get()}).ok());
+  CHECK(says(hello_error(sockets.box), "1 descriptors instead of 2"));
+  REQUIRE(send_answer(sockets.box.get(), shows, {segment.get(), bell.get()}).ok());
+  CHECK(says(answer_error(sockets.worker), "2 descriptors instead of 3"));
 }
 
 TEST_CASE("nothing is received before a message about a lane has come") {
@@ -193,7 +222,7 @@ TEST_CASE("an end that has closed the connection is reported to the other") {
   REQUIRE_FALSE(answer.ok());
   CHECK(answer.error().code == ErrorCode::kClosed);
   const Descriptor segment = some_memory();
-  CHECK_FALSE(send_hello(others.worker.get(), {}, segment.get()).ok());
+  CHECK_FALSE(send_hello(others.worker.get(), {}, {segment.get()}).ok());
 }
 
 TEST_CASE("a message about a lane that has another length is an error") {

@@ -32,8 +32,13 @@ struct RingMemory {
   RingWriter writer() { return {writing.head(), read.head(), writing.ring(), kSmallRing}; }
   RingReader reader() { return {reading.head(), written.head(), written.ring(), kSmallRing}; }
   bool holds(const RingReader::Packet& packet) const {
-    return packet.data >= written.ring() && packet.bytes <= limits::kPacketBytesMax &&
-           packet.data + packet.bytes <= written.ring() + 2 * kSmallRing;
+    const auto in_ring = [this](const std::byte* at, size_t bytes) {
+      return at >= written.ring() && at + bytes <= written.ring() + 2 * kSmallRing;
+    };
+    return packet.bytes <= limits::kPacketBytesMax &&
+           in_ring(packet.header, limits::kHeaderBytes) && in_ring(packet.tag, limits::kTagBytes) &&
+           (packet.payload == nullptr ||
+            in_ring(packet.payload, packet.bytes - limits::kPacketOverheadBytes));
   }
 };
 
@@ -56,12 +61,10 @@ class NumberedPackets {
   }
   bool is_whole(const RingReader::Packet& packet, uint64_t number, uint32_t bytes) const {
     const TxPacket expected = make(number, bytes);
-    const std::byte* payload = packet.data + limits::kHeaderBytes;
-    const uint32_t payload_bytes = expected.header.payload_bytes;
-    return packet.bytes == bytes &&
-           std::memcmp(packet.data, &expected.header, limits::kHeaderBytes) == 0 &&
-           std::memcmp(payload, expected.payload, payload_bytes) == 0 &&
-           std::memcmp(payload + payload_bytes, expected.tag.data(), limits::kTagBytes) == 0;
+    return packet.bytes == bytes && packet.payload != nullptr &&
+           std::memcmp(packet.header, &expected.header, limits::kHeaderBytes) == 0 &&
+           std::memcmp(packet.payload, expected.payload, expected.header.payload_bytes) == 0 &&
+           std::memcmp(packet.tag, expected.tag.data(), limits::kTagBytes) == 0;
   }
 
  private:
@@ -88,7 +91,7 @@ class HostileWriter {
   void act(Rng& rng) {
     std::atomic<uint64_t>& written = memory_.writing.head().written;
     const uint64_t line = rng.below(kSmallRing / kCacheLineBytes) * kCacheLineBytes;
-    switch (rng.below(8)) {
+    switch (rng.below(9)) {
       case 0: store_length(memory_.writing, line, static_cast<uint32_t>(rng.next())); break;
       case 1: store_length(memory_.writing, line, static_cast<uint32_t>(rng.below(40'000))); break;
       case 2: written.fetch_add(rng.below(1024)); break;
@@ -99,9 +102,14 @@ class HostileWriter {
       case 5:
         memory_.writing.ring()[rng.below(2 * kSmallRing)] = static_cast<std::byte>(line);
         break;
+      case 6:
+        store_length(memory_.writing, line,
+                     kIsElsewhere | static_cast<uint32_t>(rng.below(40'000)));
+        break;
       default:
         for (uint64_t count = rng.below(8); count > 0; --count) {
-          writer_->put(packets_.make(count, 56 + static_cast<uint32_t>(rng.below(3000))));
+          const TxPacket packet = packets_.make(count, 56 + static_cast<uint32_t>(rng.below(3000)));
+          rng.below(2) == 0 ? writer_->put(packet) : writer_->put_place(packet, rng.next());
         }
         writer_->publish();
     }
@@ -113,8 +121,12 @@ class HostileWriter {
       const auto packet = reader_->next();
       if (!packet) break;
       if (packet->bytes < limits::kPacketOverheadBytes || !memory_.holds(*packet)) return false;
-      sum += static_cast<uint64_t>(packet->data[0]);
-      sum += static_cast<uint64_t>(packet->data[packet->bytes - 1]);
+      sum += static_cast<uint64_t>(packet->header[0]);
+      sum += static_cast<uint64_t>(packet->tag[limits::kTagBytes - 1]);
+      const uint32_t payload_bytes = packet->bytes - limits::kPacketOverheadBytes;
+      if (packet->payload != nullptr && payload_bytes > 0) {
+        sum += static_cast<uint64_t>(packet->payload[payload_bytes - 1]);
+      }
       ++packets_seen;
     }
     if (rng.below(2) == 0) reader_->release();
@@ -245,6 +257,26 @@ TEST_CASE("a full ring refuses packets, and goes on after a release") {
   CHECK_FALSE(writer.is_broken());
 }
 
+TEST_CASE("places of payloads pass a ring beside whole packets, over many wraps") {
+  RingMemory memory;
+  RingWriter writer = memory.writer();
+  RingReader reader = memory.reader();
+  const NumberedPackets packets;
+  for (uint64_t number = 0; number < 20'000; ++number) {
+    const TxPacket packet = packets.make(number, mixed_size(number));
+    const bool is_elsewhere = number % 3 != 0;
+    REQUIRE((is_elsewhere ? writer.put_place(packet, number << 33) : writer.put(packet)));
+    writer.publish();
+    auto received = reader.next();
+    REQUIRE((received.has_value() && memory.holds(*received)));
+    CHECK((received->payload == nullptr) == is_elsewhere);
+    if (is_elsewhere) received->payload = packet.payload;
+    CHECK(received->offset == (is_elsewhere ? number << 33 : 0));
+    REQUIRE(packets.is_whole(*received, number, mixed_size(number)));
+    reader.release();
+  }
+}
+
 TEST_CASE("a packet's payload begins on a cache line of the ring") {
   RingMemory memory;
   RingWriter writer = memory.writer();
@@ -255,8 +287,7 @@ TEST_CASE("a packet's payload begins on a cache line of the ring") {
     writer.publish();
     const auto packet = reader.next();
     REQUIRE(packet.has_value());
-    const auto payload = reinterpret_cast<uintptr_t>(packet->data + limits::kHeaderBytes);
-    CHECK(payload % kCacheLineBytes == 0);
+    CHECK(reinterpret_cast<uintptr_t>(packet->payload) % kCacheLineBytes == 0);
   }
 }
 
