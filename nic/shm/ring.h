@@ -79,7 +79,7 @@ class RingWriter {
   }
   // The same, but the payload stays where it is, at this offset of the memory that both ends have.
   bool put_place(const TxPacket& packet, uint64_t offset) {
-    PBOX_DCHECK(packet.header.payload_bytes > 0);
+    PBOX_DCHECK(packet.payload != nullptr);
     const uint32_t bytes = limits::kPacketOverheadBytes + packet.header.payload_bytes;
     std::byte* const place = begin(packet.header, bytes | kIsElsewhere, kPlaceRecordBytes);
     if (place == nullptr) return false;

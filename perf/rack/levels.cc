@@ -2,7 +2,12 @@
 // through a box in each rack that sends its sums to an upper box. All boxes have cables of the same
 // rate. The scenario compares each time with the shortest that the cables allow, for each number of
 // racks. Every rank checks every sum.
+//
+// With --on-hosts a "rack" is one host: its ranks share the host's cable, and in the second way
+// they exchange with a box on their host by shared memory.
+#include <array>
 #include <iomanip>
+#include <sstream>
 #include <stdexcept>
 
 #include "perf/lists.h"
@@ -14,6 +19,7 @@ namespace pbox::perf::rack_levels {
 namespace {
 
 constexpr uint32_t kRanksMax = 64;  // all racks together
+constexpr int kAnswerMs = 10'000;
 
 void add_options(po::options_description& options) {
   options.add_options()("racks", po::value<std::string>()->default_value("2,3,4"),
@@ -25,18 +31,25 @@ void add_options(po::options_description& options) {
       "box-mbit", po::value<uint32_t>()->default_value(200), "rate of each box's cable, in Mbit/s")(
       "turns", po::value<uint32_t>()->default_value(3),
       "number of timed exchanges through one box and through two levels")(
-      "no-one-box", "do not measure one box for all racks");
+      "no-one-box", "do not measure one box for all racks")(
+      "on-hosts",
+      "the ranks of each rack are on one host, which has one cable of --worker-mbit and, with two "
+      "levels, the rack's box");
 }
 
 struct Shape {
   uint32_t racks = 0, ranks = 0;
   double worker_mbit = 0, box_mbit = 0;
   double model_bits = 0;
+  bool on_hosts = false;
 
   double ms(double models, double mbit) const { return models * model_bits / (mbit * 1e3); }
   // Lower bounds on the time: the cable that takes longest sets it.
-  double one_box_ms() const { return std::max(ms(1, worker_mbit), ms(racks * ranks, box_mbit)); }
+  double one_box_ms() const {
+    return std::max(ms(on_hosts ? ranks : 1, worker_mbit), ms(racks * ranks, box_mbit));
+  }
   double two_levels_ms() const {
+    if (on_hosts) return std::max(ms(1, worker_mbit), ms(racks, box_mbit));
     return std::max({ms(1, worker_mbit), ms(ranks + 1, box_mbit), ms(racks, box_mbit)});
   }
 };
@@ -44,10 +57,12 @@ struct Shape {
 Shape shape_of(const po::variables_map& options, uint32_t racks) {
   const auto model = model_by_name(options["model"].as<std::string>());
   if (!model) throw std::runtime_error(model.error().message);
-  const Shape shape{racks, options["ranks"].as<uint32_t>(),
+  const Shape shape{racks,
+                    options["ranks"].as<uint32_t>(),
                     double(options["worker-mbit"].as<uint32_t>()),
                     double(options["box-mbit"].as<uint32_t>()),
-                    double(element_count(*model)) * sizeof(float) * 8};
+                    double(element_count(*model)) * sizeof(float) * 8,
+                    options.count("on-hosts") > 0};
   if (shape.ranks == 0 || shape.racks * shape.ranks > kRanksMax) {
     throw std::runtime_error("--racks " + std::to_string(racks) + " times --ranks " +
                              std::to_string(shape.ranks) + " must be in [1, " +
@@ -60,23 +75,40 @@ Link link(double megabits) {
   return {.bits_per_second = static_cast<uint64_t>(megabits * 1e6)};
 }
 
+// Bytes that have left and reached the host by its cable.
+uint64_t bytes_of_cable(const Rack& rack, const Host& host) {
+  const auto program = rack.run(host, {"cat", "/proc/net/dev"});
+  for (;;) {
+    std::istringstream line(program->read_line(kAnswerMs));
+    std::string name;
+    line >> name;
+    if (name != "eth0:") continue;
+    std::array<uint64_t, 9> fields{};  // received bytes come first, sent bytes last
+    for (uint64_t& field : fields) line >> field;
+    program->finish();
+    return fields.front() + fields.back();
+  }
+}
+
 // Measures one number of racks.
 class Racks {
  public:
   Racks(const po::variables_map& options, uint32_t racks)
       : shape_(shape_of(options, racks)),
         turns_(std::max(1u, options["turns"].as<uint32_t>())),
-        rack_({.worker_count = racks * shape_.ranks,
-               .box_count = 1 + racks,
+        rack_({.worker_count = shape_.on_hosts ? racks : racks * shape_.ranks,
+               .box_count = shape_.on_hosts ? 1 : 1 + racks,
                .worker_link = link(shape_.worker_mbit),
                .box_link = link(shape_.box_mbit)}),
-        peer_{.model = options["model"].as<std::string>(),
-              .worker_count = racks * shape_.ranks,
-              .hosts = worker_hosts(rack_)} {
+        peer_{.model = options["model"].as<std::string>(), .worker_count = racks * shape_.ranks} {
+    for (uint32_t rank = 0; rank < peer_.worker_count; ++rank) {
+      const Host& host = rack_.worker(shape_.on_hosts ? rank / shape_.ranks : rank);
+      peer_.hosts.push_back({host.network_path, host.address});
+    }
     boxes_.push_back(rack_.start_box(0, {}));  // the one box, and the upper one
     for (uint32_t index = 0; index < racks; ++index) {
       boxes_.push_back(rack_.start_box(
-          1 + index,
+          shape_.on_hosts ? rack_.worker(index) : rack_.box(1 + index),
           {"--upstream.box=" + boxes_[0].control, "--upstream.rank=" + std::to_string(index),
            "--upstream.world_size=" + std::to_string(racks)}));
       boxes_of_racks_ += (index == 0 ? "" : ",") + boxes_.back().control;
@@ -105,19 +137,25 @@ class Racks {
     std::vector<const Program*> programs;
     for (const RackBox& one : boxes_) programs.push_back(one.program.get());
     peer_.box = box;
+    if (shape_.on_hosts) peer_.port = box == boxes_[0].control ? "socket" : "shm";
     System system = start_system(rack_, "pbox", peer_);
+    const uint64_t bytes_before = bytes_of_cable(rack_, rack_.worker(0));
     for (uint32_t turn = 0; turn < turns_; ++turn) {
       measure_once(system, programs);
       report << "\r  " << way << " " << turn + 1 << "/" << turns_ << std::flush;
     }
+    const double bytes =
+        static_cast<double>(bytes_of_cable(rack_, rack_.worker(0)) - bytes_before) / turns_;
     system.program->finish();
     const double share = limit_ms / median(system.ms);
     figures["ways"][way] = figures_of(system, limit_ms);
     figures["ways"][way]["share_of_cables"] = share;
+    figures["ways"][way]["cable_models"] = bytes * 8 / shape_.model_bits;
     report << "\r  " << shape_.racks << " racks  " << std::left << std::setw(12) << way
            << std::right << std::fixed << std::setprecision(1) << std::setw(10) << median(system.ms)
            << " ms" << std::setprecision(3) << std::setw(8) << share
-           << " of what the cables allow\n";
+           << " of what the cables allow; a worker's cable carried " << std::setprecision(2)
+           << figures["ways"][way]["cable_models"].get<double>() << " models\n";
     return system.ms;
   }
 

@@ -3,7 +3,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <boost/interprocess/indexes/null_index.hpp>
 #include <boost/interprocess/managed_external_buffer.hpp>
+#include <boost/interprocess/mem_algo/simple_seq_fit.hpp>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -35,7 +37,9 @@ CallersMemory& callers_memory() {
 
 }  // namespace
 
-// The allocator keeps its tables in the memory itself, and has a lock of its own.
+// The allocator keeps a list of free places in the memory itself, and has a lock of its own. The
+// list is short: a caller has few buffers, and they live long. (Boost's default, a tree, keeps
+// colours in the low bits of its pointers, which the undefined-behaviour sanitizer reports.)
 class SharedHeap::Places {
  public:
   explicit Places(const Mapping& mapping)
@@ -47,7 +51,9 @@ class SharedHeap::Places {
   void free(std::byte* memory) { heap_.deallocate(memory); }
 
  private:
-  boost::interprocess::managed_external_buffer heap_;
+  using List = boost::interprocess::simple_seq_fit<boost::interprocess::mutex_family>;
+  boost::interprocess::basic_managed_external_buffer<char, List, boost::interprocess::null_index>
+      heap_;
 };
 
 Result<std::shared_ptr<SharedHeap>> SharedHeap::make(size_t bytes) {

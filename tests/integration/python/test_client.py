@@ -206,6 +206,49 @@ class ClientTest(BoxTestCase):
         self.assertEqual(sys.getrefcount(array), before)
         self.assertEqual(array.tolist(), [1.0] * 1000)
 
+    def test_allocated_memory_is_read_in_place_and_outlives_its_client(self):
+        array = numpy.ones(100_000, dtype=numpy.float32)
+        client, tensor = self.joined(array, port="shm")
+        memory = client.alloc(array.nbytes)
+        self.assertEqual(bytes(memory), bytes(array.nbytes))
+        gradient = torch.frombuffer(memory, dtype=torch.float32)
+        result = numpy.frombuffer(client.alloc(array.nbytes), numpy.float32)
+        for value in (3, 5):
+            gradient.fill_(value)
+            client.push_pull(tensor, gradient, result)
+            client.wait(tensor)
+            self.assertEqual(set(result.tolist()), {value})
+        statistics = client.statistics()
+        self.assertGreater(statistics["packets_direct"], 0)
+        self.assertEqual(statistics["packets_staged"], 0)
+        client.push_pull(tensor, array)
+        client.wait(tensor)
+        self.assertGreater(client.statistics()["packets_staged"], 0)
+        client.close()
+        gradient.fill_(7)
+        self.assertEqual(result[-1], 5)
+
+    def test_freed_memory_is_given_again(self):
+        client, _ = self.joined(numpy.ones(1_000_000, dtype=numpy.float32), port="shm")
+        addresses = set()
+        for _ in range(20):  # together more than there is
+            memory = numpy.frombuffer(client.alloc(4_000_000), numpy.uint8)
+            addresses.add(memory.ctypes.data)
+            del memory
+        self.assertEqual(len(addresses), 1)
+
+    def test_memory_is_allocated_with_every_port_once_joined(self):
+        client, tensor = self.registered("tensor", numpy.ones(1000, numpy.float32), port="socket")
+        with self.assertRaisesRegex(pbox.InvalidArgument, "not joined yet"):
+            client.alloc(100)
+        client.join()
+        gradient = numpy.frombuffer(client.alloc(4000), numpy.float32)
+        gradient[:] = 2
+        client.push_pull(tensor, gradient)
+        client.wait(tensor)
+        self.assertEqual(gradient.sum(), 2000)
+        self.assertEqual(client.statistics()["packets_direct"], 0)
+
     def test_a_refused_buffer_is_an_error_that_training_survives(self):
         array = numpy.ones(1000, dtype=numpy.float32)
         client, tensor = self.joined(array, port="lossy:refuses")
