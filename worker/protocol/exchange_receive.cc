@@ -235,6 +235,7 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
     state_.statistics.bytes_pulled += header.payload_bytes;
   }
   if (chunk.result_mask == 0) state_.trace.answer(header.chunk, now_ns);
+  if (tensor.fetching) chunk.fetched_number = std::max(chunk.fetched_number, header.packet_number);
   chunk.result_mask |= fragments;
   if ((header.flags & wire::flag::kRetransmission) != 0) {
     chunk.is_measurable = false;

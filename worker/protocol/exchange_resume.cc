@@ -10,7 +10,7 @@ void Exchange::clear_flight() {
   for (Lane& lane : lanes_) lane.clear();
   for (Chunk& chunk : state_.chunks) {
     chunk.in_flight = chunk.in_window = chunk.on_path = chunk.waits_for_others = false;
-    chunk.to_send = chunk.result_mask = 0;
+    chunk.to_send = chunk.result_mask = chunk.fetched_number = 0;
     chunk.restoring = chunk.announced = false;
   }
 }

@@ -47,7 +47,8 @@ struct ExchangeChunk {
   uint64_t push_sequence = 0;  // position among the lane's pushes
   uint64_t path_sequence = 0;  // position among all that set out on the path (send_path.h)
   uint64_t deadline_ns = 0;
-  uint64_t asked_ns = 0;  // when the PULL was sent whose answer named the missing ranks
+  uint64_t asked_ns = 0;        // when the PULL was sent whose answer named the missing ranks
+  uint64_t fetched_number = 0;  // newest packet of what was fetched; 0: nothing was
   uint32_t tensor = 0;
   uint32_t wire_bytes = 0;
   // Payload bytes that count in the window and on the path: those of the push or of its result,

@@ -58,7 +58,11 @@ bool Exchange::is_current(const Chunk& chunk, const wire::Header& header) const 
   // worker's rounds than the one in flight. A result that includes fewer answers an earlier push.
   const wire::SyncModel model = state_.tensors[chunk.tensor].model;
   if (chunk.flight_round == 0 || !wire::applies_on_arrival(model)) return ahead == 0;
-  return header.applied() == chunk.flight_round + 1 && ahead <= 0;
+  const bool is_answer = header.applied() == chunk.flight_round + 1 && ahead <= 0;
+  // If a former process has made the push, answers to the fetch have this label too. One that left
+  // before the fetched weights may be older than these.
+  const bool fetching = state_.tensors[chunk.tensor].fetching;
+  return is_answer && (fetching || header.packet_number > chunk.fetched_number);
 }
 
 // Returns the round of an operation that begins.

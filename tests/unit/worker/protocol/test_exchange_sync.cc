@@ -23,6 +23,27 @@ Shim relaxed(SyncModel model) {
   return shim;
 }
 
+// A worker of two chunks that has taken a lost rank's place and fetched the weights. The former
+// process has pushed round 1 of chunk 0. `delayed`: answers to the fetch, of which the newest has
+// arrived.
+Shim with_fetched_weights(std::vector<Answer>& delayed) {
+  Shim shim({.tensor_chunks = {2}, .open_rounds = {2, 1}, .sync = {.model = SyncModel::kAsp}});
+  auto* data = reinterpret_cast<std::byte*>(shim.buffer(0).data());
+  shim.exchange.start({.tensor = 0, .output = data, .fetch = true});
+  REQUIRE(shim.take_all(PacketType::kPull).size() == 2);
+  shim.deliver_relaxed(1, 1, 1, 60.0f);
+  for (const uint32_t fragment : {0u, 1u, 2u, 3u}) {
+    delayed.push_back(shim.relaxed_result(0, 1, 2, fragment, 50.0f));
+  }
+  shim.deliver(delayed[3]);
+  for (const uint32_t fragment : {0u, 1u, 2u}) {
+    shim.deliver(shim.relaxed_result(0, 1, 2, fragment, 60.0f));
+  }
+  REQUIRE(shim.exchange.take_completed() == std::vector<uint32_t>{0});
+  REQUIRE(shim.exchange.round(0) == 1);
+  return shim;
+}
+
 }  // namespace
 
 TEST_CASE("with fresh reads a result answers a push if it includes it, whatever other ranks did") {
@@ -44,6 +65,34 @@ TEST_CASE("with fresh reads a result answers a push if it includes it, whatever 
   CHECK(shim.exchange.round(0) == 2);
   shim.start(0);
   CHECK(shim.take_all(PacketType::kPush).at(0).header.round == 2);
+}
+
+TEST_CASE("a process in a lost rank's place reads nothing older than the weights that it fetched") {
+  std::vector<Answer> delayed;
+  Shim shim = with_fetched_weights(delayed);
+  shim.start(0, 7.0f);
+  CHECK(shim.take_all(PacketType::kPush).size() == 4);  // only the other chunk is pushed
+  for (const Answer& answer : delayed) shim.deliver(answer);
+  CHECK(shim.exchange.statistics().stale_packets == 4);
+  CHECK(shim.buffer(0)[0] == 7.0f);
+  shim.deliver_relaxed(0, 1, 2, 70.0f);
+  CHECK(shim.buffer(0)[0] == 70.0f);
+  shim.deliver_relaxed(1, 1, 2, 70.0f);
+  CHECK_FALSE(shim.exchange.busy(0));
+}
+
+TEST_CASE("after a fetch a new session may begin with any packet number") {
+  std::vector<Answer> delayed;
+  Shim shim = with_fetched_weights(delayed);
+  shim.start(0);
+  REQUIRE(shim.resume({2, 1}).ok());
+  shim.take_all();
+  for (uint32_t fragment = 0; fragment < 4; ++fragment) {
+    Answer answer = shim.relaxed_result(0, 1, 2, fragment, 70.0f);
+    answer.header.packet_number = fragment + 1;
+    shim.deliver(answer);
+  }
+  CHECK(shim.buffer(0)[0] == 70.0f);
 }
 
 TEST_CASE("a tensor is as old as its oldest fragment, and each read is counted") {
