@@ -77,6 +77,9 @@ void draw_moves(uint64_t seed, Options& options);
 void draw_tensor_models(uint64_t seed, Options& options);
 // Draws how long rounds of model drop wait for more ranks than their quorum.
 void draw_graces(uint64_t seed, Options& options);
+// Draws more lost, late and old results for jobs of model drop, whose rules for them are seldom
+// used otherwise.
+void draw_lapses(uint64_t seed, Options& options);
 // Tells each part whether a tensor in any part of its job is relaxed. Called after draw_parts().
 void note_relaxed_parts(Options& options);
 // In some seeds boxes have about as much room as a job or two need, or less.

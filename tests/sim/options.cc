@@ -465,6 +465,7 @@ Options draw(uint64_t seed) {
   draw_compression(seed, options);
   draw_weights(seed, options);
   draw_cables(seed, options);
+  draw_lapses(seed, options);
   return options;
 }
 

@@ -1,4 +1,7 @@
 // Consistency models that differ between the tensors of a job, and change while it runs.
+#include <algorithm>
+
+#include "base/clock.h"
 #include "tests/sim/draw.h"
 #include "tests/sim/options.h"
 
@@ -71,6 +74,34 @@ void draw_grace(Draw& draw, wire::SyncSpec& sync) {
   sync.counts_late = draw.chance(0.5);
 }
 
+// Ranks whose connection breaks while they hear nothing of the box or are not heard. So the answer
+// to a push, or the push itself, is lost between two sessions.
+void draw_lost_answers(Draw& draw, Options& options) {
+  for (uint32_t left = draw.between(1, 4); left > 0; --left) {
+    Episode silence{.kind = EpisodeKind::kPartition, .begin_ns = draw_begin(draw, options)};
+    silence.length_ns = draw.scaled(kNanosPerMilli, 20 * kNanosPerMilli);
+    silence.draw = draw.number();
+    Episode end = silence;  // has the same victim
+    end.kind = EpisodeKind::kControlBreak;
+    end.begin_ns += draw.below(static_cast<uint32_t>(silence.length_ns));
+    options.faults_end_ns = std::max(options.faults_end_ns, end.begin_ns + end.length_ns);
+    options.episodes.push_back(silence);
+    options.episodes.push_back(end);
+  }
+}
+
+// Replies take longer than rounds, or earlier answers arrive after later pushes.
+void draw_late_replies(Draw& draw, Options& options) {
+  if (draw.chance(0.5)) {
+    options.link_bytes_per_us = draw.scaled(16, 128);
+    options.send_divisor = draw.between(2, 12);
+    options.send_ahead_ns = draw.scaled(1'000, 64'000);
+  }
+  if (!draw.chance(0.5)) return;
+  options.faults.duplicate = std::max(options.faults.duplicate, 0.1);
+  options.faults.delay = std::max(options.faults.delay, 0.03);
+}
+
 }  // namespace
 
 wire::SyncModel JobOptions::relaxed_model() const {
@@ -118,6 +149,19 @@ void draw_graces(uint64_t seed, Options& options) {
     draw_grace(draw, change.sync);
     if (change.sync.counts_late)
       change.sync.counts_late = options.jobs[change.job].sync.counts_late;
+  }
+}
+
+// Uses a generator of its own, so that all other draws stay the same. A rack whose links are slow
+// already (options_cluster.cc) stays as it is.
+void draw_lapses(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x6c61707365735f5full);
+  if (options.faults_end_ns == 0 || options.link_bytes_per_us > 0) return;
+  for (const JobOptions& job : options.jobs) {
+    if (!job.is_relaxed() || job.part > 0 || !draw.chance(0.5)) continue;
+    if (job.sync.model != SyncModel::kDrop) continue;
+    draw_late_replies(draw, options);
+    draw_lost_answers(draw, options);
   }
 }
 
