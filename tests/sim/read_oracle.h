@@ -1,7 +1,7 @@
 // The permitted reads of a rank in a job whose model is not BSP. The rank's own updates must all be
 // in, each once. Updates of other ranks must be no more than they have pushed, no fewer than in the
-// previous read, and no fewer than the bound on staleness demands. If rounds are dropped, every
-// missing update must have been reported.
+// rank's previous read, even if that was a former process's, and no fewer than the bound on
+// staleness demands. If rounds are dropped, every missing update must have been reported.
 #pragma once
 
 #include <map>

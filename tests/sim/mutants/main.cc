@@ -30,6 +30,7 @@ struct Mutant {
   const char* about;
   const char* by;  // texts of its own invariant, separated by '|': one of them must be said
   bool is_short;   // found within few seeds: tools/test plants it each time
+  uint64_t from;   // the first seed to try
 };
 constexpr Mutant kMutants[] = {
 #include "tests/sim/mutants/mutants.inc"
@@ -87,8 +88,8 @@ void conclude(uint64_t seed, const std::string& text, Report& report) {
   write_text(report.text, without.empty() ? text : "seen without the bug too: " + without);
 }
 
-void look_for(int number, uint64_t from, uint64_t seeds_max, Report& report) {
-  for (uint64_t seed = from; seed <= seeds_max; ++seed) {
+void look_for(int number, uint64_t from, uint64_t last, Report& report) {
+  for (uint64_t seed = from; seed <= last; ++seed) {
     report.seed = seed;
     const std::string violation = violation_of(seed, number);
     if (violation.empty()) continue;
@@ -107,16 +108,22 @@ class Audit {
     reports_ = new (memory) Reports;
   }
 
-  void run(const std::vector<int>& numbers, uint64_t seeds_max, size_t processes_max) {
+  // `from`: the first seed to try; 0: as the table says.
+  void run(const std::vector<int>& numbers, uint64_t from, uint64_t seeds_max,
+           size_t processes_max) {
+    from_ = from;
     seeds_max_ = seeds_max;
     for (const int number : numbers) {
       if (running_.size() >= processes_max) finish_one();
+      report(number).seed = seeds_before(number);
       start(number);
     }
     while (!running_.empty()) finish_one();
   }
 
   Report& report(int number) { return (*reports_)[static_cast<size_t>(number - 1)]; }
+  // Returns the number of seeds that were tried with the bug.
+  uint64_t seeds(int number) { return report(number).seed - seeds_before(number); }
 
  private:
   using Reports = std::array<Report, std::size(kMutants)>;
@@ -124,6 +131,10 @@ class Audit {
     int number;
     FILE* errors;  // the text of a failed check
   };
+
+  uint64_t seeds_before(int number) const {
+    return (from_ != 0 ? from_ : kMutants[number - 1].from) - 1;
+  }
 
   // Goes on with the seed after the last one that began.
   void start(int number) {
@@ -133,7 +144,8 @@ class Audit {
     PBOX_CHECK(child >= 0);
     if (child == 0) {
       dup2(fileno(errors), STDERR_FILENO);
-      look_for(number, report(number).seed + 1, seeds_max_, report(number));
+      const uint64_t last = seeds_before(number) + seeds_max_;
+      look_for(number, report(number).seed + 1, last, report(number));
       _exit(0);
     }
     running_.emplace(child, Search{number, errors});
@@ -149,7 +161,7 @@ class Audit {
     std::fclose(search.errors);
     const Report& report = this->report(search.number);
     if (!report.is_over) return start(search.number);
-    std::cerr << (report.seen ? "seen after " : "NOT SEEN in ") << report.seed
+    std::cerr << (report.seen ? "seen after " : "NOT SEEN in ") << seeds(search.number)
               << " seeds: " << kMutants[search.number - 1].name << ": " << report.text;
     if (!report.seen && report.other[0] != '\0') std::cerr << " (but: " << report.other << ")";
     std::cerr << std::endl;
@@ -191,7 +203,7 @@ class Audit {
   }
 
   Reports* reports_;
-  uint64_t seeds_max_ = 0;
+  uint64_t from_ = 0, seeds_max_ = 0;
   std::map<pid_t, Search> running_;
 };
 
@@ -212,8 +224,10 @@ int run(int argc, char** argv) {
   po::options_description description("pbox-sim-mutants");
   description.add_options()("help", "print this")("json", "print one JSON object as the last line")(
       "seeds", po::value<uint64_t>()->default_value(10'000),
-      "number of seeds within which each bug must be seen")("only", po::value<std::string>(),
-                                                            "plant only the mutant of this name")(
+      "number of seeds within which each bug must be seen")(
+      "from", po::value<uint64_t>()->default_value(0),
+      "first seed to try; 0: the one that the table names, or 1")(
+      "only", po::value<std::string>(), "plant only the mutant of this name")(
       "short", "plant only the bugs that tools/test plants by default")(
       "canary", "plant only the first bug")("processes", po::value<size_t>()->default_value(2),
                                             "number of processes at a time");
@@ -231,7 +245,8 @@ int run(int argc, char** argv) {
   const bool canary = options.count("canary") != 0;
   const std::vector<int> numbers = numbers_of(options);
   Audit audit;
-  audit.run(numbers, options["seeds"].as<uint64_t>(), options["processes"].as<size_t>());
+  audit.run(numbers, options["from"].as<uint64_t>(), options["seeds"].as<uint64_t>(),
+            options["processes"].as<size_t>());
   size_t caught = 0;
   nlohmann::json mutants = nlohmann::json::array();
   for (const int number : numbers) {
@@ -241,7 +256,8 @@ int run(int argc, char** argv) {
     mutants.push_back({{"name", mutant.name},
                        {"about", mutant.about},
                        {"caught", report.seen},
-                       {"seeds", report.seed},
+                       {"seeds", audit.seeds(number)},
+                       {"seed", report.seed},
                        {"by", report.seen ? report.text : ""},
                        {"other", report.other}});
   }
