@@ -12,6 +12,7 @@ from torch._C import _distributed_c10d as c10d
 
 from ..errors import InvalidArgument, PboxError, Timeout, Unavailable
 from ._channel import Channel
+from ._inner_backend import InnerBackend
 from ._plan import Plan
 from ._work import Together, Work
 
@@ -20,7 +21,7 @@ _ADVICE = ("The process group has left its job, because its operations and those
 _MILLISECONDS_MAX = 2 ** 32 - 1
 
 
-class ProcessGroup(dist.ProcessGroup):
+class ProcessGroup(InnerBackend):
     """A process group whose ranks exchange data with a box, and with no other rank.
 
     Its job on the box is new at each start: rank 0 draws a random suffix and tells the others by
@@ -49,19 +50,7 @@ class ProcessGroup(dist.ProcessGroup):
                                 wait_timeout_ms=milliseconds, on_worker_lost="abort")
         # torch 1.13 destroys a group by dropping it.
         weakref.finalize(self, self._channel.close)
-        if _HAS_REFUSING_BACKEND:
-            self._register_inner_backend()
-
-    def _register_inner_backend(self):
-        """Registers a backend with torch's C++ code, which asks it for the group's name. It
-        connects to nobody, and refuses operations that do not come by this class."""
-        options = c10d.FakeProcessGroup.Options()
-        options.error_on_collective = True
-        inner = c10d.FakeProcessGroup._create_internal(self._rank, self._size, options)
-        for device in ("cpu", "cuda"):
-            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM,
-                                   inner)
-        self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+        self._register_inner_backend(rank, size)
 
     def split_group(self, new_ranks, timeout=None, opts=None, group_name=None, group_desc=None,
                     device_types=None):
@@ -84,9 +73,6 @@ class ProcessGroup(dist.ProcessGroup):
         return self._store
 
     # pylint: disable=invalid-name,missing-function-docstring; torch's names, torch's contracts
-    def _get_backend(self, device):
-        return _BackendView(super()._get_backend(device))
-
     def getBackendName(self):
         return "pbox"
 
@@ -125,12 +111,12 @@ class ProcessGroup(dist.ProcessGroup):
     def _plan(self):
         return Plan(self._rank, self._size)
 
-    def _start(self, plan, value, options=None):
+    def _start(self, plan, value, options=None, wait_count=1):
         """Starts a plan's collectives, and returns their Work. `value`: what its future returns."""
         timeout_s = options.timeout.total_seconds() if options is not None else 0
         operation = self._channel.start(plan, value=value,
                                         timeout_s=timeout_s if timeout_s > 0 else None)
-        work = Work(operation)
+        work = Work(operation, wait_count)
         if getattr(self._coalesced, "works", None) is not None:
             self._coalesced.works.append(work)
         return work
@@ -143,7 +129,7 @@ class ProcessGroup(dist.ProcessGroup):
         plan = self._plan()
         for tensor in tensors:
             plan.all_reduce(tensor, opts.reduceOp)
-        return self._start(plan, tensors, opts)
+        return self._start(plan, tensors, opts, len(tensors))
 
     def allreduce_coalesced(self, tensors, opts=c10d.AllreduceCoalescedOptions()):
         return self.allreduce(tensors, opts)
@@ -189,7 +175,7 @@ class ProcessGroup(dist.ProcessGroup):
         plan = self._plan()
         for output, source in zip(outputs, inputs):
             plan.reduce_scatter(output, source, opts.reduceOp)
-        return self._start(plan, outputs, opts)
+        return self._start(plan, outputs, opts, len(outputs))
 
     def reduce_scatter_single(self, output, source, opts=c10d.ReduceScatterOptions()):
         return self.reduce_scatter_single_coalesced([output], [source], opts)
@@ -212,7 +198,7 @@ class ProcessGroup(dist.ProcessGroup):
         plan = self._plan()
         for output, source in zip(outputs, inputs):
             plan.all_gather(output, source)
-        return self._start(plan, outputs, opts)
+        return self._start(plan, outputs, opts, len(outputs))
 
     def all_gather_single(self, output, source, opts=c10d.AllgatherOptions()):
         return self.all_gather_single_coalesced([output], [source], opts)
@@ -304,32 +290,7 @@ class ProcessGroup(dist.ProcessGroup):
             getattr(gloo, how)()
 
 
-class _BackendView:
-    """The inner backend as torch's Python code sees it. dist.split_group() and DeviceMesh ask
-    whether groups can be split, and give `options` back to ProcessGroup.split_group()."""
-
-    supports_splitting = True
-    options = None
-
-    def __init__(self, inner):
-        self._inner = inner
-
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
-
-    def name(self):
-        return "pbox"
-
-    def perform_nocolor_split(self, _):
-        """Ranks that are not in a new group take no part in it."""
-
-    def _set_sequence_number_for_group(self):
-        """The job numbers its operations."""
-
-
 _HAS_BACKENDS = hasattr(dist.ProcessGroup, "_register_backend")  # torch 2
-# Without that function a FakeProcessGroup does nothing and reports success, so it is not used.
-_HAS_REFUSING_BACKEND = hasattr(getattr(c10d, "FakeProcessGroup", None), "_create_internal")
 
 
 def _make_gloo(store, rank, size, timeout):
