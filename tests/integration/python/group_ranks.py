@@ -30,11 +30,17 @@ def start(options, store, timeout_s=60):
                             timeout=datetime.timedelta(seconds=timeout_s))
 
 
+# A Gloo group of torch 2.6 that is freed waits for its threads and holds Python's lock, which they
+# may need to free tensors. So groups over gloo stay until the process ends.
+_gloo_groups = []
+
+
 @contextlib.contextmanager
 def groups(options, store):
     """Yields a list of the default group and one over gloo with the same ranks."""
     start(options, store)
-    yield [dist.group.WORLD, dist.new_group(backend="gloo")]
+    _gloo_groups.append(dist.new_group(backend="gloo"))
+    yield [dist.group.WORLD, _gloo_groups[-1]]
     dist.destroy_process_group()
 
 

@@ -12,7 +12,7 @@ import unittest
 import torch.distributed as dist
 
 import pbox
-from support import BoxTestCase
+from support import BoxTestCase, store_options
 
 BOX = "10.77.0.1"
 CABLE = "cable"  # the name of each rank's interface
@@ -114,7 +114,7 @@ class NetworksTestCase(BoxTestCase):
         function must call start_group(), which enters the rank's network. The group's store is in
         the box's network."""
         with self.networks.at_box():
-            store = dist.TCPStore(BOX, 0, None, True, wait_for_workers=False)
+            store = dist.TCPStore(BOX, 0, None, True, wait_for_workers=False, **store_options())
         return self.run_ranks(function, self.RANKS, *arguments, networks=self.networks.ranks,
                               store_port=store.port)
 
@@ -126,7 +126,7 @@ def start_group(options, backend, timeout_s=60):
     os.environ["PBOX_JOB"] = options["job"]
     os.environ["GLOO_SOCKET_IFNAME"] = CABLE
     timeout = datetime.timedelta(seconds=timeout_s)
-    store = dist.TCPStore(BOX, options["store_port"], None, False, timeout)
+    store = dist.TCPStore(BOX, options["store_port"], None, False, timeout, **store_options())
     dist.init_process_group(backend, store=store, rank=options["rank"],
                             world_size=options["world_size"], timeout=timeout)
 

@@ -1,9 +1,12 @@
 """Shared by the Python integration tests: one box per test program, and one process per rank."""
 
+import functools
 import multiprocessing
 import os
 import pathlib
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -77,6 +80,36 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@functools.cache
+def store_options():
+    """Returns the arguments that dist.TCPStore needs beside a test's own. Debian 13's torch has no
+    libuv, and uses it unless it is told not to."""
+    try:
+        dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    except RuntimeError as error:
+        if "libuv" not in str(error):
+            raise
+        return {"use_libuv": False}
+    return {}
+
+
+def start_torchrun(folder, port, *arguments, **environment):
+    """Starts torchrun, whose agents meet at the port. With a torch without libuv they cannot, and
+    meet in a file in the folder. Returns the process; its `stdout` has all output."""
+    endpoint, configuration, libuv = f"127.0.0.1:{port}", "last_call_timeout=1", {}
+    if store_options():
+        endpoint = pathlib.Path(folder) / "agents"
+        configuration += ",store_type=file"
+        libuv = {"USE_LIBUV": "0", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return subprocess.Popen(
+        # torch 1.13 under Python 3.11 fails without redirection.
+        [sys.executable, "-m", "torch.distributed.run", "--max_restarts=3",
+         "--monitor_interval=0.1", "--rdzv_backend=c10d", f"--rdzv_endpoint={endpoint}",
+         f"--rdzv_conf={configuration}", "--redirects=1", "--tee=1", *arguments],
+        env={**os.environ, **libuv, **environment}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True)
 
 
 def wait_for_file(path, timeout_s=60):

@@ -1,17 +1,14 @@
 """Jobs whose number of ranks changes: DistributedOptimizer with min_world_size, and torchrun with a
 range of nodes."""
 
-import os
 import pathlib
-import subprocess
-import sys
 import unittest
 
 import numpy
 import torch
 
 import pbox.torch
-from support import BoxTestCase, free_port, wait_for_file
+from support import BoxTestCase, free_port, start_torchrun, wait_for_file
 
 
 def trained(options, rank, begun, steps_together):
@@ -93,13 +90,10 @@ def trained_alone_or_late(options, begun):
 
 class TorchrunRangeTest(BoxTestCase):
     def agent(self, script, port, folder, name):
-        return subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc_per_node=1",
-             "--max_restarts=3", "--monitor_interval=0.1", "--rdzv_backend=c10d", "--rdzv_id=range",
-             f"--rdzv_endpoint=127.0.0.1:{port}", "--rdzv_conf=last_call_timeout=1",
-             "--redirects=1", "--tee=1", f"--log_dir={folder / name}", str(script), str(folder)],
-            env={**os.environ, "PBOX_BOX": self.box.control, "PBOX_JOB": "ranged"},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return start_torchrun(
+            folder, port, "--nnodes=1:2", "--nproc_per_node=1", "--rdzv_id=range",
+            f"--log_dir={folder / name}", str(script), str(folder), PBOX_BOX=self.box.control,
+            PBOX_JOB="ranged")
 
     def test_torchrun_restarts_the_ranks_in_a_larger_job_when_a_node_comes(self):
         folder = pathlib.Path(self.temporary_path("range"))

@@ -14,7 +14,8 @@ import group_ranks
 from support import BoxTestCase, make_model, shard_loss, wait_for_file
 
 KINDS = ("DDP",)
-if torch.__version__ >= "2":
+# FSDP2 of torch 2.6 fails with tensors in host memory, whatever the backend.
+if hasattr(getattr(torch.cpu, "Stream", None), "record_event"):
     from torch.distributed.fsdp import fully_shard
     KINDS = ("DDP", "FSDP2")
 TIMEOUT_S = 4

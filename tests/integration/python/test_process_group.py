@@ -3,14 +3,29 @@
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import unittest
 
 import numpy
+import torch
+import torch.distributed as dist
 
 import group_ranks
-from support import BoxTestCase, wait_for_file
+from support import BoxTestCase, start_torchrun, wait_for_file
+
+
+def functional(options, store):
+    """Starts functional collectives of some ranks, and waits for none before all have started."""
+    from torch.distributed import _functional_collectives  # pylint: disable=import-outside-toplevel
+    group_ranks.start(options, store)
+    pair = dist.new_group()
+    started = [_functional_collectives.all_reduce(torch.full((3,), float(step)), "sum", pair)
+               for step in range(200)]
+    started += _functional_collectives.all_reduce_coalesced(
+        [torch.full((size,), float(size)) for size in (1, 2, 3)], "sum", pair)
+    sums = [tensor.sum().item() for tensor in started]
+    dist.destroy_process_group(pair)
+    dist.destroy_process_group()
+    return sums
 
 
 class ProcessGroupTest(BoxTestCase):
@@ -63,6 +78,11 @@ class ProcessGroupTest(BoxTestCase):
             self.assertEqual(sums, {
                 index: [sum(10 ** member + step for member in pair) for step in range(20)]
                 for index, pair in enumerate(pairs) if rank in pair})
+
+    @unittest.skipIf(torch.__version__ < "2", "torch 1.13 has no functional collectives")
+    def test_many_functional_collectives_are_waited_for_after_all_have_started(self):
+        for sums in self.run_ranks(functional, 2, self.store()):
+            self.assertEqual(sums, [6 * step for step in range(200)] + [2, 8, 18])
 
 
 class FailureTest(BoxTestCase):
@@ -156,15 +176,12 @@ class RestartTest(BoxTestCase):
         script = pathlib.Path(self.temporary_path("script.py"))
         script.write_text(RESTARTED)
         done = self.temporary_path("done")
-        ended = subprocess.run(
-            # torch 1.13 under Python 3.11 fails without redirection.
-            [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2",
-             "--max_restarts=3", "--monitor_interval=0.1", "--rdzv_backend=c10d",
-             "--rdzv_endpoint=127.0.0.1:0", "--redirects=1", "--tee=1",
-             f"--log_dir={self.temporary_path('logs')}", str(script), done],
-            env={**os.environ, "PBOX_BOX": self.box.control, "PBOX_JOB": "restarted"},
-            capture_output=True, text=True, timeout=300, check=False)
-        self.assertEqual(ended.returncode, 0, ended.stderr)
+        agent = start_torchrun(
+            script.parent, 0, "--nproc_per_node=2", f"--log_dir={self.temporary_path('logs')}",
+            str(script), done, PBOX_BOX=self.box.control, PBOX_JOB="restarted")
+        self.addCleanup(agent.kill)
+        said, _ = agent.communicate(timeout=300)
+        self.assertEqual(agent.returncode, 0, said)
         self.assertEqual([pathlib.Path(done + str(rank)).read_text() for rank in range(2)],
                          ["3", "3"])
 
