@@ -240,6 +240,7 @@ void Gradient::move_to(std::byte* memory) {
   for (std::span<float>& tensor : tensors_) {
     tensor = {place + (tensor.data() - first), tensor.size()};
   }
+  block_ = {};
 }
 
 void Gradient::fill(uint32_t iteration, uint32_t rank) {

@@ -90,8 +90,8 @@ class Gradient {
 
   // Bytes of all tensors, with what lies between them.
   size_t bytes() const { return block_.size() * sizeof(float); }
-  // Moves the tensors to other memory of so many bytes, which begins on a cache line and outlives
-  // this. Their values are lost.
+  // Moves the tensors, once, to other memory of so many bytes, which begins on a cache line and
+  // outlives this. Their values are lost, and their own memory is freed.
   void move_to(std::byte* memory);
   void fill(uint32_t iteration, uint32_t rank);
   // Makes the gradient sparse: sets the elements to 0 that is_left_out() chooses (work.h).
