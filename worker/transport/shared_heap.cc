@@ -1,6 +1,7 @@
 #include "worker/transport/shared_heap.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/interprocess/indexes/null_index.hpp>
@@ -85,7 +86,8 @@ std::shared_ptr<SharedHeap> SharedHeap::for_job(const std::vector<std::string>& 
 }
 
 SharedHeap::SharedHeap(Descriptor file, Mapping mapping)
-    : file_(std::move(file)),
+    : owner_pid_(getpid()),
+      file_(std::move(file)),
       mapping_(std::move(mapping)),
       places_(std::make_unique<Places>(mapping_)) {
   close_in_child(file_.get());
@@ -96,11 +98,11 @@ SharedHeap::~SharedHeap() {
 }
 
 std::byte* SharedHeap::allocate(size_t bytes) {
-  return places_->allocate(bytes);
+  return getpid() == owner_pid_ ? places_->allocate(bytes) : nullptr;
 }
 
 void SharedHeap::free(std::byte* memory) {
-  places_->free(memory);
+  if (getpid() == owner_pid_) places_->free(memory);
 }
 
 std::byte* allocate_shared(const std::shared_ptr<SharedHeap>& heap, size_t bytes) {

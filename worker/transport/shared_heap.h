@@ -29,7 +29,8 @@ class SharedHeap {
   SharedHeap(const SharedHeap&) = delete;
   SharedHeap& operator=(const SharedHeap&) = delete;
 
-  // Returns memory that begins on a cache line; null if there is not so much left.
+  // Returns memory that begins on a cache line; null if there is not so much left. A forked child
+  // shares the memory, so it gets none and frees none.
   std::byte* allocate(size_t bytes);
   void free(std::byte* memory);
 
@@ -41,6 +42,7 @@ class SharedHeap {
 
   SharedHeap(Descriptor file, Mapping mapping);
 
+  int owner_pid_;
   Descriptor file_;
   Mapping mapping_;
   std::unique_ptr<Places> places_;

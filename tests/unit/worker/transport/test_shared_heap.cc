@@ -95,6 +95,26 @@ TEST_CASE("memory outlives those who made the heap") {
   CHECK(free_shared(block));
 }
 
+TEST_CASE("a forked child frees nothing of its parent's") {
+  const auto heap = small_heap();
+  std::byte* const block = allocate_shared(heap, kHeapBytes / 2);
+  REQUIRE(heap->memory().has(block, kHeapBytes / 2));
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_free = free_shared(block);
+    std::byte* const other = allocate_shared(heap, 100);
+    _exit(is_free && other != nullptr && !heap->memory().has(other, 100) ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  // If the child had freed the block, the parent would get the same memory again.
+  std::byte* const next = allocate_shared(heap, kHeapBytes / 2);
+  CHECK_FALSE(heap->memory().has(next, 1));
+  CHECK(free_shared(block));
+  CHECK(free_shared(next));
+}
+
 TEST_CASE("threads share a heap") {
   const auto heap = small_heap();
   std::vector<std::thread> threads;
