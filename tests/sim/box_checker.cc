@@ -227,6 +227,15 @@ void BoxChecker::replay(uint32_t index, const SimPort& port) {
     const auto reject =
         wire::parse(packet.bytes.data(), static_cast<uint32_t>(packet.bytes.size()), parsed);
     if (reject != wire::Reject::kNone || !opens(index, parsed)) continue;
+    for (const Shard& entry : pipeline.shards) {
+      const auto& sessions = entry.shard->sessions();
+      const bool is_its = std::any_of(
+          sessions.begin(), sessions.end(),
+          [&](const pipeline::Session& session) { return session.spi == parsed.header.spi; });
+      if (is_its && entry.shard->epoch == parsed.header.epoch) {
+        pipeline.destinations.accepted(parsed.header);
+      }
+    }
     const bool is_pull = parsed.header.type() == wire::PacketType::kPull;
     if (is_pull && wire::is_path_probe(parsed.header)) continue;
     for (Shard& entry : pipeline.shards) {

@@ -1,5 +1,7 @@
 #include "tests/sim/destination_check.h"
 
+#include <algorithm>
+
 #include "base/limits.h"
 #include "tests/sim/violation.h"
 
@@ -7,6 +9,11 @@ namespace pbox::sim {
 
 void DestinationCheck::received(const Packet& packet) {
   unanswered_bytes_[{host_of(packet.from), packet.from.port}] += packet.bytes.size();
+}
+
+void DestinationCheck::accepted(const wire::Header& header) {
+  uint64_t& newest = newest_numbers_[header.spi];
+  newest = std::max(newest, header.packet_number);
 }
 
 // Until a worker has proved an address, the box believes the newest packet from its host; an answer
@@ -32,6 +39,9 @@ bool DestinationCheck::was_made_before(const nic::TxPacket& packet) {
 }
 
 void DestinationCheck::note(const pipeline::Session& session) {
+  const auto newest = newest_numbers_.find(session.spi);
+  require(session.newest_packet_number <= (newest == newest_numbers_.end() ? 0 : newest->second),
+          "a packet of another epoch says where a worker is");
   Endpoints& known = endpoints_[session.spi];
   if (!session.reachable || session.endpoint == known.now) return;
   known = {session.endpoint, known.now, 0};
