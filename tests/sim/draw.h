@@ -65,6 +65,10 @@ void draw_weights(uint64_t seed, Options& options);
 // oracle for it, and makes more jobs use SGD, the optimizer with such an oracle.
 void draw_compression(uint64_t seed, Options& options);
 
+// options_takeover.cc, with a generator of its own: in half of the jobs of mode optimize and bsp
+// that wait for lost ranks, a new process takes a rank's place while a round ends.
+void draw_takeovers(uint64_t seed, Options& options);
+
 // options_cable.cc, with a generator of its own: in one seed in twenty some workers have a cable
 // that is a bottleneck.
 void draw_cables(uint64_t seed, Options& options);

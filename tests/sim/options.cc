@@ -466,6 +466,7 @@ Options draw(uint64_t seed) {
   draw_weights(seed, options);
   draw_cables(seed, options);
   draw_lapses(seed, options);
+  draw_takeovers(seed, options);
   return options;
 }
 
