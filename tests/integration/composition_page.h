@@ -33,6 +33,8 @@ inline constexpr char kTail[] = R"(
 
 * Every pair has the same outcome over shared memory (`PBOX_PORT=shm`): `tools/test --all` tries
   them once more there.
+* Inputs in memory of `pbox_alloc` are read in place if all tensors are bsp and not compressed. Else
+  they are copied, with the same outcome.
 * `PBOX_PORT=dpdk:...` without a second port refuses a job in several parts.
 * Which jobs may move is in [consistency.md](consistency.md#what-goes-together).
 )";
