@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <new>
@@ -74,9 +75,7 @@ std::shared_ptr<SharedHeap> SharedHeap::for_job(const std::vector<std::string>& 
   const bool may_share = std::any_of(ports.begin(), ports.end(), [](const std::string& port) {
     return port == kShmPort || port == kAutoPort;
   });
-  const bool are_bsp =
-      job.model == wire::SyncModel::kBsp && relaxed_model(job, tensors) == wire::SyncModel::kBsp;
-  if (!may_share || !are_bsp) return nullptr;
+  if (!may_share || relaxed_model(job, tensors) != wire::SyncModel::kBsp) return nullptr;
   uint64_t bytes = kBesideBytes;
   for (const TensorSpec& tensor : tensors) {
     bytes += 2 * tensor.elements * wire::dtype_bytes(tensor.dtype);
@@ -98,7 +97,8 @@ SharedHeap::~SharedHeap() {
 }
 
 std::byte* SharedHeap::allocate(size_t bytes) {
-  return getpid() == owner_pid_ ? places_->allocate(bytes) : nullptr;
+  const bool may_fit = getpid() == owner_pid_ && bytes < mapping_.size();
+  return may_fit ? places_->allocate(bytes) : nullptr;
 }
 
 void SharedHeap::free(std::byte* memory) {
@@ -106,6 +106,7 @@ void SharedHeap::free(std::byte* memory) {
 }
 
 std::byte* allocate_shared(const std::shared_ptr<SharedHeap>& heap, size_t bytes) {
+  if (bytes > std::numeric_limits<ptrdiff_t>::max()) return nullptr;  // align_up() may overflow
   bytes = align_up(std::max<size_t>(bytes, 1), kCacheLineBytes);
   std::byte* memory = heap ? heap->allocate(bytes) : nullptr;
   const bool is_shared = memory != nullptr;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -66,6 +67,14 @@ TEST_CASE("a full heap, or none, gives ordinary memory") {
   CHECK(reinterpret_cast<uintptr_t>(ordinary) % kCacheLineBytes == 0);
   CHECK(free_shared(large));
   CHECK(free_shared(ordinary));
+}
+
+TEST_CASE("more memory than there can be is refused, with a heap and without") {
+  for (const auto& heap : {small_heap(), std::shared_ptr<SharedHeap>()}) {
+    for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 62, SIZE_MAX / 2 + 1}) {
+      CHECK(allocate_shared(heap, bytes) == nullptr);
+    }
+  }
 }
 
 TEST_CASE("memory is given again once it is free, and zero again") {
