@@ -44,10 +44,9 @@ Status give_seals(const SessionMaker& sessions, const JobSpec& spec, const Roste
   return ok_status();
 }
 
-// Whether workers of this host read results from the shard's memory (ShardSpec::sharing).
-bool shows_results(const pipeline::ShardSpec& spec, const Roster& members) {
-  const bool stay = spec.sync.model == wire::SyncModel::kBsp &&
-                    spec.relaxed_model == wire::SyncModel::kBsp && !spec.partial &&
+// Whether workers of this host read results from the shards' memory (ShardSpec::sharing).
+bool shows_results(const JobSpec& spec, const Roster& members) {
+  const bool stay = !spec.is_relaxed() && spec.on_worker_lost != LostPolicy::kPartial &&
                     spec.delivery == wire::Delivery::kBroadcast;
   return stay && std::any_of(members.begin(), members.end(),
                              [](const Member& member) { return member.is_on_host; });
@@ -191,13 +190,14 @@ Result<JobShards::Shards> Job::build(const PipelineHost& host,
                                      std::vector<pipeline::ShardSpec>& specs,
                                      const PartState* state) const {
   PBOX_CHECK(specs.size() == shards_.pipelines().size());
+  const bool is_shown = shows_results(spec_, members_);
   JobShards::Shards shards;
   for (uint32_t index = 0; index < specs.size(); ++index) {
     const PipelineInfo info = host.info(shards_.pipelines()[index]);
     specs[index].numa_node = info.numa_node;
     specs[index].hugepages = info.hugepages;
     specs[index].report_fd = host.report_fd();
-    if (shows_results(specs[index], members_)) specs[index].sharing = Sharing::kReadable;
+    if (is_shown) specs[index].sharing = Sharing::kReadable;
     if (state != nullptr && state->learning_rate) {
       specs[index].optimizer.learning_rate = *state->learning_rate;
     }

@@ -217,12 +217,13 @@ Status MemberRequests::offer_lanes(ConnectionId id, const Connection& connection
                                    proto::QueuePairs& answer) {
   const auto& shards = connection.job->shards();
   const bool reads_results = connection.job->members()[connection.rank].is_from_start;
+  const uint64_t memory_bytes_max = worker_memory_bytes_max(connection.job->spec());
   std::vector<PipelineHost::LaneSeat> seats;
   for (size_t index = 0; index < shards.all().size(); ++index) {
     const pipeline::JobShard& shard = *shards.all()[index];
     seats.push_back({shards.pipelines()[index],
                      {.spi = shard.sessions()[connection.rank].spi,
-                      .memory_bytes_max = worker_memory_bytes_max(connection.job->spec()),
+                      .memory_bytes_max = memory_bytes_max,
                       .results = reads_results ? &shard.arena() : nullptr}});
   }
   const auto offer = host_.offer_lanes(id, std::move(seats));

@@ -89,7 +89,10 @@ class Gradient {
   static Result<Gradient> create(const PeerOptions& options);
 
   // Bytes of all tensors, with what lies between them.
-  size_t bytes() const { return block_.size() * sizeof(float); }
+  size_t bytes() const {
+    const float* const end = tensors_.back().data() + tensors_.back().size();
+    return static_cast<size_t>(end - tensors_.front().data()) * sizeof(float);
+  }
   // Moves the tensors, once, to other memory of so many bytes, which begins on a cache line and
   // outlives this. Their values are lost, and their own memory is freed.
   void move_to(std::byte* memory);

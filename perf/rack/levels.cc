@@ -100,11 +100,9 @@ class Racks {
                .box_count = shape_.on_hosts ? 1 : 1 + racks,
                .worker_link = link(shape_.worker_mbit),
                .box_link = link(shape_.box_mbit)}),
-        peer_{.model = options["model"].as<std::string>(), .worker_count = racks * shape_.ranks} {
-    for (uint32_t rank = 0; rank < peer_.worker_count; ++rank) {
-      const Host& host = rack_.worker(shape_.on_hosts ? rank / shape_.ranks : rank);
-      peer_.hosts.push_back({host.network_path, host.address});
-    }
+        peer_{.model = options["model"].as<std::string>(),
+              .worker_count = racks * shape_.ranks,
+              .hosts = worker_hosts(rack_, shape_.on_hosts ? shape_.ranks : 1)} {
     boxes_.push_back(rack_.start_box(0, {}));  // the one box, and the upper one
     for (uint32_t index = 0; index < racks; ++index) {
       boxes_.push_back(rack_.start_box(

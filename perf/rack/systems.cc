@@ -20,9 +20,11 @@ double cpu_seconds_of(const std::vector<const Program*>& boxes) {
 
 }  // namespace
 
-std::vector<PeerHost> worker_hosts(const Rack& rack) {
+std::vector<PeerHost> worker_hosts(const Rack& rack, uint32_t ranks_of_a_host) {
   std::vector<PeerHost> hosts;
-  for (const Host& host : rack.workers()) hosts.push_back({host.network_path, host.address});
+  for (const Host& host : rack.workers()) {
+    hosts.insert(hosts.end(), ranks_of_a_host, {host.network_path, host.address});
+  }
   return hosts;
 }
 

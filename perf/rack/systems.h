@@ -18,7 +18,8 @@ struct System {
   std::vector<double> ms, cpu_seconds, box_cpu_seconds, idle_shares;
 };
 
-std::vector<PeerHost> worker_hosts(const Rack& rack);
+// One entry for each rank; consecutive ranks share a host.
+std::vector<PeerHost> worker_hosts(const Rack& rack, uint32_t ranks_of_a_host = 1);
 
 // Starts a system and returns when it is ready. Throws std::runtime_error on failure, as
 // measure_once does.
