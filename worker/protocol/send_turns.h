@@ -1,7 +1,10 @@
 // The order in which the lanes of all parts of a job send, since they share this host's cable: the
-// lane with the most urgent packet first, and lanes of equal urgency in turns. A lane that goes on
-// with more urgent packets than the next one has keeps its turn. A lane that its port or its window
-// keeps from sending makes room for less urgent ones, so that the cable does not idle.
+// lane with the most urgent packet first, and of equally urgent lanes that of the lowest part. A
+// lane that goes on with more urgent packets than the next one has keeps its turn. A lane that its
+// port or its window keeps from sending makes room for others, so that the cable does not idle.
+//
+// The order is the same on every rank. Otherwise ranks would fill their windows with different
+// chunks of a tensor, each of which waits on the box for the ranks that push it later.
 //
 // A value without I/O. The I/O thread calls everything here.
 #pragma once
@@ -26,7 +29,7 @@ class SendTurns {
     std::optional<int32_t> priority = {};
   };
 
-  // Begins a pass over the lanes, which add() names in the same order in each pass.
+  // Begins a pass over the lanes, which add() names in the order of the parts.
   void begin() { lanes_.clear(); }
   void add(const Lane& lane) { lanes_.push_back(lane); }
 
@@ -49,12 +52,10 @@ class SendTurns {
   }
 
  private:
-  // Another lane goes first among equals in each pass. Sorts by insertion, which allocates nothing:
-  // there are few lanes, and most have the same priority.
+  // Keeps the order of equals. Sorts by insertion, which allocates nothing: there are few lanes,
+  // and most have the same priority.
   void sort() {
     PBOX_DCHECK(!lanes_.empty());
-    const auto first = static_cast<ptrdiff_t>(passes_++ % lanes_.size());
-    std::rotate(lanes_.begin(), lanes_.begin() + first, lanes_.end());
     for (auto lane = lanes_.begin(); lane != lanes_.end(); ++lane) {
       const auto place =
           std::upper_bound(lanes_.begin(), lane, *lane,
@@ -64,7 +65,6 @@ class SendTurns {
   }
 
   std::vector<Lane> lanes_;
-  size_t passes_ = 0;
 };
 
 }  // namespace pbox::worker
