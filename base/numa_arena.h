@@ -32,8 +32,8 @@ class NumaArena {
   ~NumaArena();
 
   // Maps `bytes`, rounded up to whole pages, on a node of the kernel's choice. Touches all reserved
-  // hugepages, which takes about one second per 4 GiB. Ordinary pages are touched lazily, so
-  // resident memory grows with use.
+  // hugepages, which takes about one second per 4 GiB. Ordinary pages come when they are touched
+  // first, or when a Prefault has asked for them.
   static Result<NumaArena> create(size_t bytes, Hugepages use = Hugepages::kIfFree);
   // The same on `node`, or on any if it is kAnyNumaNode. Fails also if the node does not exist.
   // Where NUMA is unavailable (see bind_to_node) the memory stays unbound. Programs that call this
@@ -77,6 +77,16 @@ class NumaArena {
   int node_ = kAnyNumaNode;
   bool has_hugepages_ = false;
   Descriptor file_;
+};
+
+// While this lives, another thread gives an arena its pages, so that the arena's owner need not
+// wait for the kernel to fill them with zeros. Destroy it before the arena.
+class Prefault {
+ public:
+  // May wait for a millisecond.
+  virtual ~Prefault() = default;
+  // Nothing is left to do. Any thread.
+  virtual bool is_over() const = 0;
 };
 
 // Binds a mapping to `node`: pages touched from now on come from that node and from no other.

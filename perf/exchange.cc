@@ -21,13 +21,15 @@ constexpr const char* kAllocatedKey = "pbox_shm_alloc";
 constexpr const char* kLimit = "udp-limit";
 constexpr const char* kLimitKey = "udp_limit";
 
-nlohmann::json figures_of(const LoopbackSystem& system, double gigabytes, uint32_t workers) {
+nlohmann::json figures_of(const LoopbackSystem& system, double gigabytes, uint32_t workers,
+                          bool has_warmed_up) {
   const double ms = median(system.ms);
   nlohmann::json figures = {{"median_ms", ms},
                             {"min_ms", *std::min_element(system.ms.begin(), system.ms.end())},
                             {"goodput_gbps", gigabytes * workers / (ms * 1e-3)},
                             {"cpu_s", median(system.cpu_seconds)},
                             {"checked", true}};
+  if (!has_warmed_up) figures["first_over_median"] = system.ms.front() / ms;
   if (system.box_bytes != 0) figures["box_bytes"] = system.box_bytes;
   return figures;
 }
@@ -56,13 +58,23 @@ void print_table(const nlohmann::json& figures, std::ostream& report) {
   }
 }
 
+void print_first(const nlohmann::json& figures, std::ostream& report) {
+  report << "  the first exchange, as a multiple of the median:" << std::setprecision(2);
+  for (const auto& [name, system] : figures["systems"].items()) {
+    report << " " << name << " " << system["first_over_median"].get<double>();
+  }
+  report << "\n";
+}
+
 void add_options(po::options_description& options) {
   options.add_options()("model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "workers", po::value<uint32_t>()->default_value(2), "worker processes")(
       "layout", po::value<std::string>()->default_value("tensors"),
       "tensors: one exchange per parameter tensor; buffer: one exchange of all parameters")(
       "iterations", po::value<uint32_t>()->default_value(21), "timed exchanges per system")(
-      "warmup", po::value<uint32_t>()->default_value(3), "untimed exchanges before the timed ones")(
+      "warmup", po::value<uint32_t>()->default_value(3),
+      "untimed exchanges before the timed ones; 0: also compare each system's first one with its "
+      "median")(
       "peers",
       "also measure Gloo, Open MPI (TCP and shared memory), and as the limit the same bytes over "
       "UDP alone")(
@@ -117,7 +129,8 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
                             {"iterations", iterations},
                             {"model_bytes", static_cast<uint64_t>(gigabytes * 1e9)}};
   for (const LoopbackSystem& system : systems) {
-    figures["systems"][system.key] = figures_of(system, gigabytes, peer.worker_count);
+    figures["systems"][system.key] =
+        figures_of(system, gigabytes, peer.worker_count, peer.warmup > 0);
   }
   for (const char* name : {"speedup_over", "shm_speedup_over", "alloc_speedup_over"}) {
     figures[name] = nlohmann::json::object();
@@ -144,6 +157,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
          << " workers, resident memory of the box "
          << figures["systems"]["pbox"]["box_bytes"].get<uint64_t>() / (1 << 20) << " MiB\n";
   print_table(figures, report);
+  if (peer.warmup == 0) print_first(figures, report);
   report << std::fixed << std::setprecision(2);
   if (figures.contains("recovery_cost")) {
     report << "  with recovery of a lost box (recovery copy), an exchange takes "

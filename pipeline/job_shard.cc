@@ -180,12 +180,22 @@ size_t shard_footprint(const ShardSpec& spec) {
   return bytes;
 }
 
-Result<std::unique_ptr<JobShard>> JobShard::create(const ShardSpec& spec) {
-  auto arena =
-      NumaArena::create(shard_footprint(spec), spec.numa_node, spec.hugepages, spec.sharing);
-  if (!arena) return arena.error();
+Result<NumaArena> JobShard::reserve(const ShardSpec& spec) {
+  return NumaArena::create(shard_footprint(spec), spec.numa_node, spec.hugepages, spec.sharing);
+}
+
+Result<std::unique_ptr<JobShard>> JobShard::create(const ShardSpec& spec, Reserved reserved) {
+  const NumaArena& arena = reserved.arena;
   auto shard = std::make_unique<JobShard>();
-  shard->arena_ = std::move(*arena);
+  if (arena.size() == NumaArena::mapped_bytes(shard_footprint(spec)) &&
+      arena.node() == spec.numa_node && arena.file().ok() == (spec.sharing == Sharing::kReadable)) {
+    shard->arena_ = std::move(reserved.arena);
+    shard->prefault_ = std::move(reserved.prefault);
+  } else {
+    auto other = reserve(spec);
+    if (!other) return other.error();
+    shard->arena_ = std::move(*other);
+  }
   shard->lay_out(spec);
   if (spec.relayed || spec.replicated) shard->open_uplinks(spec);
   if (spec.gated) shard->gate = std::make_unique<StepGate>(spec.chunks.size(), spec.report_fd);

@@ -252,9 +252,17 @@ inline uint64_t named_zeros(const Chunk& chunk, const Session& session, uint32_t
 
 class JobShard {
  public:
-  // Control thread; allocates shard_footprint(spec). kResourceExhausted: there is not enough
-  // memory.
-  static Result<std::unique_ptr<JobShard>> create(const ShardSpec& spec);
+  // Memory for a shard.
+  struct Reserved {
+    NumaArena arena;
+    std::unique_ptr<Prefault> prefault;  // null: none is under way
+  };
+  // Takes shard_footprint(spec). kResourceExhausted: there is not enough memory. Control thread, as
+  // create().
+  static Result<NumaArena> reserve(const ShardSpec& spec);
+  // `reserved`: the arena is from reserve(), or empty. If it does not suit `spec`, which may have
+  // changed since, another one is taken.
+  static Result<std::unique_ptr<JobShard>> create(const ShardSpec& spec, Reserved reserved = {});
 
   // Returns nullptr if this pipeline does not own the chunk or the job has no such chunk.
   Chunk* find(uint32_t chunk_id) {
@@ -438,6 +446,7 @@ class JobShard {
   void expect_copy(Chunk& chunk, uint32_t rank);
 
   NumaArena arena_;
+  std::unique_ptr<Prefault> prefault_;  // of arena_
   std::vector<Chunk> chunks_;
   std::vector<Session> sessions_;
   uint32_t present_count_ = 0;

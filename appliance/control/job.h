@@ -80,6 +80,9 @@ class Job {
   // ..."
   std::string placement() const;
 
+  // Takes the memory of the shards before open() does, and begins to give it its pages. All ranks
+  // have joined, and there is a relay if the part has one. No effect the second time. job_open.cc.
+  Status reserve_memory(PipelineHost& host);
   // Builds the shards and installs them. Excluded ranks take no part. If ranks resume, rounds go on
   // from what these have consumed and from `state`, which may be null. job_open.cc.
   Status open(PipelineHost& host, SpiAllocator& spis, const SessionMaker& sessions, uint32_t epoch,
@@ -162,9 +165,9 @@ class Job {
   // Returns where the priorities in force come from, as in JobView::priority_source.
   const char* priority_source() const;
   // By index in the pipelines that the part uses.
-  std::vector<pipeline::ShardSpec> shard_specs(const std::vector<ChunkStart>& starts) const;
-  Result<JobShards::Shards> build(const PipelineHost& host, std::vector<pipeline::ShardSpec>& specs,
-                                  const PartState* state) const;
+  std::vector<pipeline::ShardSpec> shard_specs(const PipelineHost& host,
+                                               const std::vector<ChunkStart>& starts) const;
+  Result<JobShards::Shards> build(std::vector<pipeline::ShardSpec>& specs, const PartState* state);
   void begin_with_snapshot(const JobShards::Shards& shards) const;
   void view_stragglers(JobView& view) const;
   void view_values(JobView& view, uint64_t now_ns) const;

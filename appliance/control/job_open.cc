@@ -118,11 +118,19 @@ std::vector<int32_t> Job::chunk_priorities() const {
   return priorities;
 }
 
-std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>& starts) const {
+std::vector<pipeline::ShardSpec> Job::shard_specs(const PipelineHost& host,
+                                                  const std::vector<ChunkStart>& starts) const {
   std::vector<pipeline::ShardSpec> specs(shards_.pipelines().size(), shard_shape(spec_));
   auto chunks = cut_into_chunks(spec_);
   PBOX_CHECK(starts.empty() || starts.size() == chunks.size());  // by chunk
-  for (auto& spec : specs) {
+  const bool is_shown = shows_results(spec_, members_);
+  for (uint32_t index = 0; index < specs.size(); ++index) {
+    auto& spec = specs[index];
+    const PipelineInfo info = host.info(shards_.pipelines()[index]);
+    spec.numa_node = info.numa_node;
+    spec.hugepages = info.hugepages;
+    spec.report_fd = host.report_fd();
+    if (is_shown) spec.sharing = Sharing::kReadable;
     spec.epoch = epoch_;
     spec.generation = static_cast<uint16_t>(generation_);
     spec.workers = members_.workers();
@@ -152,6 +160,10 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
   return specs;
 }
 
+Status Job::reserve_memory(PipelineHost& host) {
+  return shards_.reserve(host, shard_specs(host, {}));
+}
+
 Status Job::open(PipelineHost& host, SpiAllocator& spis, const SessionMaker& sessions,
                  uint32_t epoch, const PartState* state) {
   PBOX_CHECK(!running());  // open shards would be replaced under their pipelines
@@ -168,9 +180,9 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, const SessionMaker& ses
   if (members_.count(Member::State::kExcluded) > 0) ++generation_;
 
   for (Member& member : members_) member.is_from_start = true;
-  auto specs = shard_specs(starts_);
+  auto specs = shard_specs(host, starts_);
   if (const Status status = shards_.allocate_sessions(spis, specs); !status) return status;
-  auto shards = build(host, specs, state);
+  auto shards = build(specs, state);
   Status installed =
       shards ? give_seals(sessions, spec_, members_, epoch_, *shards) : Status(shards.error());
   if (installed) installed = shards_.install(host, std::move(*shards));
@@ -186,22 +198,15 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, const SessionMaker& ses
   return ok_status();
 }
 
-Result<JobShards::Shards> Job::build(const PipelineHost& host,
-                                     std::vector<pipeline::ShardSpec>& specs,
-                                     const PartState* state) const {
+Result<JobShards::Shards> Job::build(std::vector<pipeline::ShardSpec>& specs,
+                                     const PartState* state) {
   PBOX_CHECK(specs.size() == shards_.pipelines().size());
-  const bool is_shown = shows_results(spec_, members_);
   JobShards::Shards shards;
   for (uint32_t index = 0; index < specs.size(); ++index) {
-    const PipelineInfo info = host.info(shards_.pipelines()[index]);
-    specs[index].numa_node = info.numa_node;
-    specs[index].hugepages = info.hugepages;
-    specs[index].report_fd = host.report_fd();
-    if (is_shown) specs[index].sharing = Sharing::kReadable;
     if (state != nullptr && state->learning_rate) {
       specs[index].optimizer.learning_rate = *state->learning_rate;
     }
-    auto shard = pipeline::JobShard::create(specs[index]);
+    auto shard = pipeline::JobShard::create(specs[index], shards_.take_reserved(index));
     if (!shard) return shard.error();
     shards.push_back(std::move(*shard));
   }

@@ -59,6 +59,31 @@ uint64_t JobShards::rounds_finished() const {
   return rounds;
 }
 
+Status JobShards::reserve(PipelineHost& host, const std::vector<pipeline::ShardSpec>& specs) {
+  PBOX_CHECK(!running() && specs.size() == pipelines_.size());
+  if (!reserved_.empty()) return ok_status();
+  std::vector<pipeline::JobShard::Reserved> reserved;
+  for (const pipeline::ShardSpec& spec : specs) {
+    auto arena = pipeline::JobShard::reserve(spec);
+    if (!arena) return arena.error();
+    auto prefault = host.prefault(*arena);
+    reserved.push_back({std::move(*arena), std::move(prefault)});
+  }
+  reserved_ = std::move(reserved);
+  return ok_status();
+}
+
+bool JobShards::is_prefaulting() const {
+  return std::any_of(reserved_.begin(), reserved_.end(), [](const auto& memory) {
+    return memory.prefault != nullptr && !memory.prefault->is_over();
+  });
+}
+
+pipeline::JobShard::Reserved JobShards::take_reserved(size_t index) {
+  if (index >= reserved_.size()) return {};
+  return std::move(reserved_[index]);
+}
+
 Status JobShards::allocate_sessions(SpiAllocator& spis,
                                     std::vector<pipeline::ShardSpec>& specs) const {
   PBOX_CHECK(specs.size() == pipelines_.size());  // a session number names its pipeline
@@ -98,6 +123,7 @@ Status JobShards::install(PipelineHost& host, Shards shards) {
     return status;
   }
   shards_ = std::move(shards);
+  reserved_.clear();
   shares_.assign(shards_.size(), {});
   return ok_status();
 }

@@ -58,6 +58,13 @@ class JobShards {
   // Rounds of chunks finished since the part was opened.
   uint64_t rounds_finished() const;
 
+  // Takes the memory of the shards that `specs` (by index in pipelines()) describe, and begins to
+  // give it its pages. No effect if that was done before. All or none.
+  Status reserve(PipelineHost& host, const std::vector<pipeline::ShardSpec>& specs);
+  // Whether reserved memory still lacks pages.
+  bool is_prefaulting() const;
+  // Returns what was reserved for the shard at `index` in pipelines(), or nothing.
+  pipeline::JobShard::Reserved take_reserved(size_t index);
   // Gives each present session of `specs` (by index in pipelines()) a session number. All or none.
   Status allocate_sessions(SpiAllocator& spis, std::vector<pipeline::ShardSpec>& specs) const;
   static void release_sessions(SpiAllocator& spis, const std::vector<pipeline::ShardSpec>& specs);
@@ -115,8 +122,9 @@ class JobShards {
   PartModels models_;
   std::vector<uint32_t> pipelines_;
   std::vector<uint8_t> chunk_pipeline_;
-  std::vector<uint64_t> pipeline_bytes_;  // by pipeline of the box
-  Shards shards_;                         // as pipelines_, or empty
+  std::vector<uint64_t> pipeline_bytes_;                // by pipeline of the box
+  std::vector<pipeline::JobShard::Reserved> reserved_;  // as pipelines_, or empty
+  Shards shards_;                                       // as pipelines_, or empty
   struct Share {
     uint32_t credit_bytes = 0;  // 0: none was set
     uint32_t weight = 0;

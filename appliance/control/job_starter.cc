@@ -23,6 +23,7 @@ const char* to_string(StartPhase phase) {
     case StartPhase::kReadingSnapshot: return "reading snapshot";
     case StartPhase::kConnectingRelay: return "connecting relay";
     case StartPhase::kPreparingBackup: return "preparing backup";
+    case StartPhase::kPrefaulting: return "prefaulting memory";
     case StartPhase::kReservingEpoch: return "reserving epoch";
     case StartPhase::kRunning: break;
   }
@@ -68,6 +69,7 @@ JobStarter::Step JobStarter::take_step(Job& job, StartPhase phase, bool without_
     case StartPhase::kReadingSnapshot: return read_snapshot(job, state);
     case StartPhase::kConnectingRelay: return done(parts_.relays.connect(job));
     case StartPhase::kPreparingBackup: return done(parts_.backups.prepare_backup(job, state));
+    case StartPhase::kPrefaulting: return prefault(job, state);
     case StartPhase::kReservingEpoch: return reserve_epoch(job, state);
     case StartPhase::kRunning: break;
   }
@@ -82,6 +84,16 @@ JobStarter::Step JobStarter::read_snapshot(Job& job, const PartState* state) {
     return Step::kFailed;
   }
   return *is_read ? Step::kDone : Step::kWaiting;
+}
+
+// Where ranks are waiting in the middle of their training, pages come while the part runs.
+JobStarter::Step JobStarter::prefault(Job& job, const PartState* state) {
+  if (const Status reserved = job.reserve_memory(host_); !reserved) {
+    owner_.fail(job, reserved.error());
+    return Step::kFailed;
+  }
+  const bool is_new = state == nullptr && !job.recovering() && !job.spec().is_backup;
+  return is_new && job.shards().is_prefaulting() ? Step::kWaiting : Step::kDone;
 }
 
 JobStarter::Step JobStarter::reserve_epoch(Job& job, const PartState* state) {
@@ -188,6 +200,13 @@ bool JobStarter::on_tick(Job& job) {
     return true;
   }
   if (parts_.snapshots.is_reading(part)) return true;
+  if (starts_[part].phase == StartPhase::kPrefaulting) {
+    if (job.shards().is_prefaulting()) return true;
+    if (is_complete) {
+      advance(part);
+      return true;
+    }
+  }
   // The upstream box and the backup box have a deadline of their own.
   if (job.relay() && is_complete && !lacks_epoch) return true;
   if (!lacks_epoch || !is_complete) return false;

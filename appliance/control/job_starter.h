@@ -27,6 +27,7 @@ enum class StartPhase : uint8_t {
   kReadingSnapshot,  // to begin with, or for the optimizer state
   kConnectingRelay,  // to the upstream box
   kPreparingBackup,  // a backup box joins and receives the state
+  kPrefaulting,      // memory gets its pages
   kReservingEpoch,   // from the store of epochs
   kRunning,
 };
@@ -85,6 +86,7 @@ class JobStarter {
   void walk(const Advance& advance);
   Step take_step(Job& job, StartPhase phase, bool without_missing, const PartState*& state);
   Step read_snapshot(Job& job, const PartState* state);
+  Step prefault(Job& job, const PartState* state);
   Step reserve_epoch(Job& job, const PartState* state);
   void await_epoch(Job& job, const Error& error);
   // Opens the part and sends its sessions.

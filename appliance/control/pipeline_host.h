@@ -41,8 +41,12 @@ class PipelineHost {
   virtual void execute(uint32_t pipeline, pipeline::Command command) = 0;
 
   // An eventfd that pipelines write to when they report a round that waits for a verdict
-  // (StepGate); -1 if there is none. Any thread.
+  // (StepGate), and that is written to when a Prefault is over; -1 if there is none. Any thread.
   virtual int report_fd() const { return -1; }
+
+  // Begins to give the memory its pages, on another thread, so that pipelines need not wait for
+  // them. Null: there is nothing to do. Control thread.
+  virtual std::unique_ptr<Prefault> prefault(const NumaArena& /*memory*/) { return nullptr; }
 
   // Makes the pipeline process the results that relays have returned. Any thread.
   virtual void wake(uint32_t /*pipeline*/) {}

@@ -9,7 +9,8 @@
 
 namespace pbox::pipelines {
 
-PipelineSet::PipelineSet() : report_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+PipelineSet::PipelineSet()
+    : report_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), prefaulter_(report_fd_) {}
 
 // The pipelines end first, because they write to the descriptor.
 PipelineSet::~PipelineSet() {

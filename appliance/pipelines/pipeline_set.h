@@ -11,6 +11,7 @@
 #include "appliance/pipelines/lane_desk.h"
 #include "appliance/pipelines/pipeline_thread.h"
 #include "appliance/pipelines/ports.h"
+#include "appliance/pipelines/prefaulter.h"
 
 namespace pbox::pipelines {
 
@@ -32,6 +33,9 @@ class PipelineSet : public control::PipelineHost {
   void execute(uint32_t pipeline, pipeline::Command command) override;
   void wake(uint32_t pipeline) override { threads_[pipeline]->wake(); }
   int report_fd() const override { return report_fd_; }
+  std::unique_ptr<Prefault> prefault(const NumaArena& memory) override {
+    return prefaulter_.begin(memory);
+  }
   Status install(uint32_t pipeline, pipeline::JobShard& shard) override;
   Result<wire::QueuePairAddress> connect(uint32_t pipeline, uint64_t owner,
                                          const wire::QueuePairAddress& peer) override;
@@ -53,6 +57,7 @@ class PipelineSet : public control::PipelineHost {
   void free_retired();
 
   int report_fd_;
+  Prefaulter prefaulter_;
   Hugepages hugepages_ = Hugepages::kIfFree;
   std::vector<Retired> retired_;  // freed once nobody reads them
   std::unique_ptr<Ports> ports_;

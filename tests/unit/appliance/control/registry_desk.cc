@@ -14,6 +14,23 @@ SynchronousHost::SynchronousHost(uint32_t pipelines) : shards_(pipelines) {
   }
 }
 
+namespace {
+
+class PagesToCome : public Prefault {
+ public:
+  explicit PagesToCome(std::shared_ptr<const bool> have_come) : have_come_(std::move(have_come)) {}
+  bool is_over() const override { return *have_come_; }
+
+ private:
+  std::shared_ptr<const bool> have_come_;
+};
+
+}  // namespace
+
+std::unique_ptr<Prefault> SynchronousHost::prefault(const NumaArena&) {
+  return has_pages ? std::make_unique<PagesToCome>(has_pages) : nullptr;
+}
+
 PipelineInfo SynchronousHost::info(uint32_t pipeline) const {
   return {.address = address,
           .udp_port = static_cast<uint16_t>(9542 + pipeline),

@@ -33,6 +33,9 @@ class SynchronousHost : public PipelineHost {
     return LaneOffer{.socket = "lanes", .token = {}};
   }
 
+  // The pages come when has_pages says so.
+  std::unique_ptr<Prefault> prefault(const NumaArena& memory) override;
+
   pipeline::Engine& engine(uint32_t pipeline) { return *engines_[pipeline]; }
   // Shards installed and not removed, oldest first.
   const std::vector<pipeline::JobShard*>& shards(uint32_t pipeline) const {
@@ -46,6 +49,8 @@ class SynchronousHost : public PipelineHost {
   nic::QueueAffinity affinity = nic::QueueAffinity::kUdpPort;
   bool has_queue_pairs = false;                // each is numbered a thousand above its peer
   std::map<ConnectionId, uint32_t> connected;  // number of queue pairs by owner
+  // Null: memory has its pages at once. Otherwise whether it has them by now.
+  std::shared_ptr<bool> has_pages;
   bool has_lanes = false;
   std::map<ConnectionId, std::vector<LaneSeat>> offered;  // by owner
   std::vector<std::shared_ptr<const nic::RssTable>> rss;  // by pipeline; empty: no tables

@@ -114,6 +114,48 @@ TEST_CASE("without an epoch a part tries again with each tick, as long as it may
   }
 }
 
+TEST_CASE("a new part starts once its memory has its pages") {
+  Starter here;
+  here.host.has_pages = std::make_shared<bool>(false);
+  here.starter.advance(kPart);
+  CHECK(here.starter.phase_of(kPart) == StartPhase::kPrefaulting);
+  CHECK(here.starter.on_tick(here.job));
+  CHECK_FALSE(here.job.running());
+  *here.host.has_pages = true;
+  SECTION("with the next tick") {
+    CHECK(here.starter.on_tick(here.job));
+    CHECK(here.job.running());
+    CHECK(here.sessions_sent() == 2);
+  }
+  SECTION("unless it has lost a rank meanwhile") {
+    here.job.members()[1].state = Member::State::kAbsent;
+    CHECK_FALSE(here.starter.on_tick(here.job));
+    CHECK_FALSE(here.job.running());
+    here.starter.advance_without_missing(kPart);
+    CHECK(here.job.running());
+  }
+}
+
+TEST_CASE("a part that its ranks wait for gets its pages while it runs") {
+  Starter here;
+  Bench::resume(here.job, "", 7, 0);
+  here.host.has_pages = std::make_shared<bool>(false);
+  here.starter.advance(kPart);
+  CHECK(here.job.running());
+}
+
+TEST_CASE("memory that was reserved for other ranks is taken anew") {
+  Starter here;
+  here.host.has_pages = std::make_shared<bool>(false);
+  here.starter.advance(kPart);
+  REQUIRE(here.starter.phase_of(kPart) == StartPhase::kPrefaulting);
+  here.job.members()[1].is_on_host = true;  // reads results in the box's memory
+  *here.host.has_pages = true;
+  CHECK(here.starter.on_tick(here.job));
+  REQUIRE(here.job.running());
+  for (const auto& shard : here.job.shards().all()) CHECK(shard->arena().file().ok());
+}
+
 TEST_CASE("ranks that did not come back are excluded only when they are given up") {
   Starter here;
   Bench::resume(here.job, "", 7, 0);

@@ -1,0 +1,99 @@
+#include "appliance/pipelines/prefaulter.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+
+#include "base/check.h"
+#include "base/cpu_set.h"
+
+namespace pbox::pipelines {
+namespace {
+
+// Takes about a millisecond, for which the destructor of an order may have to wait.
+constexpr size_t kPieceBytes = 2u << 20;
+
+}  // namespace
+
+class Prefaulter::Order : public Prefault {
+ public:
+  Order(Prefaulter& prefaulter, std::span<std::byte> memory)
+      : rest_(memory), prefaulter_(prefaulter) {}
+  ~Order() override {
+    std::unique_lock lock(prefaulter_.mutex_);
+    prefaulter_.orders_.remove(this);
+    prefaulter_.changed_.wait(lock, [this] { return prefaulter_.current_ != this; });
+  }
+  bool is_over() const override { return is_over_.load(std::memory_order_acquire); }
+
+  // Under the prefaulter's mutex.
+  std::span<std::byte> take_piece() {
+    const auto piece = rest_.first(std::min(rest_.size(), kPieceBytes));
+    rest_ = rest_.subspan(piece.size());
+    return piece;
+  }
+  bool has_rest() const { return !rest_.empty(); }
+  void end() { is_over_.store(true, std::memory_order_release); }
+
+ private:
+  std::span<std::byte> rest_;
+  std::atomic<bool> is_over_{false};
+  Prefaulter& prefaulter_;
+};
+
+Prefaulter::Prefaulter(int done_fd) : done_fd_(done_fd) {
+  thread_ = std::thread([this] {
+    name_current_thread("prefaulter");
+    run();
+  });
+}
+
+Prefaulter::~Prefaulter() {
+  {
+    const std::lock_guard lock(mutex_);
+    PBOX_CHECK(orders_.empty());  // an order would refer to this object
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+std::unique_ptr<Prefault> Prefaulter::begin(const NumaArena& memory) {
+  if (memory.has_hugepages()) return nullptr;
+  auto order = std::make_unique<Order>(*this, std::span(memory.data(), memory.size()));
+  {
+    const std::lock_guard lock(mutex_);
+    orders_.push_back(order.get());
+  }
+  changed_.notify_all();
+  return order;
+}
+
+void Prefaulter::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stop_ || !orders_.empty(); });
+    if (stop_) return;
+    Order& order = *orders_.front();
+    const std::span<std::byte> piece = order.take_piece();
+    current_ = &order;
+    lock.unlock();
+    const bool has_pages = madvise(piece.data(), piece.size(), MADV_POPULATE_WRITE) == 0;
+    lock.lock();
+    current_ = nullptr;
+    // Where one piece cannot have its pages, the rest would have none either.
+    if (!has_pages || !order.has_rest()) {
+      orders_.remove(&order);
+      order.end();
+      const uint64_t one = 1;
+      while (write(done_fd_, &one, sizeof(one)) < 0 && errno == EINTR) {
+      }
+    }
+    changed_.notify_all();
+  }
+}
+
+}  // namespace pbox::pipelines
