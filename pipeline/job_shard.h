@@ -446,7 +446,7 @@ class JobShard {
   void expect_copy(Chunk& chunk, uint32_t rank);
 
   NumaArena arena_;
-  std::unique_ptr<Prefault> prefault_;  // of arena_
+  std::unique_ptr<Prefault> prefault_;  // the arena gets its pages
   std::vector<Chunk> chunks_;
   std::vector<Session> sessions_;
   uint32_t present_count_ = 0;

@@ -162,8 +162,6 @@ class Job {
  private:
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host, const PartState* state) const;
   Result<uint32_t> widest_fragment_bytes(const PipelineHost& host) const;
-  // Returns where the priorities in force come from, as in JobView::priority_source.
-  const char* priority_source() const;
   // By index in the pipelines that the part uses.
   std::vector<pipeline::ShardSpec> shard_specs(const PipelineHost& host,
                                                const std::vector<ChunkStart>& starts) const;

@@ -103,16 +103,17 @@ void view_sync(const Job& job, JobView& view, uint64_t now_ns) {
   }
 }
 
-}  // namespace
-
-const char* Job::priority_source() const {
-  switch (priority_policy_) {
+// As in JobView::priority_source. `are_given`: not those with which the tensors were registered.
+const char* priority_source(wire::PriorityPolicy policy, bool are_given) {
+  switch (policy) {
     case wire::PriorityPolicy::kFifo: return "none";
-    case wire::PriorityPolicy::kForwardOrder: return priorities_.empty() ? "registered" : "learned";
+    case wire::PriorityPolicy::kForwardOrder: return are_given ? "learned" : "registered";
     case wire::PriorityPolicy::kExplicit: break;
   }
-  return priorities_.empty() ? "registered" : "set";
+  return are_given ? "set" : "registered";
 }
+
+}  // namespace
 
 JobView Job::view(uint64_t now_ns) const {
   JobView view;
@@ -128,7 +129,7 @@ JobView Job::view(uint64_t now_ns) const {
     view.optimizer = optimizer::kOptimizerKindNames[static_cast<size_t>(spec_.optimizer.kind)];
   }
   view.priority_policy = wire::kPriorityPolicyNames[static_cast<size_t>(priority_policy_)];
-  view.priority_source = priority_source();
+  view.priority_source = priority_source(priority_policy_, !priorities_.empty());
   view.delivery = wire::kDeliveryNames[static_cast<size_t>(spec_.delivery)];
   view.numerics = wire::kNumericsNames[static_cast<size_t>(spec_.numerics)];
   view.guard = wire::kGuardNames[static_cast<size_t>(spec_.guard.policy)];
