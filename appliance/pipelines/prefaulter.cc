@@ -84,6 +84,7 @@ void Prefaulter::run() {
     const bool has_pages = madvise(piece.data(), piece.size(), MADV_POPULATE_WRITE) == 0;
     lock.lock();
     current_ = nullptr;
+    if (!orders_.empty()) orders_.splice(orders_.end(), orders_, orders_.begin());
     // Where one piece cannot have its pages, the rest would have none either.
     if (!has_pages || !order.has_rest()) {
       orders_.remove(&order);

@@ -2,9 +2,10 @@
 // first to touch a page waits until the kernel has filled it with zeros, which makes a first round
 // two to four times as long as later ones.
 //
-// A thread takes one piece of memory after the other. Contents do not change, so the memory may
-// already be in use. Where pages cannot be had, such as beyond the limit of a control group, the
-// memory stays as it is.
+// A thread takes one piece of memory after the other, of each job in turn, so that a small job does
+// not wait for all of a large one. Contents do not change, so the memory may already be in use.
+// Where pages cannot be had, such as beyond the limit of a control group, the memory stays as it
+// is.
 #pragma once
 
 #include <condition_variable>

@@ -3,6 +3,7 @@
 // missing or die.
 #include <signal.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -73,6 +74,40 @@ TEST_CASE(
                {.chunk_bytes = 4'096, .priority_policy = PBOX_PRIORITY_FORWARD_ORDER});
   require_sums(first, second, {.rounds = 5, .delivery = PBOX_DELIVERY_PULL});
   for (Daemon* box : {&first, &second, &top}) CHECK(box->await_no_jobs(kDeadlineMs));
+}
+
+TEST_CASE("racks whose ranks push in opposite orders do not wait for each other for ever") {
+  constexpr uint32_t kTensors = 8;
+  constexpr uint64_t kElements = 50'000;  // more than the window holds
+  Daemon top;
+  Daemon first(rack_flags(top.control(), 0)), second(rack_flags(top.control(), 1));
+  const auto start = [&](const Daemon& box, bool is_reversed) {
+    return WorkerProcess([&box, is_reversed](Line& line) {
+      const AbiWorker worker({.box = box.control(), .adjust = [](pbox_options& options) {
+                                options.window_bytes = 65'536;
+                                options.wait_timeout_ms = kDeadlineMs;
+                              }});
+      for (uint32_t tensor = 0; tensor < kTensors; ++tensor) {
+        worker.tensor("tensor " + std::to_string(tensor), kElements);
+      }
+      worker.join();
+      std::vector<std::vector<float>> values(kTensors, std::vector<float>(kElements, 1.0f));
+      for (uint32_t turn = 0; turn < kTensors; ++turn) {
+        const uint32_t tensor = is_reversed ? kTensors - 1 - turn : turn;
+        worker.push_pull(tensor, values[tensor].data(), values[tensor].data());
+      }
+      worker.wait_all();
+      const std::vector<float> sums(kElements, 2.0f);
+      line.say(std::all_of(values.begin(), values.end(), [&](auto& each) { return each == sums; })
+                   ? "right"
+                   : "wrong");
+    });
+  };
+  WorkerProcess forwards = start(first, false), backwards = start(second, true);
+  for (WorkerProcess* rank : {&forwards, &backwards}) {
+    CHECK(rank->heard() == "right");
+    CHECK(rank->finish() == "");
+  }
 }
 
 TEST_CASE("three levels work, because a box of racks may be a rack itself") {

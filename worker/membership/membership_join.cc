@@ -290,6 +290,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   spec_.caller_keeps_results = options_.caller_keeps_results && keeps_results(options_);
   spec_.optimizes = options_.optimize;
   spec_.holds_rounds = session.gives_verdicts();
+  spec_.has_upper_box = session.workers() > options_.world_size;
   spec_.probes_path = options_.probes_path;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
   spec_.sync = options_.sync;

@@ -436,9 +436,10 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   const bool is_pushed = fetching || state_.awaits_full(chunk);
   const uint64_t missing = is_pushed ? 0 : chunk.push_mask & ~status.received_mask;
   // Where the box holds a round until it has all of the round, a chunk must leave the window before
-  // its result comes, so that the other chunks can be pushed.
-  const bool is_held =
-      state_.session.holds_rounds && !fetching && status.received_mask == chunk.full_mask;
+  // its result comes, so that the other chunks can be pushed. So it must if the upper box waits for
+  // ranks of other racks, which may push those chunks first.
+  const bool may_hold = state_.session.holds_rounds || state_.session.has_upper_box;
+  const bool is_held = may_hold && !fetching && status.received_mask == chunk.full_mask;
   if (missing == 0 && (status.missing_workers > 0 || is_held)) {
     return lane.wait_for_others(chunk, now_ns);
   }

@@ -80,6 +80,9 @@ struct SessionSpec {
   bool optimizes = false;
   // The box makes no result of a round before it has all of the round (verdicts).
   bool holds_rounds = false;
+  // The box passes sums on to an upper box. Rounds wait for ranks of other racks, which no STATUS
+  // names.
+  bool has_upper_box = false;
   // This side's bound on bytes in flight per pipeline. The box's credit is another bound.
   uint32_t window_bytes = limits::kCreditBytesMax;
   // The box knows ZEROS: fragments of gradients that are zero are named, not sent (zeros.h).

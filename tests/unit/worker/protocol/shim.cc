@@ -21,6 +21,7 @@ worker::SessionSpec session_of(const ShimOptions& options) {
   session.caller_keeps_results = options.caller_keeps_results;
   session.optimizes = options.optimizes;
   session.holds_rounds = options.holds_rounds;
+  session.has_upper_box = options.has_upper_box;
   session.takes_zeros = options.takes_zeros;
   session.pipelines.push_back({kSpi, options.credit_bytes, *nic::parse_endpoint("10.0.0.1", 9542)});
   if (options.seal) session.pipelines.back().seal = options.seal;

@@ -29,6 +29,7 @@ struct ShimOptions {
   bool caller_keeps_results = false;
   bool optimizes = false;  // mode optimize
   bool holds_rounds = false;
+  bool has_upper_box = false;
   bool takes_zeros = false;
   std::vector<uint32_t> open_rounds = {};
   wire::SyncSpec sync = {};

@@ -178,15 +178,22 @@ TEST_CASE("a chunk of one element takes as much credit as a whole fragment") {
   CHECK(exchange.to_send(0, kStartNs).size() == 4);
 }
 
-TEST_CASE("a chunk that the box has whole leaves the window if the box holds its round") {
-  for (const bool holds_rounds : {false, true}) {
-    Shim shim({.tensor_chunks = {3}, .credit_bytes = kChunkBytes, .holds_rounds = holds_rounds});
+TEST_CASE(
+    "a chunk that the box has whole leaves the window if the box holds its round, or an upper box "
+    "may wait for other racks") {
+  for (const auto& [holds_rounds, has_upper_box] :
+       {std::pair(false, false), std::pair(true, false), std::pair(false, true)}) {
+    Shim shim({.tensor_chunks = {3},
+               .credit_bytes = kChunkBytes,
+               .holds_rounds = holds_rounds,
+               .has_upper_box = has_upper_box});
     shim.start(0);
     CHECK(shim.take_all().size() == kChunkBytes / kFragmentBytes);  // the first chunk
     shim.deliver(shim.status(0, 0, wire::full_mask(kChunkBytes / kFragmentBytes)));
     const auto next = shim.take_all();
-    REQUIRE(next.empty() == !holds_rounds);
-    if (holds_rounds) CHECK(next[0].header.chunk == 1);
+    const bool leaves = holds_rounds || has_upper_box;
+    REQUIRE(next.empty() == !leaves);
+    if (leaves) CHECK(next[0].header.chunk == 1);
   }
 }
 
