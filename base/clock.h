@@ -18,6 +18,12 @@ inline uint64_t monotonic_ns() {
   return static_cast<uint64_t>(now.tv_sec) * kNanosPerSecond + static_cast<uint64_t>(now.tv_nsec);
 }
 
+// The same time or duration as system calls take it.
+constexpr timespec timespec_of(uint64_t nanoseconds) {
+  return {.tv_sec = static_cast<time_t>(nanoseconds / kNanosPerSecond),
+          .tv_nsec = static_cast<long>(nanoseconds % kNanosPerSecond)};
+}
+
 // Formats a duration for a message, rounded down to tenths: "2.5 s".
 inline std::string in_seconds(uint64_t nanoseconds) {
   const uint64_t tenths = nanoseconds / (kNanosPerSecond / 10);

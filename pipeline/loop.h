@@ -19,7 +19,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <ctime>
 #include <utility>
 
 #include "base/clock.h"
@@ -163,8 +162,7 @@ class Loop {
     PBOX_DCHECK(limit_ns > 0 && !policy_.busy);
     pollfd waits[2] = {{mailbox_.wake_fd, POLLIN, 0},
                        {event_fd, static_cast<short>(blocked_ ? POLLIN | POLLOUT : POLLIN), 0}};
-    const timespec timeout{static_cast<time_t>(limit_ns / kNanosPerSecond),
-                           static_cast<long>(limit_ns % kNanosPerSecond)};
+    const timespec timeout = timespec_of(limit_ns);
     if (ppoll(waits, event_fd < 0 ? 1 : 2, &timeout, nullptr) > 0 &&
         (waits[0].revents & POLLIN) != 0) {
       uint64_t drained = 0;

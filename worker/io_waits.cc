@@ -1,7 +1,6 @@
 #include "worker/io_waits.h"
 
 #include <algorithm>
-#include <ctime>
 
 #include "base/clock.h"
 
@@ -19,8 +18,7 @@ bool IoWaits::wait(std::span<const int> own,
   for (const auto& driver : drivers) {
     if (!gathers) driver->add_lane_waits(waits_);
   }
-  const timespec timeout{static_cast<time_t>(limit_ns / kNanosPerSecond),
-                         static_cast<long>(limit_ns % kNanosPerSecond)};
+  const timespec timeout = timespec_of(limit_ns);
   const int ready = ppoll(waits_.data(), waits_.size(), &timeout, nullptr);
   const uint64_t now_ns = monotonic_ns();
   auto lane = static_cast<size_t>(control_waits);

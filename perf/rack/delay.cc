@@ -142,15 +142,14 @@ void add_cable(Cables& cables, const std::string& text) {
   cables.directions.push_back({other, one, DelayQueue(quality, seed + 1)});
 }
 
-timespec time_until_due(const Cables& cables) {
+uint64_t ns_until_due(const Cables& cables) {
   uint64_t wait_ns = pbox::kNanosPerSecond;
   const uint64_t now_ns = pbox::monotonic_ns();
   for (const Direction& direction : cables.directions) {
     const auto due_ns = direction.queue.due_ns();
     if (due_ns) wait_ns = std::min(wait_ns, *due_ns > now_ns ? *due_ns - now_ns : 0);
   }
-  return {static_cast<time_t>(wait_ns / pbox::kNanosPerSecond),
-          static_cast<long>(wait_ns % pbox::kNanosPerSecond)};
+  return wait_ns;
 }
 
 void forward(Cables& cables) {
@@ -160,7 +159,7 @@ void forward(Cables& cables) {
     waits.push_back({direction.from->fd(), POLLIN, 0});
   }
   while (waits[0].revents == 0) {
-    const timespec timeout = time_until_due(cables);
+    const timespec timeout = pbox::timespec_of(ns_until_due(cables));
     ppoll(waits.data(), waits.size(), &timeout, nullptr);
     for (size_t index = 0; index < cables.directions.size(); ++index) {
       Direction& direction = cables.directions[index];

@@ -24,9 +24,7 @@ constexpr uint32_t kChunkTimesMax = 1 << 18;  // recorded chunk times of a trace
 constexpr size_t kChunkTimesTaken = 4096;     // taken in one call
 
 void sleep_until(uint64_t until_ns) {
-  constexpr uint64_t kNanosecondsPerSecond = 1'000'000'000;
-  const timespec until{.tv_sec = static_cast<time_t>(until_ns / kNanosecondsPerSecond),
-                       .tv_nsec = static_cast<long>(until_ns % kNanosecondsPerSecond)};
+  const timespec until = timespec_of(until_ns);
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
   }
 }
