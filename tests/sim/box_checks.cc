@@ -61,10 +61,7 @@ void Box::check_place(const std::string& job, uint32_t part) const {
   const std::string& owner = map->second.boxes.at(part);
   if (box_at(owner) == host_) return;
   // The part stays here while the box that it is to go to is not registered.
-  const auto boxes = cluster_->boxes().boxes();
-  const bool is_known =
-      std::any_of(boxes.begin(), boxes.end(), [&](const auto& box) { return box.name == owner; });
-  require(!is_known, [&] {
+  require(!cluster_->lists(owner), [&] {
     return "parts: box " + std::to_string(host_) + " runs part " + std::to_string(part) + " of " +
            job + ", which its part map gives to " + owner;
   });

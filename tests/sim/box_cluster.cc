@@ -1,5 +1,6 @@
 #include "tests/sim/box_cluster.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
@@ -130,6 +131,16 @@ void BoxCluster::check_duties(const cluster::Transaction& transaction) const {
       });
     }
   }
+}
+
+bool BoxCluster::lists(const std::string& box) const {
+  const auto& records = directory_->boxes();
+  return std::any_of(records.begin(), records.end(),
+                     [&box](const cluster::BoxRecord& record) { return record.name == box; });
+}
+
+bool BoxCluster::knows_room(const std::string& box) {
+  return box == name_ || (lists(box) && maps_->reports().all().contains(box));
 }
 
 bool BoxCluster::found_no_room(const JobModel& job) const {

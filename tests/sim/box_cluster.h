@@ -64,6 +64,11 @@ class BoxCluster {
   cluster::PartMaps& maps() { return *maps_; }
   const cluster::PartMaps& maps() const { return *maps_; }
   const cluster::BoxDirectory& boxes() const { return *directory_; }
+  // Returns whether the box is registered, as far as this box has seen.
+  bool lists(const std::string& box) const;
+  // Returns whether this box knows how much room the box has. It forgets that of a box whose lease
+  // ends, until it asks again.
+  bool knows_room(const std::string& box);
   storage::Epochs& epochs() { return *epochs_; }
   SimStore& store() { return store_; }
   // Returns whether this box has lately looked in vain for a box with room for the part.

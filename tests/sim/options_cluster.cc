@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "tests/sim/draw.h"
+#include "tests/sim/sim_store.h"
 
 namespace pbox::sim {
 namespace {
@@ -18,6 +19,21 @@ void split_job(Draw& draw, const JobOptions& job, uint32_t first_worker, Options
       {EpisodeKind::kPartition, begin_ns, length_ns, worker | uint64_t{1} << 40},  // to the box
       {EpisodeKind::kStaleMap, begin_ns + 1, length_ns, job.box},
       {EpisodeKind::kMovePart, begin_ns + 2, 1, worker}};
+  options.episodes.insert(options.episodes.end(), std::begin(episodes), std::end(episodes));
+}
+
+// Cuts a box off from the store for longer than its lease, so that it registers again later. The
+// job moves at about that time, often to this box. Its ranks think for long, so that it still runs
+// then.
+void move_to_absent_box(Draw& draw, uint32_t first_worker, JobOptions& job, Options& options) {
+  constexpr uint64_t kLateNs = 300 * kNanosPerMilli;
+  const uint64_t begin_ns = draw_begin(draw, options);
+  const uint64_t absent_ns = draw.scaled(100 * kNanosPerMilli, kNanosPerSecond);
+  const uint64_t move_ns = kStoreLeaseNs + draw.number() % (absent_ns + kLateNs);
+  const uint64_t box = draw.below(options.boxes);
+  job.think_max_ns = 2 * (kStoreLeaseNs + kNanosPerSecond + kLateNs) / job.rounds;
+  const Episode episodes[] = {{EpisodeKind::kStaleMap, begin_ns, kStoreLeaseNs + absent_ns, box},
+                              {EpisodeKind::kMovePart, begin_ns + move_ns, 1, first_worker}};
   options.episodes.insert(options.episodes.end(), std::begin(episodes), std::end(episodes));
 }
 
@@ -82,10 +98,15 @@ void draw_moves(uint64_t seed, Options& options) {
                                 .length_ns = drains.scaled(kNanosPerMilli, 5 * kNanosPerSecond),
                                 .draw = drains.number()});
   }
+  Draw absences(seed ^ 0x6a09e667f3bcc908ull);
   uint32_t first_worker = 0;
-  for (const JobOptions& job : options.jobs) {
+  for (JobOptions& job : options.jobs) {
     const bool may_split = job.may_move && !job.is_relaxed();
     if (may_split && draw.chance(0.3)) split_job(draw, job, first_worker, options);
+    const bool may_last = may_split && job.straggling == Straggling::kNone;
+    if (may_last && absences.chance(0.2)) {
+      move_to_absent_box(absences, first_worker, job, options);
+    }
     first_worker += job.workers;
     if (job.has_copy && copies.chance(0.8)) draw_crashes(copies, job, options);
   }

@@ -8,7 +8,6 @@
 namespace pbox::sim {
 namespace {
 
-constexpr uint64_t kLeaseNs = 2 * kNanosPerSecond;
 constexpr uint64_t kTimeoutNs = 2 * kNanosPerSecond;
 // Half of all events arrive later than others, by up to this many latencies: 1 to 300 ms.
 constexpr uint64_t kLatenciesLate = 600;
@@ -71,7 +70,8 @@ SimStore::SimStore(EventQueue& queue, StoreServer& server, uint64_t latency_ns, 
 
 SimStore::~SimStore() {
   *alive_ = false;
-  queue_.after(kLeaseNs, [&server = server_, session = session_] { server.end_session(session); });
+  queue_.after(kStoreLeaseNs,
+               [&server = server_, session = session_] { server.end_session(session); });
 }
 
 void SimStore::at(uint64_t due_ns, std::function<void()> function) {
@@ -107,7 +107,7 @@ void SimStore::cut_off(uint64_t until_ns, bool stops_process) {
   if (stops_process) stopped_until_ns_ = std::max(stopped_until_ns_, until_ns);
   cut_off_until_ns_ = std::max(cut_off_until_ns_, until_ns);
   if (was_cut_off || !is_cut_off()) return;
-  at(queue_.now_ns() + kLeaseNs, [this, session = session_] {
+  at(queue_.now_ns() + kStoreLeaseNs, [this, session = session_] {
     if (is_cut_off() && session != 0) lose_session(session);
   });
 }

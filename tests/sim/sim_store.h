@@ -8,11 +8,14 @@
 #include <string>
 
 #include "appliance/cluster/store.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/store_server.h"
 
 namespace pbox::sim {
+
+inline constexpr uint64_t kStoreLeaseNs = 2 * kNanosPerSecond;
 
 class SimStore final : public cluster::Store {
  public:

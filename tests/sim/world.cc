@@ -419,32 +419,33 @@ void World::fail_disk(const Episode& episode) {
   box.set_disk_failures(2 + episode.draw % 4);
 }
 
-// Returns the maps of the box that leads; null if none believes that it does.
-cluster::PartMaps* World::leaders_maps() {
+// Returns the cluster as seen by the box that leads; null if none believes that it does.
+BoxCluster* World::leaders_cluster() {
   const auto leader = std::find_if(boxes_.begin(), boxes_.end(), [](const auto& box) {
     return box->cluster() != nullptr && box->cluster()->boxes().leads();
   });
-  return leader == boxes_.end() ? nullptr : &(*leader)->cluster()->maps();
+  return leader == boxes_.end() ? nullptr : (*leader)->cluster();
 }
 
 // Asks the leader to empty a box, as an operator does, or as its scaler does.
 void World::drain(const Episode& episode) {
-  cluster::PartMaps* maps = leaders_maps();
-  if (maps == nullptr) return;
+  BoxCluster* leader = leaders_cluster();
+  if (leader == nullptr) return;
   counts_.add(Fault::kDrain);
   const bool is_standby = (episode.draw >> 42 & 1) != 0;
-  maps->set_duty(
+  leader->maps().set_duty(
       name_of_box(box_of(episode.draw).host()),
       is_standby ? cluster::Duty::kStandby : cluster::Duty::kDrains, [](const Status&) {},
       is_standby);
 }
 
-// Asks the leader to move a part, as the rebalancer does.
+// Asks the leader to move a part, as the rebalancer does. The part may go to a box whose lease has
+// ended, as happens when the leader has not heard of that yet.
 void World::move_part(const Episode& episode) {
   const JobModel& job = worker_of(episode.draw).job();
-  cluster::PartMaps* leaders = leaders_maps();
-  if (!job.options.may_move || leaders == nullptr) return;
-  cluster::PartMaps& maps = *leaders;
+  BoxCluster* leader = leaders_cluster();
+  if (!job.options.may_move || leader == nullptr) return;
+  cluster::PartMaps& maps = leader->maps();
   const auto found = maps.maps().find(job.name);
   if (found == maps.maps().end() || found->second.is_over) return;
   cluster::PartMap map = found->second;
@@ -452,6 +453,8 @@ void World::move_part(const Episode& episode) {
   const HostId step = 1 + static_cast<HostId>((episode.draw >> 32) % (options_.boxes - 1));
   box = name_of_box((box_at(box) + step) % options_.boxes);
   if (maps.lacks_room(job.name, map) || maps.is_draining(box)) return;
+  const bool needs_room = options_.is_tight && map.part_memory_bytes > 0;
+  if (needs_room && !leader->knows_room(box)) return;
   maps.move(job.name, map, "an episode", [](const Status&) {});
 }
 

@@ -71,7 +71,7 @@ class World {
   bool are_all_in(const JobModel& job) const;
   static void gather_again(JobModel& job, bool all_are_in);
   void lose_box(const Episode& episode);
-  cluster::PartMaps* leaders_maps();
+  BoxCluster* leaders_cluster();
   void drain(const Episode& episode);
   void move_part(const Episode& episode);
   void on_move(const std::string& job, uint32_t part, HostId from, HostId to);
