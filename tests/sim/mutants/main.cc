@@ -165,6 +165,21 @@ class Audit {
               << " seeds: " << kMutants[search.number - 1].name << ": " << report.text;
     if (!report.seen && report.other[0] != '\0') std::cerr << " (but: " << report.other << ")";
     std::cerr << std::endl;
+    if (!report.seen && report.text[0] == '\0') print_advice(search.number);
+  }
+
+  // Says how to find a seed that shows the bug, none of those that were tried having done so.
+  void print_advice(int number) {
+    const Mutant& mutant = kMutants[number - 1];
+    uint64_t next = report(number).seed + 1;
+    if (from_ == 0 && mutant.from > 1) {
+      next = 1;
+      std::cerr << "  mutants.toml says that seeds from " << mutant.from
+                << " on show it. Seeds draw something else after a change of the draws.\n";
+    }
+    std::cerr << "  To look for another seed: pbox-sim-mutants --only " << mutant.name << " --from "
+              << next << " --seeds 100000\n"
+              << "  docs/testing.md, \"Planted bugs\", says what to do then." << std::endl;
   }
 
   // A failed check of the product counts if it is the one that the table names. A seed that never
@@ -207,6 +222,13 @@ class Audit {
   std::map<pid_t, Search> running_;
 };
 
+// Prints the events of a seed with the bug, and what it violates. `from`: as in Audit::run().
+void trace(int number, uint64_t from) {
+  const uint64_t seed = from != 0 ? from : kMutants[number - 1].from;
+  mutant_at_hand = number;
+  std::cerr << "violation: " << World(draw(seed), &std::cerr).run().violation << std::endl;
+}
+
 // Returns the numbers of the mutants that the options ask for.
 std::vector<int> numbers_of(const po::variables_map& options) {
   std::vector<int> numbers;
@@ -228,6 +250,7 @@ int run(int argc, char** argv) {
       "from", po::value<uint64_t>()->default_value(0),
       "first seed to try; 0: the one that the table names, or 1")(
       "only", po::value<std::string>(), "plant only the mutant of this name")(
+      "trace", "with --only: print the events of the first seed with the bug, and end")(
       "short", "plant only the bugs that tools/test plants by default")(
       "canary", "plant only the first bug")("processes", po::value<size_t>()->default_value(2),
                                             "number of processes at a time");
@@ -244,6 +267,10 @@ int run(int argc, char** argv) {
   }
   const bool canary = options.count("canary") != 0;
   const std::vector<int> numbers = numbers_of(options);
+  if (options.count("trace") != 0) {
+    for (const int number : numbers) trace(number, options["from"].as<uint64_t>());
+    return 0;
+  }
   Audit audit;
   audit.run(numbers, options["from"].as<uint64_t>(), options["seeds"].as<uint64_t>(),
             options["processes"].as<size_t>());
