@@ -38,7 +38,7 @@ constexpr Mutant kMutants[] = {
 
 // A planted bug may send product code into an endless loop. Processor time, because the machine may
 // be busy.
-constexpr int kSeedSecondsMax = 60;
+constexpr int kSeedSecondsMax = 30;
 // Each crash of a seed costs a new process.
 constexpr int kCrashesMax = 20;
 constexpr size_t kTextBytes = 400;
