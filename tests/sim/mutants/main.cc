@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/program_options.hpp>
 #include <csignal>
 #include <cstdio>
@@ -80,6 +81,17 @@ std::string violation_of(uint64_t seed, int number) {
   return violation;
 }
 
+// The texts that a seed's options must contain to be tried.
+std::vector<std::string> wanted_options;
+
+bool is_wanted(uint64_t seed) {
+  if (wanted_options.empty()) return true;
+  const std::string options = to_string(draw(seed));
+  return std::all_of(
+      wanted_options.begin(), wanted_options.end(),
+      [&options](const std::string& text) { return options.find(text) != std::string::npos; });
+}
+
 // Ends the search with a violation of the bug's own invariant.
 void conclude(uint64_t seed, const std::string& text, Report& report) {
   const std::string without = violation_of(seed, 0);
@@ -91,6 +103,7 @@ void conclude(uint64_t seed, const std::string& text, Report& report) {
 void look_for(int number, uint64_t from, uint64_t last, Report& report) {
   for (uint64_t seed = from; seed <= last; ++seed) {
     report.seed = seed;
+    if (!is_wanted(seed)) continue;
     const std::string violation = violation_of(seed, number);
     if (violation.empty()) continue;
     if (is_own(number, violation)) return conclude(seed, violation, report);
@@ -250,6 +263,9 @@ int run(int argc, char** argv) {
       "from", po::value<uint64_t>()->default_value(0),
       "first seed to try; 0: the one that the table names, or 1")(
       "only", po::value<std::string>(), "plant only the mutant of this name")(
+      "where", po::value(&wanted_options)->composing(),
+      "try only seeds whose options contain this text, for example COPIED; pbox-sim --verbose "
+      "prints them; repeatable")(
       "trace", "with --only: print the events of the first seed with the bug, and end")(
       "short", "plant only the bugs that tools/test plants by default")(
       "canary", "plant only the first bug")("processes", po::value<size_t>()->default_value(2),
