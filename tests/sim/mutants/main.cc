@@ -190,9 +190,11 @@ class Audit {
       std::cerr << "  mutants.toml says that seeds from " << mutant.from
                 << " on show it. Seeds draw something else after a change of the draws.\n";
     }
-    std::cerr << "  To look for another seed: pbox-sim-mutants --only " << mutant.name << " --from "
-              << next << " --seeds 100000\n"
-              << "  docs/testing.md, \"Planted bugs\", says what to do then." << std::endl;
+    std::cerr
+        << "  To look for another seed: pbox-sim-mutants --only " << mutant.name << " --from "
+        << next << " --seeds 100000\n"
+        << "  Name it as `from` in mutants.toml. docs/testing.md, \"Planted bugs\", says more."
+        << std::endl;
   }
 
   // A failed check of the product counts if it is the one that the table names. A seed that never
