@@ -392,13 +392,15 @@ void JobRegistry::tick_lost(Job& job) {
   }
 }
 
-// Ends a job without joined ranks. A running job in mode optimize waits instead while some rank is
-// lost, because only the box has the weights. In other cases the ranks bring along what they need.
+// Ends a job without joined ranks. A running job waits instead while some rank is lost if the ranks
+// cannot go on without its state: in mode optimize only the box has the weights, and a relayed job
+// cannot leave the upper box and come back. In other cases the ranks bring along what they need.
 void JobRegistry::remove_if_over(Job& job) {
   const bool was_running = job.running();
   const uint32_t lost = job.members().count(Member::State::kLost);
   if (job.members().count(Member::State::kJoined) > 0) return;
-  if (was_running && lost > 0 && job.spec().mode == pipeline::Mode::kOptimize) return;
+  const bool needs_state = job.spec().mode == pipeline::Mode::kOptimize || job.spec().relayed;
+  if (was_running && lost > 0 && needs_state) return;
   if (was_running) handover_.release_previous_owner(job);
   if (job.spec().is_backup) return end(job);  // the part that it is a copy of may well go on
   if (was_running && lost > 0) {

@@ -246,6 +246,34 @@ TEST_CASE("a relay's report about a finished job is ignored") {
   CHECK(rack.desk.job_count() == 1);
 }
 
+TEST_CASE("a relayed job waits for its ranks if all of them are lost at once") {
+  for (const bool come_back : {true, false}) {
+    Rack rack;
+    auto join = join_message("train", 0, 1);
+    const auto rank = rack.desk.join(join);
+    RelayLog& log = *rack.upstream.logs[0];
+    rack.tell(log, ok_status());
+    const proto::Session session = rack.desk.take(rank).at(0).session();
+    rack.desk.hang_up(rank);
+    CHECK(rack.desk.job_count() == 1);
+    CHECK_FALSE(log.is_gone);
+    if (come_back) {
+      join.mutable_join()->set_resumes(true);
+      join.mutable_join()->set_epoch(session.epoch());
+      join.mutable_join()->set_generation(session.generation());
+      const auto answers = rack.desk.take(rack.desk.join(join));
+      REQUIRE_FALSE(answers.empty());
+      CHECK(answers.front().session().epoch() == session.epoch());
+      CHECK_FALSE(log.is_gone);
+    } else {
+      rack.desk.pass(11 * kSecond, {});
+      CHECK(rack.desk.job_count() == 0);
+      CHECK(log.is_gone);
+    }
+    CHECK(rack.upstream.logs.size() == 1);
+  }
+}
+
 TEST_CASE("a relayed job does not outlive its box") {
   Rack rack;
   const auto rank = rack.desk.join(join_message("train", 0, 1));
