@@ -1,4 +1,5 @@
-// Bursts of forged packets for one port of a box or worker. They do not pass the simulated network:
+// Packets that no host of the rack has made: some from outside, and bursts of forged ones for one
+// port of a box or worker. The bursts do not pass the simulated network:
 // a burst goes to the product as if it had just been polled. So ten million take a few seconds.
 #include <cstring>
 
@@ -24,6 +25,57 @@ uint64_t refused_by(const pipeline::Engine& engine) {
 }
 
 }  // namespace
+
+// Sends packets from outside: random bytes, and well-formed packets of sessions that do not exist.
+void World::send_from_outside(const Episode& episode, uint32_t left) {
+  const HostId outsider = outsider_of(options_);
+  const HostId box = box_of(episode.draw).host();
+  const auto port = static_cast<uint16_t>(limits::kDataPortFirst + rng_.below(options_.pipelines));
+  std::vector<std::byte> bytes(limits::kPacketOverheadBytes + rng_.below(64));
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(rng_.next());
+  if (rng_.below(2) == 0) {
+    wire::Header header;
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    header.set_type(static_cast<wire::PacketType>(rng_.below(wire::kPacketTypeCount)));
+    header.flags = 0;
+    header.payload_bytes = static_cast<uint16_t>(bytes.size() - limits::kPacketOverheadBytes);
+    // A slot number that no session of so small a rack uses.
+    header.spi |= wire::kSpiIndexMask;
+    std::memcpy(bytes.data(), &header, sizeof(header));
+    const wire::Tag tag =
+        wire::make_tag({options_.payload_crc}, header, bytes.data() + sizeof(header));
+    std::memcpy(bytes.data() + bytes.size() - sizeof(tag), tag.data(), sizeof(tag));
+  }
+  counts_.add(Fault::kOutsider);
+  if (options_.suite != seal::Suite::kNone && rng_.below(2) == 0) {
+    forge(endpoint_of(outsider, 666));
+  } else {
+    network_.inject(endpoint_of(outsider, 666), endpoint_of(box, port), std::move(bytes));
+  }
+  if (left == 0) return;
+  queue_.after(episode.length_ns / 20, [this, &episode, left] {
+    if (healed_ns_ == UINT64_MAX) send_from_outside(episode, left - 1);
+  });
+}
+
+// Sends what somebody on the way can make of a packet: a copy, or another packet of its session.
+void World::forge(const nic::Endpoint& from) {
+  const Packet& overheard = network_.overheard(rng_.next());
+  if (overheard.bytes.empty()) return;
+  std::vector<std::byte> bytes = overheard.bytes;
+  const bool is_forged = rng_.below(3) != 0;
+  if (is_forged) {
+    wire::Header header;
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    header.packet_number += rng_.below(2) == 0 ? 1 + rng_.below(5000) : 0;
+    if (rng_.below(2) == 0) header.flags ^= wire::flag::kKeyPhase;
+    if (rng_.below(4) == 0) header.flags ^= wire::flag::kEncrypted;
+    if (rng_.below(4) == 0) header.round += 1;
+    std::memcpy(bytes.data(), &header, sizeof(header));
+    bytes[bytes.size() - 1 - rng_.below(bytes.size() - sizeof(header))] ^= std::byte{1};
+  }
+  network_.inject(from, overheard.to, std::move(bytes), is_forged);
+}
 
 uint64_t Box::attack(uint64_t draw, Forger& forger, uint32_t bursts) {
   if (!up()) return 0;

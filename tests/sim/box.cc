@@ -25,13 +25,18 @@ Box::Box(Rack& rack, HostId host)
       control_thread_(rack.queue, [this] { turn_control(); }),
       disk_(rack.options.seed * 31 + host, rack.counts),
       single_box_(limits::kChunkBytesDefault) {
-  for (uint32_t index = 0; index < rack.options.pipelines; ++index) {
+  for (uint32_t index = 0; index < rack.options.pipelines_of(host); ++index) {
     Pipeline& pipeline = pipelines_.emplace_back();
     pipeline.local = endpoint_of(host, static_cast<uint16_t>(limits::kDataPortFirst + index));
     pipeline.thread = std::make_unique<Thread>(rack.queue, [this, index] {
       Pipeline& its = pipelines_[index];
       if (const bool worked = turn(index, false); up())
         its.thread->wake_at(worked ? its.thread->now_ns() + kTurnNs : its.engine->due_ns());
+    });
+  }
+  if (rack.options.has_levels && host != rack.options.top()) {
+    uplinks_.emplace(rack, host, [this] {
+      if (up()) flush();
     });
   }
   rack.control.attach(host, *this);
@@ -63,7 +68,7 @@ control::RegistryOptions Box::registry_options() {
   options.payload_crc = rack_.options.payload_crc;
   options.jobs_max = rack_.options.job_slots;
   options.job_memory_bytes = rack_.options.memory_of(host_);
-  options.arena_bytes.assign(rack_.options.pipelines, rack_.options.arena_of(host_));
+  options.arena_bytes.assign(pipelines_.size(), rack_.options.arena_of(host_));
   // Half of all seeds draw the same session numbers at each start. Then only the epoch
   // distinguishes a session from one before the crash. The names of backup copies must differ in
   // all seeds.
@@ -88,7 +93,10 @@ void Box::start() {
     return;
   }
   epochs_.emplace(std::move(*stored));
-  if (rack_.checks) checker_ = std::make_unique<BoxChecker>(rack_, rack_.options.pipelines);
+  // The checker takes the ranks that join a box for all ranks of the job.
+  if (rack_.checks && !rack_.options.has_levels) {
+    checker_ = std::make_unique<BoxChecker>(rack_, count());
+  }
   for (uint32_t index = 0; index < pipelines_.size(); ++index) {
     Pipeline& pipeline = pipelines_[index];
     pipeline.ring = &rack_.network.open(
@@ -101,7 +109,7 @@ void Box::start() {
       pipeline.port->bound_sending(rack_.options.send_ahead_ns,
                                    [thread = pipeline.thread.get()] { thread->wake_soon(); });
     }
-    if (rack_.checks) {
+    if (checker_) {
       pipeline.port->set_watch([this, index](const nic::TxPacket& packet) {
         checker_->sent(index, *pipelines_[index].port, packet);
       });
@@ -124,8 +132,8 @@ void Box::start() {
   control::PartDirectory& parts =
       cluster_ ? cluster_->maps() : static_cast<control::PartDirectory&>(single_box_);
   storage::Epochs& epochs = cluster_ ? cluster_->epochs() : *box_epochs_;
-  registry_ = std::make_unique<control::JobRegistry>(registry_options(), *this, epochs, parts,
-                                                     nullptr, nullptr, this);
+  registry_ = std::make_unique<control::JobRegistry>(
+      registry_options(), *this, epochs, parts, nullptr, uplinks_ ? &*uplinks_ : nullptr, this);
   control_thread_.wake_soon();
 }
 
@@ -158,6 +166,7 @@ void Box::crash(bool silently) {
   rack_.control.abort_all(host_, silently);
   rack_.control.abort_all(client_host_, silently);
   for (auto& relay : relays_) relay->crash();
+  if (uplinks_) uplinks_->crash();
   questions_.clear();
   registry_.reset();
   cluster_.reset();
@@ -193,6 +202,7 @@ bool Box::turn(uint32_t index, bool carries_out_command) {
   const bool worked = pipeline.loop->turn(pipeline.thread->now_ns());
   if (checker_) checker_->after_turn(index, *pipeline.engine, *pipeline.port, carries_out_command);
   for (auto& relay : relays_) relay->wake();
+  if (uplinks_) uplinks_->wake();
   return worked;
 }
 
@@ -261,37 +271,6 @@ void Box::close_connection(ConnectionId id, const std::string& reason) {
   registry_->on_closed(id, reason, control_thread_.now_ns());
 }
 
-BackupMember* Box::Client::relay(ConnectionId id) const {
-  const auto found = std::find_if(box_.relays_.begin(), box_.relays_.end(),
-                                  [id](const auto& relay) { return relay->has(id); });
-  return found == box_.relays_.end() ? nullptr : found->get();
-}
-
-void Box::Client::on_connected(ConnectionId id) {
-  if (BackupMember* member = relay(id)) return member->on_connected(id);
-  const auto found = box_.questions_.find(id);
-  if (found == box_.questions_.end()) return;
-  const auto framed = wire::frame(found->second.message);
-  box_.rack_.control.send(id, box_.client_host_, framed->substr(wire::kControlLengthBytes));
-}
-
-void Box::Client::on_control_message(ConnectionId id, const std::string& body) {
-  if (BackupMember* member = relay(id)) return member->on_control_message(id, body);
-  if (!box_.questions_.contains(id)) return;
-  proto::BoxMessage message;
-  require(message.ParseFromString(body), "a box sent an invalid control message");
-  if (!message.has_failure()) return box_.end_question(id, std::move(message));
-  box_.end_question(
-      id, Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()});
-}
-
-void Box::Client::on_closed(ConnectionId id, const std::string& reason) {
-  if (BackupMember* member = relay(id)) return member->on_closed(id, reason);
-  if (box_.questions_.contains(id)) {
-    box_.end_question(id, Error{ErrorCode::kUnavailable, reason});
-  }
-}
-
 void Box::flush() {
   check_quota();
   for (const auto& event : registry_->take_events()) {
@@ -314,7 +293,8 @@ void Box::carry_out(const control::Action& action) {
   }
   const bool is_to_box = is_box(action.connection);
   if (action.message.has_session() && is_to_box) {
-    note_epoch(action.message.session().epoch(), kOfCopies);
+    const uint32_t uplink = kOfUplinks + peers_.at(action.connection).part;
+    note_epoch(action.message.session().epoch(), rack_.options.has_levels ? uplink : kOfCopies);
   } else if (action.message.has_session()) {
     learn_session(action.connection, action.message.session());
     for (const uint32_t rank : action.message.session().absent_ranks()) {
@@ -349,10 +329,12 @@ bool Box::is_box(ConnectionId id) const {
   return peers_.at(id).host >= client_of(rack_.options, 0);
 }
 
-// A worker of a job in several parts says on each connection which part it joins.
+// A worker of a job in several parts says on each connection which part it joins, and so does a
+// lane to the upper box.
 void Box::note_part(ConnectionId id, const std::string& body) {
   const auto peer = peers_.find(id);
-  if (peer == peers_.end() || is_box(id) || job_of(id).options.parts == 1) return;
+  if (peer == peers_.end()) return;
+  if (is_box(id) ? !rack_.options.has_levels : job_of(id).options.parts == 1) return;
   proto::WorkerMessage message;
   if (message.ParseFromString(body) && message.has_join()) {
     peer->second.part = message.join().part();
@@ -430,45 +412,6 @@ void Box::learn_session(ConnectionId id, const proto::Session& session) {
   for (const uint32_t rank : session.absent_ranks()) job.forget(rank);
 }
 
-std::unique_ptr<control::Relay> Box::join(const std::string& address, control::RelaySpec spec,
-                                          std::function<void(Status)> on_change) {
-  const auto tell = [this, on_change = std::move(on_change)](const Status& status) {
-    on_change(status);
-    if (up()) flush();
-  };
-  relays_.push_back(std::make_unique<BackupMember>(
-      rack_, host_, static_cast<uint32_t>(relays_.size()), address, std::move(spec), tell));
-  return std::make_unique<BackupRelay>(*relays_.back());
-}
-
-void Box::ask_box(const std::string& address, const proto::WorkerMessage& question,
-                  uint64_t timeout_ns, cluster::Environment::Answer done) {
-  const HostId other = box_at(address);
-  const ConnectionId id = rack_.control.connect(client_host_, other);
-  Question& asked = questions_[id];
-  asked.message = question;
-  asked.done = std::move(done);
-  rack_.say("box " + std::to_string(host_), [&] {
-    const std::string text = "asks box " + std::to_string(other);
-    if (!question.has_ask_state()) return text;
-    const proto::AskState& state = question.ask_state();
-    return text + " for the state of job " + state.job() + " of epoch " +
-           std::to_string(state.epoch()) + (state.taken() ? " (it has arrived)" : "");
-  });
-  rack_.queue.after(timeout_ns, [this, id] {
-    if (questions_.contains(id)) end_question(id, Error{ErrorCode::kUnavailable, "no answer"});
-  });
-}
-
-void Box::end_question(ConnectionId id, Result<proto::BoxMessage> answer) {
-  const proto::AskState& question = questions_.at(id).message.ask_state();
-  if (question.is_backup() && !question.taken() && answer) rack_.counts.add(Fault::kCopyUsed);
-  const cluster::Environment::Answer done = std::move(questions_.extract(id).mapped().done);
-  rack_.control.close(id, client_host_);
-  done(std::move(answer));
-  flush();
-}
-
 void Box::pause(uint64_t length_ns) {
   for (const HostId host : {host_, client_host_}) {
     rack_.control.stall(host, rack_.queue.now_ns() + length_ns);
@@ -477,6 +420,7 @@ void Box::pause(uint64_t length_ns) {
   if (cluster_) cluster_->store().cut_off(rack_.queue.now_ns() + length_ns, true);
   for (Pipeline& pipeline : pipelines_) pipeline.thread->pause(length_ns);
   for (auto& relay : relays_) relay->process().thread().pause(length_ns);
+  if (uplinks_) uplinks_->pause(length_ns);
 }
 
 void Box::pause_pipeline(uint32_t index, uint64_t length_ns) {
@@ -487,6 +431,7 @@ void Box::jump(uint64_t ahead_ns) {
   control_thread_.jump(ahead_ns);
   for (Pipeline& pipeline : pipelines_) pipeline.thread->jump(ahead_ns);
   for (auto& relay : relays_) relay->process().thread().jump(ahead_ns);
+  if (uplinks_) uplinks_->jump(ahead_ns);
 }
 
 void Box::set_small_ring(uint32_t index, bool small) {

@@ -11,6 +11,7 @@
 #include "tests/sim/backup_relay.h"
 #include "tests/sim/box_checker.h"
 #include "tests/sim/box_cluster.h"
+#include "tests/sim/box_uplinks.h"
 #include "tests/sim/forger.h"
 #include "tests/sim/host.h"
 #include "tests/sim/sim_disk.h"
@@ -72,7 +73,9 @@ class Box final : public ControlEnd,
   // Hands forged packets to one pipeline, which must refuse them all. Returns how many.
   uint64_t attack(uint64_t draw, Forger& forger, uint32_t bursts);
 
-  void check_all() { checker_->check_all(); }
+  void check_all() {
+    if (checker_) checker_->check_all();
+  }
   // Returns the PULLs received since the last start, on all pipelines.
   uint64_t pulls_received() const;
 
@@ -108,7 +111,7 @@ class Box final : public ControlEnd,
     void on_closed(ConnectionId id, const std::string& reason) override;
 
    private:
-    BackupMember* relay(ConnectionId id) const;
+    Member* relay(ConnectionId id) const;
     Box& box_;
   };
   // A question from this box to another one, over a connection of its own.
@@ -136,10 +139,11 @@ class Box final : public ControlEnd,
   bool is_box(ConnectionId id) const;  // the other end is a box, not a worker
   void note_part(ConnectionId id, const std::string& body);
   JobModel& job_of(ConnectionId id);
-  // Notes that the epoch was assigned to a job, or (kOfCopies) to a backup copy. No epoch may be
-  // assigned twice.
+  // Notes that the epoch was assigned to a job, or (kOfCopies) to a backup copy, or (kOfUplinks) to
+  // a part of the racks' job. No epoch may be assigned twice.
   void note_epoch(uint32_t epoch, uint32_t job);
   static constexpr uint32_t kOfCopies = UINT32_MAX;
+  static constexpr uint32_t kOfUplinks = 1u << 16;
   // A part was refused. The job need not survive that if the rack is short of room.
   void note_refusal(const std::string& text);
   void check_installed(uint32_t pipeline, pipeline::JobShard& shard);
@@ -168,6 +172,7 @@ class Box final : public ControlEnd,
   std::optional<BoxCluster> cluster_;
   // all relays that ever existed, because jobs refer to them
   std::vector<std::unique_ptr<BackupMember>> relays_;
+  std::optional<BoxUplinks> uplinks_;  // only the boxes of racks, in two levels
   std::unique_ptr<control::JobRegistry> registry_;
   uint64_t starts_ = 0;
   // Over all starts of the box: the job and the start to which each epoch was assigned.

@@ -1,5 +1,6 @@
 // Counts the bytes that a worker has in flight on a lane, from its packets alone. A pushed chunk
-// counts until its result is complete or the box has reported that other ranks are late. With
+// counts until its result is complete or the box has reported that other ranks are late, or that it
+// has all of the push, if it waits for an upper box. With
 // delivery by pull it counts until its result is announced, and again from the PULL on. With cached
 // reads it counts until the box has the push, and requests for data do not count. Each fragment
 // counts as a full one, because it takes a slot of the receive ring. The total must never exceed
@@ -184,10 +185,9 @@ class CreditWatch {
       const bool is_done = session_.delivery == wire::Delivery::kPull && !chunk.announced &&
                            wire::round_distance(status.finished_round, header.round) > 0;
       chunk.announced = chunk.announced || is_done;
-      const bool waits =
-          !chunk.announced && (all & ~status.received_mask) == 0 && status.missing_workers > 0;
-      chunk.waits = waits;
-      if (waits || is_done) leave(chunk);
+      const bool is_whole = !chunk.announced && (all & ~status.received_mask) == 0;
+      chunk.waits = is_whole && status.missing_workers > 0;
+      if (chunk.waits || is_done || (is_whole && session_.has_upper_box)) leave(chunk);
     }
   }
 

@@ -41,6 +41,10 @@ void draw_tensors(Draw& draw, uint32_t chunks_left, JobOptions& job);
 void draw_optimizer(Draw& draw, JobOptions& job);
 // Draws the calls of a job of collectives, the same for all ranks.
 void draw_calls(Draw& draw, JobOptions& job);
+// Draws the faults that each packet may have.
+PacketFaults draw_packet_faults(Draw& draw);
+// Draws how long an episode of this kind lasts.
+uint64_t draw_length(Draw& draw, EpisodeKind kind);
 // Returns the approximate duration of the jobs without faults.
 uint64_t work_ns(const Options& options);
 // Draws a begin that is mostly while jobs run, after the time that they need to join.

@@ -25,7 +25,7 @@ namespace po = boost::program_options;
 
 // Printed if the process crashes: a failed check in the product ends the process. Names the current
 // seed.
-char crash_text[64] = "";
+char crash_text[80] = "";
 
 void on_crash(int signal_number) {
   [[maybe_unused]] const auto written = write(STDERR_FILENO, crash_text, std::strlen(crash_text));
@@ -33,9 +33,9 @@ void on_crash(int signal_number) {
   raise(signal_number);
 }
 
-void announce(uint64_t seed) {
-  std::snprintf(crash_text, sizeof(crash_text), "pbox-sim: crashed with --from %llu --seeds 1\n",
-                static_cast<unsigned long long>(seed));
+void announce(uint64_t seed, const char* mode = "") {
+  std::snprintf(crash_text, sizeof(crash_text), "pbox-sim: crashed with %s--from %llu --seeds 1\n",
+                mode, static_cast<unsigned long long>(seed));
 }
 
 struct Totals {
@@ -62,9 +62,8 @@ void report_violation(const std::string& violation, const Options& options,
             << how << "--from " << options.seed << (how.empty() ? " --seeds 1" : "") << std::endl;
 }
 
-void run_seed(uint64_t seed, bool verbose, bool trace, Totals& totals) {
-  announce(seed);
-  const Options options = draw(seed);
+void run_seed(const Options& options, bool verbose, bool trace, Totals& totals) {
+  announce(options.seed, options.has_levels ? "--levels " : "");
   if (verbose) std::cerr << to_string(options) << std::endl;
   Outcome outcome = World(options, trace ? &std::cerr : nullptr).run();
   if (outcome.violation.empty()) {
@@ -73,7 +72,8 @@ void run_seed(uint64_t seed, bool verbose, bool trace, Totals& totals) {
     if (again != outcome.trace_hash) outcome.violation = "the same seed ran differently";
   }
   totals.add(outcome);
-  if (!outcome.violation.empty()) report_violation(outcome.violation, options);
+  if (outcome.violation.empty()) return;
+  report_violation(outcome.violation, options, options.has_levels ? "--levels --seeds 1 " : "");
 }
 
 // With enough seeds every kind of fault must occur, because a fault that never happens tests
@@ -226,6 +226,7 @@ int run(int argc, char** argv) {
       "congestion", "instead, measure how a job shares a cable with a TCP flow")(
       "rows", po::value<std::string>()->default_value(""),
       "only those rows of --congestion whose name contains this text")(
+      "levels", "instead, simulate racks whose boxes send their sums to an upper box")(
       "forgeries", po::value<uint64_t>(),
       "instead, forge this many packets, beginning with the first seed")(
       "mutants", "instead, count the seeds until each planted bug is seen")(
@@ -259,12 +260,15 @@ int run(int argc, char** argv) {
   }
   Totals totals;
   const uint64_t first = options["from"].as<uint64_t>();
+  const bool has_levels = options.count("levels") != 0;
   for (uint64_t index = 0; index < options["seeds"].as<uint64_t>(); ++index) {
-    run_seed(first + index, options.count("verbose") != 0, options.count("trace") != 0, totals);
+    const uint64_t seed = first + index;
+    run_seed(has_levels ? draw_levels(seed) : draw(seed), options.count("verbose") != 0,
+             options.count("trace") != 0, totals);
   }
   const nlohmann::json figures = report(totals);
   print(figures, json);
-  return totals.violations == 0 && has_every_fault(totals) ? 0 : 1;
+  return totals.violations == 0 && (has_levels || has_every_fault(totals)) ? 0 : 1;
 }
 
 }  // namespace

@@ -194,7 +194,8 @@ void Member::on_closed(ConnectionId id, const std::string& reason) {
   if (id != connection_) return;
   connection_ = 0;
   rack_.say(who(), [&] { return "is disconnected: " + reason; });
-  membership_->on_disconnected({ErrorCode::kBoxLost, reason}, thread().now_ns());
+  const ErrorCode code = is_connected_ ? ErrorCode::kBoxLost : ErrorCode::kUnavailable;
+  membership_->on_disconnected({code, reason}, thread().now_ns());
   perform();
 }
 

@@ -41,6 +41,39 @@ void draw_optimizer(Draw& draw, JobOptions& job) {
   if (job.on_worker_lost == control::LostPolicy::kPartial) job.on_worker_lost = {};  // wait
 }
 
+PacketFaults draw_packet_faults(Draw& draw) {
+  constexpr double kRates[] = {0.001, 0.01, 0.03, 0.1, 0.3};
+  PacketFaults faults;
+  if (draw.chance(0.5)) faults.drop = draw.one_of(kRates);
+  if (draw.chance(0.2)) {
+    faults.burst_begin = 0.002;
+    faults.burst_end = 0.1;
+  }
+  if (draw.chance(0.4)) faults.duplicate = draw.one_of(kRates);
+  if (draw.chance(0.4)) faults.reorder = draw.one_of(kRates);
+  if (draw.chance(0.4)) faults.delay = draw.one_of(kRates) / 3;
+  faults.delay_max_ns = draw.scaled(kNanosPerMilli, 500 * kNanosPerMilli);
+  if (draw.chance(0.25)) faults.flip = draw.one_of(kRates) / 3;
+  if (draw.chance(0.25)) faults.truncate = draw.one_of(kRates) / 3;
+  if (draw.chance(0.2)) faults.wrong_queue = draw.one_of(kRates) / 3;
+  return faults;
+}
+
+uint64_t draw_length(Draw& draw, EpisodeKind kind) {
+  switch (kind) {
+    case EpisodeKind::kPauseWorker:
+    case EpisodeKind::kPauseBox:
+    case EpisodeKind::kPausePipeline:
+      // Up to a minute, which the control plane takes for a death. This is rare, because it takes
+      // long to simulate.
+      return draw.chance(0.02) ? draw.scaled(kNanosPerSecond, 60 * kNanosPerSecond)
+                               : draw.scaled(10 * kNanosPerMilli, 800 * kNanosPerMilli);
+    case EpisodeKind::kClockWorker:
+    case EpisodeKind::kClockBox: return draw.scaled(kNanosPerMilli, 4 * kNanosPerSecond);
+    default: return draw.scaled(kNanosPerMilli, 500 * kNanosPerMilli);
+  }
+}
+
 uint64_t work_ns(const Options& options) {
   uint64_t longest_ns = 0;
   for (const JobOptions& job : options.jobs) {
@@ -118,39 +151,6 @@ JobOptions draw_job(Draw& draw, uint32_t boxes) {
   job.barrier_at_end = draw.chance(0.7);
   if (draw.chance(0.7)) job.think_max_ns = draw.scaled(10'000, 20 * kNanosPerMilli);
   return job;
-}
-
-PacketFaults draw_packet_faults(Draw& draw) {
-  constexpr double kRates[] = {0.001, 0.01, 0.03, 0.1, 0.3};
-  PacketFaults faults;
-  if (draw.chance(0.5)) faults.drop = draw.one_of(kRates);
-  if (draw.chance(0.2)) {
-    faults.burst_begin = 0.002;
-    faults.burst_end = 0.1;
-  }
-  if (draw.chance(0.4)) faults.duplicate = draw.one_of(kRates);
-  if (draw.chance(0.4)) faults.reorder = draw.one_of(kRates);
-  if (draw.chance(0.4)) faults.delay = draw.one_of(kRates) / 3;
-  faults.delay_max_ns = draw.scaled(kNanosPerMilli, 500 * kNanosPerMilli);
-  if (draw.chance(0.25)) faults.flip = draw.one_of(kRates) / 3;
-  if (draw.chance(0.25)) faults.truncate = draw.one_of(kRates) / 3;
-  if (draw.chance(0.2)) faults.wrong_queue = draw.one_of(kRates) / 3;
-  return faults;
-}
-
-uint64_t draw_length(Draw& draw, EpisodeKind kind) {
-  switch (kind) {
-    case EpisodeKind::kPauseWorker:
-    case EpisodeKind::kPauseBox:
-    case EpisodeKind::kPausePipeline:
-      // Up to a minute, which the control plane takes for a death. This is rare, because it takes
-      // long to simulate.
-      return draw.chance(0.02) ? draw.scaled(kNanosPerSecond, 60 * kNanosPerSecond)
-                               : draw.scaled(10 * kNanosPerMilli, 800 * kNanosPerMilli);
-    case EpisodeKind::kClockWorker:
-    case EpisodeKind::kClockBox: return draw.scaled(kNanosPerMilli, 4 * kNanosPerSecond);
-    default: return draw.scaled(kNanosPerMilli, 500 * kNanosPerMilli);
-  }
 }
 
 void draw_episodes(Draw& draw, Options& options) {

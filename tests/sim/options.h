@@ -50,6 +50,13 @@ struct Disagreement {
   std::vector<CallOptions> calls;
 };
 
+// A rank's place among the ranks that join its box.
+struct RackPlace {
+  uint32_t rack = 0;  // the box has the same number
+  uint32_t rank = 0;
+  uint32_t ranks = 0;
+};
+
 struct JobOptions {
   uint32_t number = 0;  // the same for all parts of a job
   uint32_t part = 0;
@@ -93,6 +100,10 @@ struct JobOptions {
   // each rank comes, counted from the start of the run; empty: all come at once.
   uint32_t workers_min = 0;
   std::vector<uint64_t> arrivals_ns = {};
+  // Two levels: the number of ranks of each rack. The job's ranks are those of the first rack, then
+  // those of the second, and so on. Empty: one level.
+  std::vector<uint32_t> racks = {};
+  bool racks_disagree = false;  // ranks of each rack give the tensors other priorities
   // A job of collectives: the tensors are its slots, and `rounds` is the number of calls.
   bool is_collective = false;
   std::vector<CallOptions> calls = {};
@@ -109,6 +120,12 @@ struct JobOptions {
     return tensors[tensor].sync ? *tensors[tensor].sync : sync;
   }
   bool is_elastic() const { return workers_min != 0; }
+  // Only in a job of two levels.
+  RackPlace place_of(uint32_t rank) const;
+  // The number of the box that the rank joins, in a job that does not move.
+  uint32_t box_of(uint32_t rank) const { return racks.empty() ? box : place_of(rank).rack; }
+  // The priority that a rank states for its operations.
+  int32_t priority_of(uint32_t rank, uint32_t tensor) const;
   // The weight of a push, from any process of the rank; 1 if pushes have none. And the sum over
   // the ranks whose bits are set.
   uint32_t weight(uint32_t rank, uint32_t tensor, uint32_t round) const;
@@ -188,6 +205,13 @@ struct Options {
   uint64_t seed = 1;
   uint32_t boxes = 1;
   uint32_t pipelines = 1;
+  // Two levels: the last box sums what the others, the boxes of the racks, have summed.
+  bool has_levels = false;
+  uint32_t top_pipelines = 0;                 // pipelines of that box
+  uint32_t top() const { return boxes - 1; }  // the upper box
+  uint32_t pipelines_of(uint32_t box) const {
+    return has_levels && box == top() ? top_pipelines : pipelines;
+  }
   uint32_t ring_bytes = 1u << 20;  // size of each pipeline's receive ring
   uint32_t ring_slots = 0;
   bool payload_crc = true;
@@ -237,6 +261,8 @@ const char* name_of(EpisodeKind kind);
 Options draw(uint64_t seed);
 // Returns the same rack as draw(seed), but always with keys, and with attacks.
 Options draw_attacked(uint64_t seed);
+// Returns a job of several racks, each with a box of its own, and one more box that sums the racks.
+Options draw_levels(uint64_t seed);
 
 // Returns one line with all options.
 std::string to_string(const Options& options);

@@ -83,6 +83,9 @@ void add_job(Line& line, const JobOptions& job) {
   line.add("%s%s%s%s%s think=%.3fms", job.by_steps ? " steps" : " free",
            job.same_order ? "" : " any-order", job.in_place ? " in-place" : "",
            job.barrier_at_end ? " barrier" : "", job.rogue ? " ROGUE" : "", ms(job.think_max_ns));
+  if (!job.racks.empty()) line.add(" RACKS of");
+  for (const uint32_t ranks : job.racks) line.add(" %u", ranks);
+  if (job.racks_disagree) line.add(" disagree");
   if (job.parts > 1) line.add(" part=%u/%u of job%u", job.part, job.parts, job.number);
   if (job.may_move) line.add(" MOVES");
   if (job.has_copy) line.add(" COPIED");
@@ -119,6 +122,7 @@ std::string to_string(const Options& options) {
              static_cast<unsigned long long>(options.key_packets));
   }
   if (options.has_cluster) line.add(" CLUSTER");
+  if (options.has_levels) line.add(" LEVELS top-pipelines=%u", options.top_pipelines);
   if (options.has_control_network) line.add(" control-network");
   if (options.link_bytes_per_us > 0) {
     line.add(" link=%lluMB/s/%u/%.3fms", static_cast<unsigned long long>(options.link_bytes_per_us),

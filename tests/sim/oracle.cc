@@ -1,7 +1,9 @@
 #include "tests/sim/oracle.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "base/check.h"
 #include "pipeline/optimizer/reference.h"
 #include "pipeline/reduce/reference.h"
 
@@ -52,9 +54,14 @@ void Oracle::restart_optimizer(uint32_t tensor, uint32_t first_element, uint32_t
   const std::byte* weights =
       result(tensor, round).data() + size_t{first_element} * wire::dtype_bytes(dtype);
   Chunk& chunk = tensors_[tensor].chunks[first_element / chunk_elements_];
-  chunk.rounds = round + 1;
+  const uint32_t rounds = std::exchange(chunk.rounds, round + 1);
   chunk.since = round;
-  reduce::reference::store(dtype, chunk.weights.data(), weights, chunk.elements, FLT_MAX);
+  if (gradients_.options().racks.empty()) {
+    reduce::reference::store(dtype, chunk.weights.data(), weights, chunk.elements, FLT_MAX);
+  } else if (rounds > chunk.rounds) {
+    PBOX_CHECK(rounds == chunk.rounds + 1);  // a result of the round after has been looked at
+    chunk.weights = chunk.former_weights;
+  }
   std::fill(chunk.state.begin(), chunk.state.end(), 0.0f);
 }
 
@@ -78,6 +85,7 @@ void Oracle::next(uint32_t tensor, Chunk& chunk) {
     chunk.weights = values;
     chunk.state.resize(chunk.elements * optimizer::state_floats_per_element(job.optimizer));
   } else if (optimizes) {
+    if (!job.racks.empty()) chunk.former_weights = chunk.weights;
     step(tensor, chunk, values, round);
   }
   std::byte* result =

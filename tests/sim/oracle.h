@@ -16,7 +16,8 @@ class Oracle {
   const std::vector<std::byte>& result(uint32_t tensor, uint32_t round);
 
   // Mode optimize: the box's state of the chunk that begins at this element is lost after this
-  // round. The weights continue from the result, and the optimizer's steps start again.
+  // round. The weights continue from the result, and the optimizer's steps start again. In two
+  // levels the racks' boxes have the result in f32; otherwise it has the job's type.
   void restart_optimizer(uint32_t tensor, uint32_t first_element, uint32_t round);
 
  private:
@@ -27,6 +28,7 @@ class Oracle {
     uint32_t rounds = 0;  // number of computed rounds
     uint32_t since = 0;   // the round before the optimizer's first step
     std::vector<float> weights = {}, state = {};
+    std::vector<float> former_weights = {};  // two levels: those after the round before
   };
   struct Tensor {
     std::vector<std::vector<std::byte>> results;  // by round, as far as computed

@@ -169,7 +169,7 @@ void Training::start(worker::Membership& membership, uint32_t index, uint64_t ra
   tensor.input_crc = wire::crc32c(0, input.data(), input.size());
   tensor.busy = true;
   tensor.started_ns = rack_now_ns;
-  tensor.priority = job_.options.tensors[index].priority;
+  tensor.priority = job_.options.priority_of(rank_, index);
   if (!job_.options.same_order) tensor.priority = static_cast<int32_t>(rng_.below(4));
   worker::Operation operation{.tensor = index,
                               .input = input.data(),

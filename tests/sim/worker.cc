@@ -33,19 +33,6 @@ std::vector<worker::TensorSpec> tensors_of(const JobOptions& job) {
   return tensors;
 }
 
-proto::Optimizer optimizer_message(const JobOptions& job) {
-  const optimizer::OptimizerSpec spec = optimizer_of(job);
-  proto::Optimizer message;
-  message.set_kind(static_cast<uint32_t>(spec.kind));
-  message.set_learning_rate(spec.learning_rate);
-  message.set_momentum(spec.momentum);
-  message.set_beta1(spec.beta1);
-  message.set_beta2(spec.beta2);
-  message.set_epsilon(spec.epsilon);
-  message.set_weight_decay(spec.weight_decay);
-  return message;
-}
-
 worker::MembershipOptions membership_options(const Rack& rack, const JobModel& job, uint32_t rank,
                                              uint32_t incarnation, const JobPlace& place) {
   const JobOptions& options = job.options;
@@ -56,8 +43,10 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   membership.box = address_of_box(place.box);
   membership.box_name = name_of_box(place.box);
   membership.boxes = place.boxes;
-  membership.rank = rank;
-  membership.world_size = options.workers;
+  const RackPlace in_rack =
+      options.racks.empty() ? RackPlace{0, rank, options.workers} : options.place_of(rank);
+  membership.rank = in_rack.rank;
+  membership.world_size = in_rack.ranks;
   membership.min_world_size = options.workers_min;
   membership.optimize = options.mode == pipeline::Mode::kOptimize;
   membership.collective = options.is_collective;
@@ -84,6 +73,18 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
 
 }  // namespace
 
+proto::Optimizer optimizer_message(const optimizer::OptimizerSpec& spec) {
+  proto::Optimizer message;
+  message.set_kind(static_cast<uint32_t>(spec.kind));
+  message.set_learning_rate(spec.learning_rate);
+  message.set_momentum(spec.momentum);
+  message.set_beta1(spec.beta1);
+  message.set_beta2(spec.beta2);
+  message.set_epsilon(spec.epsilon);
+  message.set_weight_decay(spec.weight_decay);
+  return message;
+}
+
 std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobModel& job,
                                                     uint32_t rank, uint32_t incarnation,
                                                     bool rejoins, const JobPlace& place,
@@ -92,7 +93,7 @@ std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobM
   options.rejoin = rejoins || job.options.is_elastic();
   options.paths = std::move(paths);
   return std::make_unique<worker::Membership>(options, tensors_of(job.options),
-                                              optimizer_message(job.options));
+                                              optimizer_message(optimizer_of(job.options)));
 }
 
 Worker::Worker(Rack& rack, std::shared_ptr<Process> process, JobModel& job, uint32_t rank)
@@ -119,7 +120,7 @@ void Worker::start() {
   constexpr uint64_t kSeedOfPart = 1'000'000'007;
   const uint64_t seed = rack_.options.seed * 1000 + host() + kSeedOfPart * job_.options.part;
   application_ = make_application(job_, rank_, seed);
-  if (!rack_.cluster.is_on()) return join({.box = job_.options.box});
+  if (!rack_.cluster.is_on()) return join({.box = job_.options.box_of(rank_)});
   asks_map_ = true;
   boxes_asked_ = rank_;
   ask_map();
@@ -271,7 +272,7 @@ void Worker::leave_when_done() {
       membership_->ask_barrier();
     }
     if (membership_->requests().barriers_released() == 0) return;
-    require(job_.may_lack_ranks() || job_.at_barrier.size() == job_.options.workers, [&] {
+    require(job_.may_lack_ranks() || are_all_at_barrier(), [&] {
       return job_.title + ": a barrier was released before all ranks had reached it";
     });
   }
@@ -281,6 +282,16 @@ void Worker::leave_when_done() {
   // A rank that is being recovered while others leave may find no partner to continue with.
   job_.may_fail = job_.may_fail || job_.disturbed;
   membership_->leave();
+}
+
+// In two levels each rack has barriers of its own.
+bool Worker::are_all_at_barrier() const {
+  const JobOptions& options = job_.options;
+  for (uint32_t rank = 0; rank < options.workers; ++rank) {
+    const bool is_there = job_.at_barrier.contains(rank);
+    if (!is_there && options.box_of(rank) == options.box_of(rank_)) return false;
+  }
+  return true;
 }
 
 // A worker leaves all parts of its job at once. This rank looks again with its next heartbeat.

@@ -25,6 +25,8 @@ std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobM
                                                     bool rejoins, const JobPlace& place,
                                                     std::shared_ptr<worker::SendPaths> paths);
 
+proto::Optimizer optimizer_message(const optimizer::OptimizerSpec& spec);
+
 class Worker final : public Member {
  public:
   // `process`: the rank's, in all parts of the job.
@@ -79,6 +81,7 @@ class Worker final : public Member {
   void ask_map_again();
   void join(const JobPlace& place);
   void leave_when_done();
+  bool are_all_at_barrier() const;
   bool are_other_parts_done() const;
   void check_statistics(const worker::Exchange& exchange) const;
   bool may_try_again() const;

@@ -134,15 +134,28 @@ void World::schedule_faults() {
   queue_.at(begin_ns_ + options_.faults_end_ns, [this] { heal(); });
 }
 
+// Returns the two hosts whose packets of one direction the episode stops: a worker and its box, or,
+// in two levels, also a rack's box and the upper box.
+std::pair<HostId, HostId> World::path_of(const Episode& episode) {
+  const Worker& worker = worker_of(episode.draw);
+  const JobOptions& job = worker.job().options;
+  HostId lower = worker.host();
+  HostId box =
+      options_.has_levels ? job.box_of(worker.rank()) : cluster_.owner(job).value_or(job.box);
+  if (is_upper(episode)) {
+    lower = client_of(options_, box);
+    box = options_.top();
+  }
+  const bool towards_box = (episode.draw >> 40 & 1) != 0;
+  return towards_box ? std::pair(lower, box) : std::pair(box, lower);
+}
+
 void World::begin(const Episode& episode) {
   rack_.say("world", [&] { return std::string("begins: ") + name_of(episode.kind); });
   Worker& worker = worker_of(episode.draw);
   Box& box = box_of(episode.draw);
-  const HostId job_box = cluster_.owner(worker.job().options).value_or(worker.job().options.box);
   const auto pipeline = static_cast<uint32_t>(episode.draw >> 32);
-  const bool towards_box = (episode.draw >> 40 & 1) != 0;
-  const HostId from = towards_box ? worker.host() : job_box;
-  const HostId to = towards_box ? job_box : worker.host();
+  const auto [from, to] = path_of(episode);
   switch (episode.kind) {
     case EpisodeKind::kPartition:
       counts_.add(Fault::kPartition);
@@ -181,8 +194,8 @@ void World::begin(const Episode& episode) {
       counts_.add(Fault::kSlowReader);
       worker.process().set_slow(true);
       return;
-    case EpisodeKind::kControlStall: stall_control(worker, episode.length_ns); return;
-    case EpisodeKind::kControlBreak: break_control(worker); return;
+    case EpisodeKind::kControlStall: stall_control(episode); return;
+    case EpisodeKind::kControlBreak: break_control(episode); return;
     case EpisodeKind::kCrashWorker: lose_worker(episode); return;
     case EpisodeKind::kCrashBox: lose_box(episode); return;
     case EpisodeKind::kDisk: fail_disk(episode); return;
@@ -202,16 +215,23 @@ void World::begin(const Episode& episode) {
   }
 }
 
-void World::stall_control(const Worker& worker, uint64_t length_ns) {
-  counts_.add(Fault::kControlStall);
-  silence(length_ns);
-  control_.stall(worker.host(), queue_.now_ns() + length_ns);
+// Returns the host whose control connections the episode concerns.
+HostId World::caller_of(const Episode& episode) {
+  const Worker& worker = worker_of(episode.draw);
+  if (!is_upper(episode)) return worker.host();
+  return client_of(options_, worker.job().options.box_of(worker.rank()));
 }
 
-void World::break_control(Worker& worker) {
+void World::stall_control(const Episode& episode) {
+  counts_.add(Fault::kControlStall);
+  silence(episode.length_ns);
+  control_.stall(caller_of(episode), queue_.now_ns() + episode.length_ns);
+}
+
+void World::break_control(const Episode& episode) {
   counts_.add(Fault::kControlBreak);
-  for (Worker* part : process_of(worker)) disturb(part->job(), false, part);
-  control_.break_all(worker.host());
+  for (Worker* part : process_of(worker_of(episode.draw))) disturb(part->job(), false, part);
+  control_.break_all(caller_of(episode));
 }
 
 void World::end(const Episode& episode) {
@@ -219,17 +239,7 @@ void World::end(const Episode& episode) {
   Worker& worker = worker_of(episode.draw);
   switch (episode.kind) {
     case EpisodeKind::kPartition:
-      for (HostId box = 0; box < options_.boxes; ++box) {  // the job may have moved since
-        network_.set_blocked(worker.host(), box, false);
-        network_.set_blocked(box, worker.host(), false);
-      }
-      return;
-    case EpisodeKind::kClog:
-      for (HostId box = 0; box < options_.boxes; ++box) {
-        network_.set_clogged(worker.host(), box, false);
-        network_.set_clogged(box, worker.host(), false);
-      }
-      return;
+    case EpisodeKind::kClog: end_on_path(episode); return;
     case EpisodeKind::kDropFragment: network_.set_dropped(std::nullopt); return;
     case EpisodeKind::kSmallRing:
       box_of(episode.draw).set_small_ring(static_cast<uint32_t>(episode.draw >> 32), false);
@@ -245,6 +255,19 @@ void World::end(const Episode& episode) {
   }
 }
 
+void World::end_on_path(const Episode& episode) {
+  const auto [from, to] = path_of(episode);
+  const bool blocks = episode.kind == EpisodeKind::kPartition;
+  const auto end = [&](HostId lower, HostId box) {
+    for (const auto& [begin, end] : {std::pair(lower, box), std::pair(box, lower)}) {
+      blocks ? network_.set_blocked(begin, end, false) : network_.set_clogged(begin, end, false);
+    }
+  };
+  if (is_upper(episode)) return end(from, to);
+  const HostId worker = worker_of(episode.draw).host();
+  for (HostId box = 0; box < options_.boxes; ++box) end(worker, box);  // the job may have moved
+}
+
 void World::drop_fragment(const Episode& episode) {
   Worker& worker = worker_of(episode.draw);
   const JobModel& job = worker.job();
@@ -254,57 +277,6 @@ void World::drop_fragment(const Episode& episode) {
       .chunk = static_cast<uint32_t>(episode.draw >> 32) % static_cast<uint32_t>(job.chunks.size()),
       .fragment = static_cast<uint16_t>((episode.draw >> 48) % 3),
       .type = (episode.draw >> 56 & 1) != 0 ? wire::PacketType::kPush : wire::PacketType::kResult});
-}
-
-// Sends packets from outside: random bytes, and well-formed packets of sessions that do not exist.
-void World::send_from_outside(const Episode& episode, uint32_t left) {
-  const HostId outsider = outsider_of(options_);
-  const HostId box = box_of(episode.draw).host();
-  const auto port = static_cast<uint16_t>(limits::kDataPortFirst + rng_.below(options_.pipelines));
-  std::vector<std::byte> bytes(limits::kPacketOverheadBytes + rng_.below(64));
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(rng_.next());
-  if (rng_.below(2) == 0) {
-    wire::Header header;
-    std::memcpy(&header, bytes.data(), sizeof(header));
-    header.set_type(static_cast<wire::PacketType>(rng_.below(wire::kPacketTypeCount)));
-    header.flags = 0;
-    header.payload_bytes = static_cast<uint16_t>(bytes.size() - limits::kPacketOverheadBytes);
-    // A slot number that no session of so small a rack uses.
-    header.spi |= wire::kSpiIndexMask;
-    std::memcpy(bytes.data(), &header, sizeof(header));
-    const wire::Tag tag =
-        wire::make_tag({options_.payload_crc}, header, bytes.data() + sizeof(header));
-    std::memcpy(bytes.data() + bytes.size() - sizeof(tag), tag.data(), sizeof(tag));
-  }
-  counts_.add(Fault::kOutsider);
-  if (options_.suite != seal::Suite::kNone && rng_.below(2) == 0) {
-    forge(endpoint_of(outsider, 666));
-  } else {
-    network_.inject(endpoint_of(outsider, 666), endpoint_of(box, port), std::move(bytes));
-  }
-  if (left == 0) return;
-  queue_.after(episode.length_ns / 20, [this, &episode, left] {
-    if (healed_ns_ == UINT64_MAX) send_from_outside(episode, left - 1);
-  });
-}
-
-// Sends what somebody on the way can make of a packet: a copy, or another packet of its session.
-void World::forge(const nic::Endpoint& from) {
-  const Packet& overheard = network_.overheard(rng_.next());
-  if (overheard.bytes.empty()) return;
-  std::vector<std::byte> bytes = overheard.bytes;
-  const bool is_forged = rng_.below(3) != 0;
-  if (is_forged) {
-    wire::Header header;
-    std::memcpy(&header, bytes.data(), sizeof(header));
-    header.packet_number += rng_.below(2) == 0 ? 1 + rng_.below(5000) : 0;
-    if (rng_.below(2) == 0) header.flags ^= wire::flag::kKeyPhase;
-    if (rng_.below(4) == 0) header.flags ^= wire::flag::kEncrypted;
-    if (rng_.below(4) == 0) header.round += 1;
-    std::memcpy(bytes.data(), &header, sizeof(header));
-    bytes[bytes.size() - 1 - rng_.below(bytes.size() - sizeof(header))] ^= std::byte{1};
-  }
-  network_.inject(from, overheard.to, std::move(bytes), is_forged);
 }
 
 void World::heal() {
@@ -369,7 +341,11 @@ void World::lose_state(JobModel& job) {
 void World::silence(uint64_t length_ns) {
   silence_ns_ += length_ns;
   if (silence_ns_ < options_.dead_after_ns / 2) return;
-  for (auto& job : jobs_) disturb(*job, false);
+  for (auto& job : jobs_) {
+    disturb(*job, false);
+    // The upper box does not know the job's patience, but has one of its own.
+    job->may_fail = job->may_fail || options_.has_levels;
+  }
 }
 
 // Returns whether weights and optimizer state exist elsewhere if this box is lost: on the box where
@@ -401,10 +377,12 @@ void World::lose_box(const Episode& episode) {
   Box& box = box_of(episode.draw);
   counts_.add(Fault::kBoxCrash);
   for (auto& job : jobs_) {
-    if (!job->options.may_move && cluster_.owner(job->options).value_or(box.host()) != box.host()) {
-      continue;
-    }
+    const bool is_elsewhere =
+        !job->options.may_move && cluster_.owner(job->options).value_or(box.host()) != box.host();
+    if (is_elsewhere && !options_.has_levels) continue;
     disturb(*job, true);
+    // The loss of a rack's box ends the job.
+    job->may_fail = job->may_fail || (options_.has_levels && box.host() != options_.top());
     if (!outlives(*job, box)) lose_state(*job);
   }
   box.crash((episode.draw >> 41 & 1) != 0);

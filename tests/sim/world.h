@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/sim/box.h"
@@ -46,8 +47,14 @@ class World {
  private:
   void form_cluster();
   void schedule_faults();
+  // In two levels half of the episodes are about the way from a rack's box to the upper box.
+  bool is_upper(const Episode& episode) const {
+    return options_.has_levels && (episode.draw >> 43 & 1) != 0;
+  }
+  std::pair<HostId, HostId> path_of(const Episode& episode);
   void begin(const Episode& episode);
   void end(const Episode& episode);
+  void end_on_path(const Episode& episode);
   void drop_fragment(const Episode& episode);
   void change_model(const ModelChange& change);
   void send_from_outside(const Episode& episode, uint32_t left);
@@ -76,8 +83,9 @@ class World {
   void move_part(const Episode& episode);
   void on_move(const std::string& job, uint32_t part, HostId from, HostId to);
   void fail_disk(const Episode& episode);
-  void stall_control(const Worker& worker, uint64_t length_ns);
-  void break_control(Worker& worker);
+  HostId caller_of(const Episode& episode);
+  void stall_control(const Episode& episode);
+  void break_control(const Episode& episode);
   void lose_worker(const Episode& episode);
   std::shared_ptr<Process> process_on(HostId host);
   std::vector<Worker*> process_of(const Worker& worker);

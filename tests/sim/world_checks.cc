@@ -34,6 +34,7 @@ uint64_t World::limit_ns(const JobModel& job) const {
     limit_ns += 2 * job.options.rounds * job.options.longest_think_ns();
   }
   if (options_.has_cluster) limit_ns += kMovesWithinNs;
+  if (options_.has_levels) limit_ns *= 2;                     // a round waits for both
   if (job.options.has_copy) limit_ns += kReconnectsWithinNs;  // possible backup boxes are asked
   // A rank that was away when its job ended joins it anew, and waits there for the others.
   const bool may_be_alone = job.options.disagreement && job.disturbed;
