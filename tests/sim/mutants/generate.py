@@ -116,7 +116,8 @@ def main():
         here = [(number, edit) for number, edit in edits if edit["file"] == file]
         contents[output / file] = mutated(source, here)
     rows = [f'{{"{mutant["name"]}", "{mutant["about"]}", R"({mutant["by"]})", '
-            f'{"true" if mutant.get("short") else "false"}, {mutant.get("from", 1)}}},\n'
+            f'{"true" if mutant.get("short") else "false"}, {mutant.get("from", 1)}, '
+            f'{"true" if mutant.get("levels") else "false"}}},\n'
             for _, mutant in mutants]
     contents[output / "tests/sim/mutants/mutants.inc"] = "".join(rows)
     write(output, contents)

@@ -32,6 +32,7 @@ struct Mutant {
   const char* by;  // texts of its own invariant, separated by '|': one of them must be said
   bool is_short;   // found within few seeds: tools/test plants it each time
   uint64_t from;   // the first seed to try
+  bool in_levels;  // planted in seeds of two levels
 };
 constexpr Mutant kMutants[] = {
 #include "tests/sim/mutants/mutants.inc"
@@ -72,11 +73,16 @@ void limit_time(int seconds) {
   PBOX_CHECK(setitimer(ITIMER_VIRTUAL, &limit, nullptr) == 0);
 }
 
-// Returns what the seed violates with the bug `number`; 0 is none.
-std::string violation_of(uint64_t seed, int number) {
-  mutant_at_hand = number;
+// Returns what the seed draws for the bug `number`.
+Options options_of(uint64_t seed, int number) {
+  return kMutants[number - 1].in_levels ? draw_levels(seed) : draw(seed);
+}
+
+// Returns what the seed violates, with the bug or without it.
+std::string violation_of(uint64_t seed, int number, bool is_planted) {
+  mutant_at_hand = is_planted ? number : 0;
   limit_time(kSeedSecondsMax);
-  std::string violation = World(draw(seed)).run().violation;
+  std::string violation = World(options_of(seed, number)).run().violation;
   limit_time(0);
   return violation;
 }
@@ -84,17 +90,17 @@ std::string violation_of(uint64_t seed, int number) {
 // The texts that a seed's options must contain to be tried.
 std::vector<std::string> wanted_options;
 
-bool is_wanted(uint64_t seed) {
+bool is_wanted(uint64_t seed, int number) {
   if (wanted_options.empty()) return true;
-  const std::string options = to_string(draw(seed));
+  const std::string options = to_string(options_of(seed, number));
   return std::all_of(
       wanted_options.begin(), wanted_options.end(),
       [&options](const std::string& text) { return options.find(text) != std::string::npos; });
 }
 
 // Ends the search with a violation of the bug's own invariant.
-void conclude(uint64_t seed, const std::string& text, Report& report) {
-  const std::string without = violation_of(seed, 0);
+void conclude(uint64_t seed, int number, const std::string& text, Report& report) {
+  const std::string without = violation_of(seed, number, false);
   report.is_over = true;
   report.seen = without.empty();
   write_text(report.text, without.empty() ? text : "seen without the bug too: " + without);
@@ -103,10 +109,10 @@ void conclude(uint64_t seed, const std::string& text, Report& report) {
 void look_for(int number, uint64_t from, uint64_t last, Report& report) {
   for (uint64_t seed = from; seed <= last; ++seed) {
     report.seed = seed;
-    if (!is_wanted(seed)) continue;
-    const std::string violation = violation_of(seed, number);
+    if (!is_wanted(seed, number)) continue;
+    const std::string violation = violation_of(seed, number, true);
     if (violation.empty()) continue;
-    if (is_own(number, violation)) return conclude(seed, violation, report);
+    if (is_own(number, violation)) return conclude(seed, number, violation, report);
     if (report.other[0] == '\0') write_text(report.other, violation);
   }
   report.is_over = true;
@@ -210,7 +216,7 @@ class Audit {
       const pid_t child = fork();  // without the bug the seed must end well
       PBOX_CHECK(child >= 0);
       if (child == 0) {
-        conclude(crashed.seed, text, crashed);
+        conclude(crashed.seed, search.number, text, crashed);
         _exit(0);
       }
       waitpid(child, nullptr, 0);
@@ -241,7 +247,8 @@ class Audit {
 void trace(int number, uint64_t from) {
   const uint64_t seed = from != 0 ? from : kMutants[number - 1].from;
   mutant_at_hand = number;
-  std::cerr << "violation: " << World(draw(seed), &std::cerr).run().violation << std::endl;
+  std::cerr << "violation: " << World(options_of(seed, number), &std::cerr).run().violation
+            << std::endl;
 }
 
 // Returns the numbers of the mutants that the options ask for.
