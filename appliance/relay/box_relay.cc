@@ -160,14 +160,15 @@ Status BoxRelay::set_learning_rates() {
   return ok_status();
 }
 
-// Retries a box that is not available yet until the job's join timeout is over. A backup box is
-// tried once, because there may be others.
+// Retries a box that is not available yet, or is lost while the racks gather, until the job's join
+// timeout is over. A backup box is tried once, because there may be others.
 Status BoxRelay::join() {
   const uint64_t deadline_ns = monotonic_ns() + plan_.spec.join_timeout_ns;
   for (;;) {
     const Status joined = try_join(deadline_ns);
-    const bool may_pass =
-        !joined && joined.error().code == ErrorCode::kUnavailable && !plan_.spec.is_backup;
+    const bool is_away = !joined && (joined.error().code == ErrorCode::kUnavailable ||
+                                     joined.error().code == ErrorCode::kBoxLost);
+    const bool may_pass = is_away && !plan_.spec.is_backup;
     if (!may_pass || stop_ || monotonic_ns() >= deadline_ns) return joined;
     sleep(kAskAgainMs);
   }

@@ -270,6 +270,21 @@ TEST_CASE("if the upper box is killed and started again, every sum over all rack
   CHECK(outcome.identical);
 }
 
+TEST_CASE("racks that gather at an upper box join it again if it is killed and started again") {
+  MortalBox top;
+  Daemon first(rack_flags(top.daemon().control(), 0));
+  Daemon second(rack_flags(top.daemon().control(), 1));
+  auto ranks = start_sums(of_rack(first, 0));
+  while (nlohmann::json::parse(top.daemon().get("/api/v1/jobs")).at("jobs").empty()) {
+  }
+  top.kill();
+  top.start_again();
+  for (auto& rank : start_sums(of_rack(second, 1))) ranks.push_back(std::move(rank));
+  const SumsOutcome outcome = collect(ranks);
+  CHECK(outcome.failure == "");
+  CHECK(outcome.identical);
+}
+
 TEST_CASE(
     "if a rack's box is killed, its ranks and those of the other racks are told, and none hangs") {
   Daemon top({"--control.worker_lost_timeout_ms=500"});
