@@ -192,6 +192,8 @@ Result<std::unique_ptr<JobShard>> JobShard::create(const ShardSpec& spec, Reserv
     shard->arena_ = std::move(reserved.arena);
     shard->prefault_ = std::move(reserved.prefault);
   } else {
+    reserved.prefault.reset();
+    reserved.arena = {};
     auto other = reserve(spec);
     if (!other) return other.error();
     shard->arena_ = std::move(*other);

@@ -44,13 +44,6 @@ class Prefaulter::Order : public Prefault {
   Prefaulter& prefaulter_;
 };
 
-Prefaulter::Prefaulter(int done_fd) : done_fd_(done_fd) {
-  thread_ = std::thread([this] {
-    name_current_thread("prefaulter");
-    run();
-  });
-}
-
 Prefaulter::~Prefaulter() {
   {
     const std::lock_guard lock(mutex_);
@@ -58,7 +51,7 @@ Prefaulter::~Prefaulter() {
     stop_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 std::unique_ptr<Prefault> Prefaulter::begin(const NumaArena& memory) {
@@ -69,6 +62,12 @@ std::unique_ptr<Prefault> Prefaulter::begin(const NumaArena& memory) {
     orders_.push_back(order.get());
   }
   changed_.notify_all();
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this] {
+      name_current_thread("prefaulter");
+      run();
+    });
+  }
   return order;
 }
 

@@ -22,14 +22,15 @@ namespace pbox::pipelines {
 
 class Prefaulter {
  public:
-  // Writes to the eventfd `done_fd` when a piece of memory has all its pages.
-  explicit Prefaulter(int done_fd);
+  // Writes to the eventfd `done_fd` when a Prefault is over.
+  explicit Prefaulter(int done_fd) : done_fd_(done_fd) {}
   // All that begin() has returned are destroyed by then.
   ~Prefaulter();
   Prefaulter(const Prefaulter&) = delete;
   Prefaulter& operator=(const Prefaulter&) = delete;
 
-  // As PipelineHost::prefault(). Control thread.
+  // As PipelineHost::prefault(). The first call starts the thread, on the CPUs of the caller, so
+  // that it takes no time from pipelines that have CPUs of their own. Control thread.
   std::unique_ptr<Prefault> begin(const NumaArena& memory);
 
  private:
