@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/box_cluster.h"
 #include "tests/support/momentum.h"
 #include "tests/support/mortal_box.h"
 #include "tests/support/sums.h"
@@ -275,8 +276,8 @@ TEST_CASE("racks that gather at an upper box join it again if it is killed and s
   Daemon first(rack_flags(top.daemon().control(), 0));
   Daemon second(rack_flags(top.daemon().control(), 1));
   auto ranks = start_sums(of_rack(first, 0));
-  while (nlohmann::json::parse(top.daemon().get("/api/v1/jobs")).at("jobs").empty()) {
-  }
+  REQUIRE(await(
+      [&] { return !nlohmann::json::parse(top.daemon().get("/api/v1/jobs")).at("jobs").empty(); }));
   top.kill();
   top.start_again();
   for (auto& rank : start_sums(of_rack(second, 1))) ranks.push_back(std::move(rank));

@@ -173,16 +173,7 @@ void BackupMember::completed(uint32_t tensor) {
 }
 
 void BackupMember::end_if_over() {
-  using Phase = worker::Membership::Phase;
-  const Phase phase = membership_->phase();
-  if (over_ || (phase != Phase::kFailed && phase != Phase::kLeft)) return;
-  over_ = true;
-  close_lanes();
-  hang_up();
-  if (phase != Phase::kFailed) return;
-  const Error why = *membership_->failure();
-  rack_.say(who(), [&] { return "fails: " + why.message; });
-  tell(why);
+  if (const auto why = end_with_membership()) tell(*why);
 }
 
 // Runs on the box's control thread, after its current event. The receiver may leave in response.

@@ -163,7 +163,7 @@ bool UplinkMember::complete_operations(worker::Exchange& exchange, uint64_t /*no
   return !done.empty();
 }
 
-// In mode optimize each tensor is one chunk, as box_uplinks.h has it.
+// Each tensor here is a chunk of the job.
 void UplinkMember::on_session(const worker::SessionSpec& session) {
   JobModel& model = model_of(rack_, job_.spec().job);
   if (model.options.mode == pipeline::Mode::kAggregate) return;
@@ -176,16 +176,8 @@ void UplinkMember::on_session(const worker::SessionSpec& session) {
 }
 
 void UplinkMember::end_if_over() {
-  using Phase = worker::Membership::Phase;
-  const Phase phase = membership_->phase();
-  if (over_ || (phase != Phase::kFailed && phase != Phase::kLeft)) return;
-  over_ = true;
-  close_lanes();
-  hang_up();
-  if (phase != Phase::kFailed) return;
-  const Error why = *membership_->failure();
-  rack_.say(who(), [&] { return "fails: " + why.message; });
-  rack_.queue.after(0, [this, why] { job_.failed(why); });
+  const auto why = end_with_membership();
+  if (why) rack_.queue.after(0, [this, why] { job_.failed(*why); });
 }
 
 JobUplink::JobUplink(Rack& rack, HostId box, control::RelaySpec spec,

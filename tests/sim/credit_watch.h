@@ -1,12 +1,12 @@
 // Counts the bytes that a worker has in flight on a lane, from its packets alone. A pushed chunk
-// counts until its result is complete or the box has reported that other ranks are late, or that it
-// has all of the push, if it waits for an upper box. With
-// delivery by pull it counts until its result is announced, and again from the PULL on. With cached
-// reads it counts until the box has the push, and requests for data do not count. Each fragment
-// counts as a full one, because it takes a slot of the receive ring. The total must never exceed
-// the widest window granted so far, except for a single chunk. Such a chunk is sent in portions:
-// its fragments that the box is not known to have never exceed the window, except for a single one.
-// Where a job pushes zeros, a chunk counts as the packets that it takes, once they are sent.
+// counts until its result is complete or the box has reported that other ranks are late. If there
+// is an upper box, it counts until the box has reported that it has all of the push. With delivery
+// by pull it counts until its result is announced, and again from the PULL on. With cached reads it
+// counts until the box has the push, and requests for data do not count. Each fragment counts as a
+// full one, because it takes a slot of the receive ring. The total must never exceed the widest
+// window granted so far, except for a single chunk. Such a chunk is sent in portions: its fragments
+// that the box is not known to have never exceed the window, except for a single one. Where a job
+// pushes zeros, a chunk counts as the packets that it takes, once they are sent.
 #pragma once
 
 #include <algorithm>

@@ -41,6 +41,8 @@ void draw_tensors(Draw& draw, uint32_t chunks_left, JobOptions& job);
 void draw_optimizer(Draw& draw, JobOptions& job);
 // Draws the calls of a job of collectives, the same for all ranks.
 void draw_calls(Draw& draw, JobOptions& job);
+// Draws the bursts and the timing of all hosts.
+void draw_hosts(Draw& draw, Options& options);
 // Draws the faults that each packet may have.
 PacketFaults draw_packet_faults(Draw& draw);
 // Draws how long an episode of this kind lasts.

@@ -248,6 +248,19 @@ void Member::rebind() {
   }
 }
 
+std::optional<Error> Member::end_with_membership() {
+  using Phase = worker::Membership::Phase;
+  const Phase phase = membership_->phase();
+  if (over_ || (phase != Phase::kFailed && phase != Phase::kLeft)) return std::nullopt;
+  over_ = true;
+  close_lanes();
+  hang_up();
+  if (phase != Phase::kFailed) return std::nullopt;
+  const Error why = *membership_->failure();
+  rack_.say(who(), [&] { return "fails: " + why.message; });
+  return why;
+}
+
 void Member::close_lanes() {
   for (const Lane& lane : lanes_) rack_.network.close(lane.local);
   lanes_.clear();

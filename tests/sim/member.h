@@ -78,6 +78,9 @@ class Member {
   void perform();
   void hang_up();
   void close_lanes();
+  // For members that end with their membership: closes everything once it has failed or left.
+  // Returns the failure if there is a new one.
+  std::optional<Error> end_with_membership();
   void forget();  // as for a process that has died
 
   Thread& thread() { return process_->thread(); }

@@ -41,6 +41,15 @@ void draw_optimizer(Draw& draw, JobOptions& job) {
   if (job.on_worker_lost == control::LostPolicy::kPartial) job.on_worker_lost = {};  // wait
 }
 
+void draw_hosts(Draw& draw, Options& options) {
+  options.burst_packets = draw.chance(0.5) ? limits::kBurstPackets : draw.between(1, 8);
+  if (draw.chance(0.3)) options.send_packets = draw.between(1, 20);
+  options.latency_ns = draw.scaled(2'000, 500'000);
+  if (draw.chance(0.5)) options.jitter_ns = options.latency_ns / 2;
+  options.rto_floor_ns = draw.chance(0.3) ? 200'000 : 2 * kNanosPerMilli;
+  options.same_sessions = draw.chance(0.5);
+}
+
 PacketFaults draw_packet_faults(Draw& draw) {
   constexpr double kRates[] = {0.001, 0.01, 0.03, 0.1, 0.3};
   PacketFaults faults;
@@ -187,12 +196,7 @@ Options draw_rack(uint64_t seed) {
   options.pipelines = draw.between(1, 4);
   options.ring_bytes = 1024 * static_cast<uint32_t>(draw.scaled(32, 1024));
   if (draw.chance(0.3)) options.ring_slots = draw.between(64, 512);
-  options.burst_packets = draw.chance(0.5) ? limits::kBurstPackets : draw.between(1, 8);
-  if (draw.chance(0.3)) options.send_packets = draw.between(1, 20);
-  options.latency_ns = draw.scaled(2'000, 500'000);
-  if (draw.chance(0.5)) options.jitter_ns = options.latency_ns / 2;
-  options.rto_floor_ns = draw.chance(0.3) ? 200'000 : 2 * kNanosPerMilli;
-  options.same_sessions = draw.chance(0.5);
+  draw_hosts(draw, options);
   options.dead_after_ns = draw.scaled(100 * kNanosPerMilli, 10 * kNanosPerSecond);
   const uint32_t jobs = draw.chance(0.5) ? 1 : draw.between(2, 3);
   for (uint32_t job = 0; job < jobs; ++job) {

@@ -124,12 +124,7 @@ Options draw_levels(uint64_t seed) {
   options.pipelines = draw.between(1, 3);
   options.top_pipelines = draw.between(1, 3);
   options.ring_bytes = 1024 * static_cast<uint32_t>(draw.scaled(32, 1024));
-  options.burst_packets = draw.chance(0.5) ? limits::kBurstPackets : draw.between(1, 8);
-  if (draw.chance(0.3)) options.send_packets = draw.between(1, 20);
-  options.latency_ns = draw.scaled(2'000, 500'000);
-  if (draw.chance(0.5)) options.jitter_ns = options.latency_ns / 2;
-  options.rto_floor_ns = draw.chance(0.3) ? 200'000 : 2 * kNanosPerMilli;
-  options.same_sessions = draw.chance(0.5);
+  draw_hosts(draw, options);
   options.dead_after_ns = draw.scaled(kNanosPerSecond, 10 * kNanosPerSecond);
   draw_keys_of_levels(draw, options);
   options.jobs.push_back(draw_job_of_racks(draw, options.top()));
