@@ -161,6 +161,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const PipelineHost& host,
 }
 
 Status Job::reserve_memory(PipelineHost& host) {
+  if (shards_.has_reserved()) return ok_status();
   return shards_.reserve(host, shard_specs(host, {}));
 }
 

@@ -60,8 +60,7 @@ uint64_t JobShards::rounds_finished() const {
 }
 
 Status JobShards::reserve(PipelineHost& host, const std::vector<pipeline::ShardSpec>& specs) {
-  PBOX_CHECK(!running() && specs.size() == pipelines_.size());
-  if (!reserved_.empty()) return ok_status();
+  PBOX_CHECK(!running() && !has_reserved() && specs.size() == pipelines_.size());
   std::vector<pipeline::JobShard::Reserved> reserved;
   for (const pipeline::ShardSpec& spec : specs) {
     auto arena = pipeline::JobShard::reserve(spec);

@@ -59,8 +59,9 @@ class JobShards {
   uint64_t rounds_finished() const;
 
   // Takes the memory of the shards that `specs` (by index in pipelines()) describe, and begins to
-  // give it its pages. No effect if that was done before. All or none.
+  // give it its pages. All or none.
   Status reserve(PipelineHost& host, const std::vector<pipeline::ShardSpec>& specs);
+  bool has_reserved() const { return !reserved_.empty(); }
   // Whether reserved memory still lacks pages.
   bool is_prefaulting() const;
   // Returns what was reserved for the shard at `index` in pipelines(), or nothing.

@@ -1,14 +1,13 @@
 #include "appliance/pipelines/prefaulter.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 
 #include "base/check.h"
 #include "base/cpu_set.h"
+#include "pipeline/control_event.h"
 
 namespace pbox::pipelines {
 namespace {
@@ -88,9 +87,7 @@ void Prefaulter::run() {
     if (!has_pages || !order.has_rest()) {
       orders_.remove(&order);
       order.end();
-      const uint64_t one = 1;
-      while (write(done_fd_, &one, sizeof(one)) < 0 && errno == EINTR) {
-      }
+      pipeline::wake_control(done_fd_);
     }
     changed_.notify_all();
   }
