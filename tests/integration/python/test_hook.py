@@ -399,15 +399,41 @@ if len(sys.argv) > 4: raise SystemExit(int(sys.argv[4]))
 """
 
 
+# The process exits while a thread of libpbox runs the continuation of a future.
+EXIT_DURING_CONTINUATION = """
+import sys, time, torch, pbox.torch
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://" + sys.argv[3], rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+hook = pbox.torch.DDPCommHook(model, box=sys.argv[1], job=sys.argv[2])
+def average(state, bucket):
+    future = hook(state, bucket)
+    future.then(lambda _: (time.sleep(0.5), print("continued", flush=True)))
+    return future
+average.__annotations__ = hook.__call__.__annotations__
+model.register_comm_hook(None, average)
+model(torch.ones(1, 4)).sum().backward()
+print("exits", flush=True)
+"""
+
+
 class ExitTest(BoxTestCase):
+    def run_script(self, script, *arguments):
+        return subprocess.run(
+            [sys.executable, "-c", script, self.box.control, *arguments], capture_output=True,
+            text=True, timeout=60, check=False, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
+
     def test_exit_without_closing_is_clean(self):
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
         for index, status in enumerate((0, 0, 3)):
-            ended = subprocess.run(
-                [sys.executable, "-c", EXIT_WITHOUT_CLOSING, self.box.control, f"exit-{index}",
-                 self.temporary_path("store")] + ([str(status)] if status else []),
-                capture_output=True, text=True, timeout=60, check=False, env=environment)
+            ended = self.run_script(EXIT_WITHOUT_CLOSING, f"exit-{index}",
+                                    self.temporary_path("store"),
+                                    *([str(status)] if status else []))
             self.assertEqual((ended.returncode, ended.stderr), (status, ""))
+
+    def test_exit_waits_for_continuations(self):
+        ended = self.run_script(EXIT_DURING_CONTINUATION, "exit", self.temporary_path("store"))
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+        self.assertEqual(ended.stdout.split(), ["exits", "continued"])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 import time
+import weakref
 
 import torch
 
@@ -16,6 +17,12 @@ from . import _depth
 from ._device import classes, common_device
 
 _thread = threading.local()  # in_callback: True on libpbox's I/O threads
+
+# Threads that end futures. They run torch's code without Python's lock. A thread that asks for the
+# lock when the interpreter has shut down is ended there, and as torch's code cannot be left that
+# way, the process aborts. Thus the process waits for them before it exits, at most this time.
+_delivery_threads = weakref.WeakSet()
+_DELIVERIES_END_S = 10
 
 
 class Operation:
@@ -290,8 +297,10 @@ class Channel:
             waiting = self._deliveries.get(key)
             if waiting is None:
                 waiting = self._deliveries[key] = queue.SimpleQueue()
-                threading.Thread(target=run, args=(waiting, *arguments), daemon=True,
-                                 name=f"pbox-{key[0]}").start()
+                thread = threading.Thread(target=run, args=(waiting, *arguments), daemon=True,
+                                          name=f"pbox-{key[0]}")
+                _delivery_threads.add(thread)
+                thread.start()
         waiting.put(operation)
 
     def fail(self, error):
@@ -455,6 +464,9 @@ _watch = _Watch()
 def _close_all():
     for channel in _watch.channels():
         channel.close()
+    limit = time.monotonic() + _DELIVERIES_END_S
+    for thread in tuple(_delivery_threads):
+        thread.join(max(0, limit - time.monotonic()))
 
 
 def _forget_in_child():
