@@ -76,6 +76,15 @@ void train(const SteadyTraining::Options& options, uint32_t rank, const Progress
   }
 }
 
+// Returns the incarnation of the box `name` that `box` lists; empty if it does not list it.
+std::string incarnation(const Daemon& box, const std::string& name) {
+  const Json page = boxes_of(box);
+  for (const Json& listed : page["boxes"]) {
+    if (listed["name"] == name) return listed["incarnation"];
+  }
+  return "";
+}
+
 std::string said(WorkerProcess& rank) {
   const auto line = rank.heard();
   if (!line) throw std::runtime_error("a rank has ended or does not answer");
@@ -141,8 +150,20 @@ BoxCluster::BoxCluster(const EtcdCluster& etcd, const std::vector<std::string>& 
   leader();
 }
 
+// The boxes list a box that was killed until its lease expires, and only then the same box again.
 void BoxCluster::start(const std::string& name) {
+  std::string former;
+  if (!boxes_.empty()) former = incarnation(*boxes_.begin()->second, name);
   launch(name);
+  const auto lists_new_one = [&](const Daemon* box) {
+    const std::string listed = incarnation(*box, name);
+    return !listed.empty() && listed != former;
+  };
+  const auto everywhere = [&] {
+    const auto boxes = all();
+    return std::all_of(boxes.begin(), boxes.end(), lists_new_one);
+  };
+  if (!await(everywhere)) throw std::runtime_error("box " + name + " has not registered");
   leader();
 }
 
