@@ -405,12 +405,13 @@ Status Client::barrier(uint32_t timeout_ms) {
                                         absent_ranks_text(absent_ranks_)};
 }
 
-Status Client::leave() {
+Status Client::leave(const std::string& reason) {
   leaving_ = true;
   {
     const std::lock_guard lock(mutex_);
     if (phase_ != Phase::kJoined) return ok_status();
     phase_ = Phase::kLeft;
+    leave_reason_ = reason;
     stop_ = true;
   }
   wake();

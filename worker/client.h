@@ -111,7 +111,7 @@ class Client {
   Status set_loss_scale(float loss_scale, uint64_t age);
   Result<std::optional<proto::StepVerdict>> last_step();
   Status barrier(uint32_t timeout_ms);
-  Status leave();
+  Status leave(const std::string& reason = "");  // as Membership::leave
   // As pbox_tensor_round and pbox_contributors.
   Result<uint32_t> round(uint32_t tensor);
   Result<uint32_t> contributors(uint32_t tensor);
@@ -228,6 +228,7 @@ class Client {
   std::vector<uint32_t> absent_ranks_;
   uint64_t completed_ = 0, failed_ = 0;
   bool stop_ = false;                  // asks the I/O thread to send LEAVE and end
+  std::string leave_reason_;           // set before stop_
   std::atomic<bool> leaving_ = false;  // ends a join, which holds the lock
   bool io_done_ = false;               // the I/O thread has ended
 

@@ -104,7 +104,7 @@ Status Client::run_source(OperationSource& source) {
 void Client::finish_io() {
   const uint64_t limit_ns = monotonic_ns() + (options_.is_backup ? 0 : kLeaveLimitNs);
   serve_control(monotonic_ns());
-  parts_->leave();
+  parts_->leave(leave_reason_);
   for (const auto& driver : drivers_) driver->perform_actions();
   for (;;) {
     std::vector<pollfd> waits;

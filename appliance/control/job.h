@@ -36,11 +36,6 @@ struct PartProgress {
   std::vector<RankProgress> ranks;  // all ranks that are not excluded
 };
 
-struct JobTimeouts {
-  uint64_t join_ns = 0;  // for all ranks to join
-  uint64_t lost_ns = 0;  // for a lost rank to come back
-};
-
 class Job {
  public:
   // Places the chunks; allocates no memory for their values.

@@ -79,6 +79,7 @@ Result<Job*> JobAdmission::make_job(const proto::Join& join, JobSpec spec) {
   if (const uint64_t wanted_ns = join.join_timeout_ms() * kNanosPerMilli; wanted_ns > 0) {
     timeouts.join_ns = std::min(wanted_ns, options.join_timeout_ns);
   }
+  timeouts.stated_lost_ms = join.lost_timeout_ms();
   if (join.lost_timeout_ms() > 0) timeouts.lost_ns = join.lost_timeout_ms() * kNanosPerMilli;
   const std::vector<PipelineUse> uses = pipeline_use(context_.jobs, host_.count());
   // Before the chunks are planned: a short JOIN can describe very many.

@@ -118,7 +118,7 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
         id, {ErrorCode::kInvalidArgument, "the first message must be JOIN"});
   }
   switch (message.kind_case()) {
-    case proto::WorkerMessage::kLeave: return on_leave(id, *connection);
+    case proto::WorkerMessage::kLeave: return on_leave(id, *connection, message.leave());
     case proto::WorkerMessage::kRounds: return on_rounds(id, *connection, message.rounds());
     case proto::WorkerMessage::kStepVerdict:
       return verdicts_.on_held(id, *connection, message.step_verdict());
@@ -308,6 +308,7 @@ void JobRegistry::fail(Job& job, const Error& error) {
       context_.connections.dismiss(member.connection, error);
     }
   }
+  if (job.relay() != nullptr) job.relay()->set_reason(error.message);
   handover_.release_previous_owner(job);
   end(job);
 }

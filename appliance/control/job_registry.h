@@ -149,7 +149,7 @@ class JobRegistry : private JobOwner {
   void exclude(Job& job, uint32_t rank);
   void go_on_without(Job& job, uint32_t rank);
   void lose(Job& job, uint32_t rank, const std::string& reason);
-  void on_leave(ConnectionId id, Connection& connection);
+  void on_leave(ConnectionId id, Connection& connection, const proto::Leave& leave);
   void tick_job(Job& job);
   void tick_lost(Job& job);
   void remove_if_over(Job& job);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "appliance/control/job_registry.h"
+#include "appliance/control/peer_text.h"
 #include "appliance/control/refusals.h"
 #include "appliance/control/version_checks.h"
 #include "base/check.h"
@@ -14,14 +15,17 @@ namespace {
 
 using Severity = RegistryEvent::Severity;
 
+constexpr size_t kReasonBytesMax = 300;
+
 std::string rank_of(const Job& job, uint32_t rank) {
   PBOX_CHECK(rank < job.members().size());
   return job.spec().title() + ": rank " + std::to_string(rank) + " (" + job.members()[rank].peer;
 }
 
-proto::BoxMessage peer_left(uint32_t rank) {
+proto::BoxMessage peer_left(const Job& job, uint32_t rank) {
   proto::BoxMessage message;
   message.mutable_peer_left()->set_rank(rank);
+  message.mutable_peer_left()->set_reason(job.members()[rank].left_reason);
   return message;
 }
 
@@ -255,7 +259,7 @@ void JobRegistry::readmit(Job& job, uint32_t rank) {
   sessions_.send(job, rank, job.shards().open_rounds(host_, rank));
   for (uint32_t other = 0; other < job.members().size(); ++other) {
     if (job.members()[other].state == Member::State::kLeft) {
-      context_.connections.send(member.connection, peer_left(other));
+      context_.connections.send(member.connection, peer_left(job, other));
     }
   }
   release_barriers(context_, job);
@@ -331,12 +335,13 @@ void JobRegistry::lose(Job& job, uint32_t rank, const std::string& reason) {
 // A rank that leaves a job of sync.model drop does not count for its quorum any more. With the
 // other models each rank waits for all others, so those that go on after one has left are told why
 // they wait in vain.
-void JobRegistry::on_leave(ConnectionId id, Connection& connection) {
+void JobRegistry::on_leave(ConnectionId id, Connection& connection, const proto::Leave& leave) {
   Job& job = *connection.job;
   const uint32_t rank = connection.rank;
   Member& leaver = job.members()[rank];
   leaver.state = Member::State::kLeft;
   leaver.connection = 0;
+  leaver.left_reason = printable(leave.reason(), kReasonBytesMax);
   context_.connections.drop(id);
   if (!job.running()) {
     leaver = {};  // the rank may join again
@@ -347,7 +352,7 @@ void JobRegistry::on_leave(ConnectionId id, Connection& connection) {
                   rank_of(job, rank) + ") has left; the others go on without it", job.spec().name);
   } else {
     job.follow_learning_rate(host_);
-    context_.connections.send_all(job, peer_left(rank));
+    context_.connections.send_all(job, peer_left(job, rank));
     release_barriers(context_, job);
   }
   remove_if_over(job);

@@ -118,8 +118,8 @@ Status check_replicas(const JobSpec& spec) {
   return ok_status();
 }
 
-RelaySpec relay_spec(const JobSpec& spec, uint32_t workers, uint64_t join_timeout_ns) {
-  RelaySpec relay{spec.name, workers, spec.numerics, join_timeout_ns, {}};
+RelaySpec relay_spec(const JobSpec& spec, uint32_t workers, const JobTimeouts& timeouts) {
+  RelaySpec relay{spec.name, workers, spec.numerics, timeouts.join_ns, timeouts.stated_lost_ms, {}};
   relay.mode = spec.mode;
   relay.optimizer = spec.optimizer;
   relay.reduction = spec.reduction;
@@ -160,7 +160,7 @@ std::vector<uint8_t> uplink_lanes(const JobSpec& spec, size_t lanes) {
 }
 
 RelaySpec backup_spec(const JobSpec& spec, const std::string& name) {
-  RelaySpec relay = relay_spec(spec, 1, kJoinBackupNs);
+  RelaySpec relay = relay_spec(spec, 1, {.join_ns = kJoinBackupNs});
   relay.job = name;
   relay.mode = pipeline::Mode::kAggregate;
   relay.reduction = pipeline::Reduction::kSum;

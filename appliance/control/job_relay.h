@@ -13,7 +13,7 @@ namespace pbox::control {
 
 // Returns the description with which a relayed job joins the upstream box. `workers`: those that
 // this box sums.
-RelaySpec relay_spec(const JobSpec& spec, uint32_t workers, uint64_t join_timeout_ns);
+RelaySpec relay_spec(const JobSpec& spec, uint32_t workers, const JobTimeouts& timeouts);
 
 // Returns the lane of each chunk if its sums go to the upper box through `lanes` lanes. The result
 // is equal on all racks. A box with as many pipelines places its chunks in the same way, so that

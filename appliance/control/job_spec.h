@@ -59,6 +59,12 @@ enum class Recovery : uint8_t {
   kNone = 1,  // it fails
 };
 
+struct JobTimeouts {
+  uint64_t join_ns = 0;         // for all ranks to join
+  uint64_t lost_ns = 0;         // for a lost rank to come back
+  uint32_t stated_lost_ms = 0;  // the same if the ranks have stated it, else 0
+};
+
 struct JobSpec {
   std::string name;
   // Index of the part that has the tensors below; a part is joined, run and moved by itself.

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "appliance/control/part_memory.h"
+#include "appliance/control/peer_text.h"
 #include "base/check.h"
 #include "nic/wire/queue_pair.h"
 
@@ -257,13 +258,13 @@ void MemberRequests::on_queue_pairs(ConnectionId id, const Connection& connectio
 
 void MemberRequests::on_port_given_up(const Connection& connection,
                                       const proto::PortGivenUp& report) {
-  constexpr size_t kTextMax = 300;  // bytes of each text from a worker
-  const auto cut = [](const std::string& text) { return text.substr(0, kTextMax); };
+  constexpr size_t kReasonBytesMax = 300;
   ++context_.totals.ports_given_up;
   context_.note(Severity::kWarning, "port_given_up",
                 connection.job->spec().title() + ": rank " + std::to_string(connection.rank) +
-                    " (" + connection.peer + ") uses port '" + cut(report.next()) +
-                    "' instead of '" + cut(report.port()) + "': " + cut(report.reason()),
+                    " (" + connection.peer + ") uses port '" + printable(report.next()) +
+                    "' instead of '" + printable(report.port()) +
+                    "': " + printable(report.reason(), kReasonBytesMax),
                 connection.job->spec().name);
 }
 

@@ -13,7 +13,7 @@ bool RelayConnector::connect(Job& job) {
     const JobKey part = key_of(job.spec());
     const uint64_t number = questions_[part] = context_.next_question();
     job.attach_relay(upstream_->join(
-        relay_spec(job.spec(), job.members().workers(), job.timeouts().join_ns),
+        relay_spec(job.spec(), job.members().workers(), job.timeouts()),
         [this, alive = std::weak_ptr(context_.alive), part, number](const Status& status) {
           if (!alive.expired()) on_answer(part, number, status);
         }));

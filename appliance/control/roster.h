@@ -55,7 +55,8 @@ struct Member {
   bool is_from_start = false;
   uint64_t lost_ns = 0;  // time of the loss; valid if kLost
   std::string lost_reason;
-  bool has_left = false;  // kExcluded: by its own wish
+  std::string left_reason;  // kLeft: as the rank has stated it, if it has
+  bool has_left = false;    // kExcluded: by its own wish
   // When another box last said that this rank cannot reach this box; 0: never. See cut_off.h.
   uint64_t cut_off_ns = 0;
   uint64_t barrier_sequence = 0;             // newest barrier that the rank has asked for

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "appliance/control/peer_text.h"
 #include "base/check.h"
 #include "base/clock.h"
 
@@ -58,12 +59,7 @@ void SlotMismatches::on_answer(const Connection& connection, const proto::SlotOp
   const bool is_asked =
       connection.rank == asked.mismatch.first_rank || connection.rank == asked.mismatch.other_rank;
   if (!is_asked || answer.chunk() != asked.mismatch.chunk) return;
-  // The text goes into errors and the log, and a rank may send any bytes.
-  std::string text = answer.text().substr(0, kTextBytesMax);
-  for (char& character : text) {
-    if (character < ' ' || character > '~') character = '?';
-  }
-  asked.told[connection.rank] = std::move(text);
+  asked.told[connection.rank] = printable(answer.text(), kTextBytesMax);
   if (asked.told.size() == asked.answers) end(*connection.job, Asked(asked));
 }
 

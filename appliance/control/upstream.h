@@ -34,6 +34,7 @@ struct RelaySpec {
   uint32_t workers = 0;  // number of workers that this box sums
   wire::Numerics numerics = wire::Numerics::kFast;
   uint64_t join_timeout_ns = 0;
+  uint32_t lost_timeout_ms = 0;      // as the ranks have stated it; 0: they have not
   std::vector<RelayedChunk> chunks;  // indexed by chunk id
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   optimizer::OptimizerSpec optimizer = {};  // run by the upper box, in mode optimize
@@ -85,6 +86,9 @@ class Relay {
   // The number of lanes to the other box, and the lane that sends a chunk on. Only after joining.
   virtual uint32_t lane_count() const { return 1; }
   virtual uint8_t lane_of(uint32_t /*chunk*/) const { return 0; }
+  // The job has failed on this box for this reason, which other ranks at the other box are told
+  // when the destructor leaves the job there.
+  virtual void set_reason(const std::string& /*reason*/) {}
 };
 
 class Upstream {

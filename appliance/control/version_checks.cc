@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "appliance/control/peer_text.h"
 #include "base/check.h"
 #include "base/version.h"
 
@@ -29,15 +30,6 @@ std::string rank_text(uint32_t rank, const std::string& software, uint32_t versi
 constexpr char kRemedy[] = "; use one release of libpbox on all ranks, or do without that option";
 
 }  // namespace
-
-std::string printable(std::string text) {
-  constexpr size_t kBytesMax = 64;
-  if (text.size() > kBytesMax) text.resize(kBytesMax);
-  for (char& character : text) {
-    if (character < ' ' || character > '~') character = '?';
-  }
-  return text;
-}
 
 Status check_versions(const proto::WorkerMessage& message, wire::AddedFields fields) {
   const wire::VersionRange own;

@@ -9,9 +9,6 @@
 
 namespace pbox::control {
 
-// Makes text from an unknown peer safe for a log: printable ASCII of at most 64 bytes.
-std::string printable(std::string text);
-
 // kVersionMismatch if the sender talks no version that this box talks, or if the message needs a
 // field that this box does not know. The error names both.
 Status check_versions(const proto::WorkerMessage& message, wire::AddedFields fields);

@@ -123,6 +123,11 @@ uint8_t BoxRelay::lane_of(uint32_t chunk) const {
   return lane_of_[chunk];
 }
 
+void BoxRelay::set_reason(const std::string& reason) {
+  const std::lock_guard lock(lanes_mutex_);
+  reason_ = reason;
+}
+
 void BoxRelay::work() {
   if (const Status joined = join(); !joined) return fail(joined.error());
   is_joined_ = true;
@@ -254,9 +259,9 @@ void BoxRelay::leave_lanes() {
   const std::lock_guard lock(lanes_mutex_);
   std::vector<std::thread> threads;
   for (size_t lane = 1; lane < lanes_.size(); ++lane) {
-    threads.emplace_back([own = lanes_[lane].get()] { own->leave(); });
+    threads.emplace_back([this, own = lanes_[lane].get()] { own->leave(reason_); });
   }
-  if (!lanes_.empty()) lanes_.front()->leave();
+  if (!lanes_.empty()) lanes_.front()->leave(reason_);
   for (std::thread& thread : threads) thread.join();
 }
 

@@ -39,6 +39,7 @@ class BoxRelay : public control::Relay {
   control::RelayView view() const override;
   uint32_t lane_count() const override;
   uint8_t lane_of(uint32_t chunk) const override;
+  void set_reason(const std::string& reason) override;
 
  private:
   // On the relay's thread.
@@ -82,6 +83,7 @@ class BoxRelay : public control::Relay {
   // leave. They stay the same once is_joined_ is set.
   std::mutex lanes_mutex_;
   std::vector<std::unique_ptr<UplinkLane>> lanes_;
+  std::string reason_;  // guarded by lanes_mutex_
   std::thread thread_;
 };
 

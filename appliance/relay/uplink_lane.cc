@@ -65,6 +65,7 @@ Status UplinkLane::create(uint32_t join_timeout_ms) {
     options.delivery = PBOX_DELIVERY_PULL;
   }
   options.join_timeout_ms = join_timeout_ms;
+  options.lost_timeout_ms = spec.lost_timeout_ms;
   const std::lock_guard lock(mutex_);
   pbox_destroy(std::exchange(context_, nullptr));
   if (left_) return Error{ErrorCode::kClosed, "the job has ended"};
@@ -133,10 +134,10 @@ Status UplinkLane::join(uint64_t deadline_ns) {
   return plan_.spec.is_backup ? exchange_first(deadline_ns) : ok_status();
 }
 
-void UplinkLane::leave() {
+void UplinkLane::leave(const std::string& reason) {
   left_ = true;
   const std::lock_guard lock(mutex_);
-  if (context_ != nullptr) pbox_leave(context_);
+  if (context_ != nullptr) pbox_leave_because(context_, reason.c_str());
 }
 
 Status UplinkLane::exchange_first(uint64_t deadline_ns) {

@@ -40,8 +40,9 @@ class UplinkLane {
   Result<uint32_t> ask_lanes(uint64_t deadline_ns);
   // Joins the part. Waits for the other racks.
   Status join(uint64_t deadline_ns);
-  // Leaves the part; a join that waits ends with kClosed. Any thread.
-  void leave();
+  // Leaves the part; a join that waits ends with kClosed. `reason`: as control::Relay::set_reason.
+  // Any thread.
+  void leave(const std::string& reason);
   // Number of workers of all racks; valid after the join.
   uint32_t workers() const { return workers_; }
   // Sends initial values, by chunk of the job, and waits until the other box has them, however long

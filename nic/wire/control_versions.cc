@@ -88,6 +88,9 @@ constexpr AddedField kAddedFields[] = {
     {"BoxMessage.step_taken", 3},
     // Only boxes that are ranks read it, and those need Join.workers.
     {"Session.workers", 3},
+    // For people.
+    {"Leave.reason", 3},
+    {"PeerLeft.reason", 3},
     {"WorkerMessage.needs", 3},
     {"WorkerMessage.newest_version", 3},
     // A box of version 2 may place a part on another such box, which then refuses the rank.

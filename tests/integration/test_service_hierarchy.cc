@@ -286,6 +286,37 @@ TEST_CASE("racks that gather at an upper box join it again if it is killed and s
   CHECK(outcome.identical);
 }
 
+TEST_CASE("if a rank is lost for good, ranks of other racks are told which one, and why") {
+  Daemon top;
+  Daemon first(rack_flags(top.control(), 0)), second(rack_flags(top.control(), 1));
+  const auto start = [](const Daemon& box, uint32_t rank, uint32_t world_size) {
+    return WorkerProcess([&box, rank, world_size](Line& line) {
+      const AbiWorker worker({.box = box.control(),
+                              .rank = rank,
+                              .world_size = world_size,
+                              .adjust = [](auto& options) { options.lost_timeout_ms = 300; }});
+      worker.tensor("tensor", 20'000);
+      worker.join();
+      std::vector<float> values(20'000, 1.0f);
+      worker.must(worker.push_pull_and_wait(0, values.data(), values.data()));
+      line.say("runs");
+      while (true) {
+        const pbox_status status = worker.push_pull_and_wait(0, values.data(), values.data());
+        if (status != PBOX_OK) return line.say(worker.must_be(PBOX_WORKER_LOST, status));
+      }
+    });
+  };
+  WorkerProcess lost = start(first, 1, 2);
+  WorkerProcess near = start(first, 0, 2), far = start(second, 0, 1);
+  for (WorkerProcess* rank : {&lost, &near, &far}) CHECK(rank->heard() == "runs");
+  lost.signal(SIGKILL);
+  CHECK_THAT(near.heard().value_or("nothing"), Contains("rank 1 (") && Contains(") was lost"));
+  CHECK_THAT(far.heard().value_or("nothing"),
+             Contains("rack 0 left") && Contains("rank 1 (") && Contains(") was lost"));
+  for (WorkerProcess* rank : {&near, &far}) CHECK(rank->finish() == "");
+  for (const Daemon* box : {&first, &second, &top}) CHECK(box->await_no_jobs(kDeadlineMs));
+}
+
 TEST_CASE(
     "if a rack's box is killed, its ranks and those of the other racks are told, and none hangs") {
   Daemon top({"--control.worker_lost_timeout_ms=500"});

@@ -47,6 +47,7 @@ std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box,
   options.mean = spec.reduction == pipeline::Reduction::kMean;
   options.chunk_bytes = limits::kChunkBytesDefault;
   options.numerics = spec.numerics;
+  options.lost_timeout_ms = spec.lost_timeout_ms;
   options.guard.policy = spec.guard;
   options.join_timeout_ms = static_cast<uint32_t>(
       (plan.deadline_ns - std::min(plan.deadline_ns, now_ns)) / kNanosPerMilli + 1);
@@ -73,16 +74,18 @@ std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box,
 class UplinkRelay final : public control::Relay {
  public:
   explicit UplinkRelay(JobUplink& job) : job_(job) {}
-  ~UplinkRelay() override { job_.leave(); }
+  ~UplinkRelay() override { job_.leave(reason_); }
   void seed(std::vector<std::vector<float>> /*values*/) override { PBOX_CHECK(false); }
   void run(std::vector<control::RelayLane> rings) override { job_.run(rings); }
   void set_priorities(std::vector<int32_t> by_chunk) override { job_.set_priorities(by_chunk); }
   control::RelayView view() const override { return job_.view(); }
   uint32_t lane_count() const override { return job_.lane_count(); }
   uint8_t lane_of(uint32_t chunk) const override { return job_.lane_of(chunk); }
+  void set_reason(const std::string& reason) override { reason_ = reason; }
 
  private:
   JobUplink& job_;
+  std::string reason_;
 };
 
 }  // namespace
@@ -120,11 +123,11 @@ void UplinkMember::set_priorities(const std::vector<int32_t>& by_chunk) {
   perform();
 }
 
-void UplinkMember::leave() {
+void UplinkMember::leave(const std::string& reason) {
   rings_.clear();
   if (over_ || membership_ == nullptr) return;
   rack_.say(who(), [] { return "leaves"; });
-  membership_->leave();
+  membership_->leave(reason);
   perform();
 }
 
@@ -218,7 +221,7 @@ void JobUplink::joined() {
 void JobUplink::failed(const Error& why) {
   if (tell_ == nullptr) return;
   if (is_joined_) return tell(why);
-  for (UplinkMember* lane : std::exchange(lanes_, {})) lane->leave();
+  for (UplinkMember* lane : std::exchange(lanes_, {})) lane->leave("");
   const bool is_away = why.code == ErrorCode::kUnavailable || why.code == ErrorCode::kBoxLost;
   if (!is_away || rack_.queue.now_ns() >= deadline_ns_) return tell(why);
   rack_.queue.after(kAskAgainNs, [this] {
@@ -250,9 +253,9 @@ control::RelayView JobUplink::view() const {
   return view;
 }
 
-void JobUplink::leave() {
+void JobUplink::leave(const std::string& reason) {
   tell_ = nullptr;
-  for (UplinkMember* lane : lanes_) lane->leave();
+  for (UplinkMember* lane : lanes_) lane->leave(reason);
 }
 
 void JobUplink::crash() {

@@ -30,7 +30,7 @@ class UplinkMember final : public Member {
 
   void run(std::vector<control::RelayLane> rings);
   void set_priorities(const std::vector<int32_t>& by_chunk);
-  void leave();
+  void leave(const std::string& reason);
   // The box's process has died.
   void crash();
   void wake() {
@@ -70,7 +70,7 @@ class JobUplink {
   control::RelayView view() const;
   uint32_t lane_count() const { return static_cast<uint32_t>(lanes_.size()); }
   uint8_t lane_of(uint32_t chunk) const { return lane_of_[chunk]; }
-  void leave();
+  void leave(const std::string& reason);
 
   // Events of lanes.
   void joined();

@@ -93,3 +93,10 @@ pbox_status pbox_run_source(pbox_context* context, const pbox_source* source) {
     return runs;
   });
 }
+
+pbox_status pbox_leave_because(pbox_context* context, const char* reason) {
+  return guarded(context, [&](Client& client) -> Status {
+    if (reason == nullptr) return invalid_argument("reason is NULL");
+    return client.leave(reason);
+  });
+}

@@ -111,7 +111,9 @@ void Membership::on_message(const proto::BoxMessage& message, uint64_t now_ns) {
     case proto::BoxMessage::kMembership:
       on_membership(message.membership().generation(), message.membership().absent_ranks());
       return;
-    case proto::BoxMessage::kPeerLeft: left_ns_.emplace(message.peer_left().rank(), now_ns); return;
+    case proto::BoxMessage::kPeerLeft:
+      left_.emplace(message.peer_left().rank(), Departure{now_ns, message.peer_left().reason()});
+      return;
     case proto::BoxMessage::kBarrierReleased:
       requests_.on_barrier_released(message.barrier_released().sequence());
       return;
@@ -186,7 +188,7 @@ uint64_t Membership::next_deadline_ns() const {
   }
   if (phase_ == Phase::kRunning) {
     deadline_ns = std::min(deadline_ns, silence_ends_ns());
-    if (!left_ns_.empty()) deadline_ns = std::min(deadline_ns, peers_due_ns_);
+    if (!left_.empty()) deadline_ns = std::min(deadline_ns, peers_due_ns_);
   }
   return deadline_ns;
 }
@@ -207,19 +209,22 @@ void Membership::check_liveness(uint64_t now_ns) {
   PBOX_CHECK(exchange_.has_value());
   if (now_ns >= silence_ends_ns())
     return lose_box(silence_error(options_.box, now_ns - heard_ns_), now_ns);
-  if (left_ns_.empty() || now_ns < peers_due_ns_) return;
+  if (left_.empty() || now_ns < peers_due_ns_) return;
   peers_due_ns_ = now_ns + kPeersIntervalNs;
   for (uint32_t tensor = 0; tensor < exchange_->tensor_count(); ++tensor) {
     const Laggard laggard = exchange_->laggard(tensor, now_ns);
     if (laggard.kind != Laggard::Kind::kRank) continue;
     // An older answer may be out of date: the rank may have pushed, and only the result was lost.
-    const auto left = left_ns_.find(laggard.rank);
-    if (left == left_ns_.end() || laggard.asked_ns <= left->second) continue;
+    const auto left = left_.find(laggard.rank);
+    if (left == left_.end() || laggard.asked_ns <= left->second.told_ns) continue;
+    const std::string& reason = left->second.reason;
+    // The ranks of a box that is a rank itself stand for racks.
     fail({ErrorCode::kWorkerLost,
-          "rank " + std::to_string(laggard.rank) + " left the job without " +
+          (options_.workers > 0 ? "rack " : "rank ") + std::to_string(laggard.rank) +
+              " left the job without " +
               (laggard.call == nullptr ? "pushing tensor '" + tensors_[tensor].name + "'"
                                        : "calling " + to_text(*laggard.call)) +
-              ", which this rank waits for"});
+              ", which this rank waits for" + (reason.empty() ? "" : ": " + reason)});
     return;
   }
 }
@@ -297,9 +302,9 @@ void Membership::ask_sync(const proto::SetSync& request) {
   requests_.on_sync_set(answer);
 }
 
-void Membership::leave() {
+void Membership::leave(const std::string& reason) {
   if (is_over()) return;
-  if (phase_ == Phase::kRunning) send().mutable_leave();
+  if (phase_ == Phase::kRunning) send().mutable_leave()->set_reason(reason);
   end(Phase::kLeft, {ErrorCode::kClosed, "this worker has left the job"});
 }
 

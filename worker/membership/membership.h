@@ -191,7 +191,9 @@ class Membership {
   void ask_learning_rate(float learning_rate);
   // As proto::SetSync, but for its sequence.
   void ask_sync(const proto::SetSync& request);
-  void leave();
+  // `reason`: why, if this rank is a box whose part of the job has failed; other ranks that wait
+  // for this one are told.
+  void leave(const std::string& reason = "");
   // Ends the membership without telling the box, because another part of the job has ended.
   void abandon(const Error& why);
 
@@ -305,7 +307,12 @@ class Membership {
   uint64_t dead_after_ns_ = 0;
   uint64_t heard_ns_ = 0;
   uint64_t peers_due_ns_ = 0;
-  std::map<uint32_t, uint64_t> left_ns_;  // for each rank that has left: when the box said so
+  // When the box said that a rank has left, and the reason that the rank has stated.
+  struct Departure {
+    uint64_t told_ns = 0;
+    std::string reason;
+  };
+  std::map<uint32_t, Departure> left_;  // by rank
   std::vector<uint32_t> absent_ranks_;
 
   std::optional<Loss> loss_;

@@ -143,8 +143,8 @@ void PartSet::ask_sync(const proto::SetSync& request) {
   for (auto& part : parts_) part->membership.ask_sync(request);
 }
 
-void PartSet::leave() {
-  for (auto& part : parts_) part->membership.leave();
+void PartSet::leave(const std::string& reason) {
+  for (auto& part : parts_) part->membership.leave(reason);
 }
 
 std::vector<uint32_t> PartSet::take_completed() {

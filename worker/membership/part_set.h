@@ -37,7 +37,7 @@ class PartSet {
   void set_loss_scale(float loss_scale, uint64_t age) { verdict_->set_loss_scale(loss_scale, age); }
   // The newest verdict that this rank holds; nullopt before the first.
   const std::optional<proto::StepVerdict>& verdict() const { return verdict_->held(); }
-  void leave();
+  void leave(const std::string& reason);  // as Membership::leave
 
   // Takes the tensors whose pieces are all complete, in order of completion.
   std::vector<uint32_t> take_completed();

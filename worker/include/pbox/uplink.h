@@ -50,6 +50,10 @@ typedef struct pbox_source {
  * Only after pbox_join. */
 pbox_status pbox_run_source(pbox_context* context, const pbox_source* source);
 
+/* As pbox_leave, because the box's part of the job has failed: for `reason`, which ranks of other
+ * boxes that wait for this one are told. */
+pbox_status pbox_leave_because(pbox_context* context, const char* reason);
+
 #ifdef __cplusplus
 }
 #endif

@@ -18,6 +18,7 @@ struct RelayLog {
   uint32_t lane_count = 1;
   std::vector<RelayLane> lanes;
   std::vector<std::vector<int32_t>> priorities;  // by chunk, as they were set
+  std::string reason;
   bool is_gone = false;
   size_t shards_when_gone = 0;
 };
@@ -50,6 +51,7 @@ class TestUpstream : public Upstream {
       log_.priorities.push_back(std::move(by_chunk));
     }
     RelayView view() const override { return log_.view; }
+    void set_reason(const std::string& reason) override { log_.reason = reason; }
     uint32_t lane_count() const override { return log_.lane_count; }
     uint8_t lane_of(uint32_t chunk) const override {
       return uplink_lanes(log_.spec, log_.lane_count).at(chunk);
@@ -250,8 +252,10 @@ TEST_CASE("a relayed job waits for its ranks if all of them are lost at once") {
   for (const bool come_back : {true, false}) {
     Rack rack;
     auto join = join_message("train", 0, 1);
+    join.mutable_join()->set_lost_timeout_ms(5'000);
     const auto rank = rack.desk.join(join);
     RelayLog& log = *rack.upstream.logs[0];
+    CHECK(log.spec.lost_timeout_ms == 5'000);
     rack.tell(log, ok_status());
     const proto::Session session = rack.desk.take(rank).at(0).session();
     rack.desk.hang_up(rank);
@@ -266,9 +270,10 @@ TEST_CASE("a relayed job waits for its ranks if all of them are lost at once") {
       CHECK(answers.front().session().epoch() == session.epoch());
       CHECK_FALSE(log.is_gone);
     } else {
-      rack.desk.pass(11 * kSecond, {});
+      rack.desk.pass(6 * kSecond, {});
       CHECK(rack.desk.job_count() == 0);
       CHECK(log.is_gone);
+      CHECK_THAT(log.reason, Contains("rank 0") && Contains("was lost"));
     }
     CHECK(rack.upstream.logs.size() == 1);
   }

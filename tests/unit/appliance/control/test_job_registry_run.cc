@@ -145,13 +145,16 @@ TEST_CASE("a rank that leaves is announced, and the last one to leave frees memo
   Desk desk;
   std::vector<proto::Session> sessions;
   const auto ids = desk.start("job", 3, &sessions);
-  desk.say(ids[1], leave_message());
+  proto::WorkerMessage leave = leave_message();
+  leave.mutable_leave()->set_reason("its disk\nis full" + std::string(1000, '!'));
+  desk.say(ids[1], leave);
   CHECK(desk.is_closed(ids[1]));
   for (const ConnectionId id : {ids[0], ids[2]}) {
     const auto messages = desk.take(id);
     REQUIRE(messages.size() == 1);
     REQUIRE(messages[0].has_peer_left());
     CHECK(messages[0].peer_left().rank() == 1);
+    CHECK(messages[0].peer_left().reason() == "its disk?is full" + std::string(284, '!'));
     CHECK_FALSE(desk.is_closed(id));
   }
   const ConnectionId back = desk.join(join_message("job", 1, 3));

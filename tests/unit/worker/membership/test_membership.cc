@@ -262,6 +262,7 @@ TEST_CASE("a rank that left is an error if the box still waits for it when asked
   member.membership.exchange()->sent(0, 1);
   proto::BoxMessage left;
   left.mutable_peer_left()->set_rank(1);
+  left.mutable_peer_left()->set_reason("rank 7 was lost");
   const auto status = [&](uint64_t asked_ns) {
     wire::Header header;
     header.set_type(wire::PacketType::kStatus);
@@ -293,7 +294,8 @@ TEST_CASE("a rank that left is an error if the box still waits for it when asked
   member.membership.on_time(member.now_ns);
   REQUIRE(member.membership.phase() == Phase::kFailed);
   CHECK(member.membership.failure()->code == ErrorCode::kWorkerLost);
-  CHECK_THAT(member.membership.failure()->message, Contains("rank 1 left") && Contains("'bias'"));
+  CHECK_THAT(member.membership.failure()->message,
+             Contains("rank 1 left") && Contains("'bias'") && Contains(": rank 7 was lost"));
 }
 
 TEST_CASE("barriers and learning rates are numbered by request and counted by confirmation") {
