@@ -74,7 +74,7 @@ class PipelineHost {
     nic::LaneToken token;
   };
   virtual bool offers_lanes() const { return false; }
-  virtual Result<LaneOffer> offer_lanes(uint64_t /*owner*/, std::vector<LaneSeat> /*lanes*/) {
+  virtual Result<LaneOffer> offer_lanes(uint64_t /*owner*/, std::vector<LaneSeat>&& /*lanes*/) {
     return Error{ErrorCode::kUnavailable, "this box offers no shared memory"};
   }
   // Invalidates all queue pairs, lanes and offers of the owner. Control thread.

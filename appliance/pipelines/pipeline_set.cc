@@ -90,7 +90,7 @@ Status PipelineSet::share_memory(boost::asio::io_context& context) {
 }
 
 Result<control::PipelineHost::LaneOffer> PipelineSet::offer_lanes(uint64_t owner,
-                                                                  std::vector<LaneSeat> lanes) {
+                                                                  std::vector<LaneSeat>&& lanes) {
   if (desk_ == nullptr) return control::PipelineHost::offer_lanes(owner, std::move(lanes));
   return desk_->offer(owner, std::move(lanes));
 }

@@ -40,7 +40,7 @@ class PipelineSet : public control::PipelineHost {
   Result<wire::QueuePairAddress> connect(uint32_t pipeline, uint64_t owner,
                                          const wire::QueuePairAddress& peer) override;
   bool offers_lanes() const override { return desk_ != nullptr; }
-  Result<LaneOffer> offer_lanes(uint64_t owner, std::vector<LaneSeat> lanes) override;
+  Result<LaneOffer> offer_lanes(uint64_t owner, std::vector<LaneSeat>&& lanes) override;
   void disconnect(uint64_t owner) override;
   void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
   const Ports& ports() const { return *ports_; }

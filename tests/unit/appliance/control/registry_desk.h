@@ -27,7 +27,7 @@ class SynchronousHost : public PipelineHost {
                                          const wire::QueuePairAddress& peer) override;
   void disconnect(uint64_t owner) override { connected.erase(owner); }
   bool offers_lanes() const override { return has_lanes; }
-  Result<LaneOffer> offer_lanes(uint64_t owner, std::vector<LaneSeat> lanes) override {
+  Result<LaneOffer> offer_lanes(uint64_t owner, std::vector<LaneSeat>&& lanes) override {
     if (!has_lanes) return PipelineHost::offer_lanes(owner, std::move(lanes));
     offered[owner] = std::move(lanes);
     return LaneOffer{.socket = "lanes", .token = {}};

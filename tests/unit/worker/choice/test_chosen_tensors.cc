@@ -167,7 +167,7 @@ class World {
     push(rank, index);
   }
 
-  static inline std::byte bytes_[16], result_[16];
+  std::byte bytes_[16] = {}, result_[16] = {};
 
   Rng rng_;
   double compressed_over_plain_;

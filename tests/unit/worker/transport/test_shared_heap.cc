@@ -131,7 +131,7 @@ TEST_CASE("threads share a heap") {
   for (int thread = 1; thread <= 4; ++thread) {
     threads.emplace_back([&, thread] {
       for (int turn = 0; turn < 500; ++turn) {
-        const auto bytes = static_cast<size_t>(64 * thread + turn);
+        const auto bytes = 64 * static_cast<size_t>(thread) + static_cast<size_t>(turn);
         std::byte* const block = allocate_shared(heap, bytes);
         std::memset(block, thread, bytes);
         if (std::any_of(block, block + bytes,
