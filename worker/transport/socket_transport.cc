@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "nic/rss.h"
+#include "nic/socket/address.h"
 #include "nic/socket/receive_room.h"
 #include "worker/process/fork_guard.h"
 #include "worker/transport/address_watch.h"
