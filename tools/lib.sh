@@ -8,8 +8,9 @@
 #   pbox_pip_python NAME PACKAGE...  prints a Python of build/NAME that has packages from PyPI
 #   pbox_make_network NAME       makes a network namespace with a cable for a box with DPDK
 #   pbox_step NAME COMMAND...    runs a step: prints number, name and time, and logs its output
-#   pbox_record_steps            records the steps that pass, by commit
-#   pbox_resume                  from now on, leaves out the steps that passed on the same commit
+#   pbox_record_steps MODE       records the steps that pass, by commit and mode
+#   pbox_resume                  from now on, leaves out the steps that passed on this commit, in
+#                                the same mode
 #   pbox_summary                 prints times, skipped tests and failures; status 1 if a step failed
 # shellcheck shell=bash
 
@@ -204,7 +205,7 @@ pbox_record_steps() {
   PBOX_PASSED=
   commit=$(git -C "$PBOX_ROOT" rev-parse HEAD 2>/dev/null) &&
     changes=$(git -C "$PBOX_ROOT" status --porcelain) && [ -z "$changes" ] || return 1
-  mkdir -p "$PBOX_LOGS" && PBOX_PASSED=$PBOX_LOGS/passed-$commit
+  mkdir -p "$PBOX_LOGS" && PBOX_PASSED=$PBOX_LOGS/passed-$commit-$1
 }
 
 pbox_resume() {
