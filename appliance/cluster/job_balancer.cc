@@ -46,8 +46,7 @@ double usual_rate(const std::vector<BalancedBox>& boxes) {
 placement::Box rebalancer_box(const BalancedBox& box, double usual) {
   return {.name = box.name,
           .bytes_per_second = box.bytes_per_second > 0 ? box.bytes_per_second : usual,
-          .state = box.takes_parts ? BoxState::kActive : BoxState::kDraining,
-          .loads_bytes = {0}};
+          .state = box.takes_parts ? BoxState::kActive : BoxState::kDraining};
 }
 
 }  // namespace

@@ -1,10 +1,7 @@
 #include "appliance/placement/place.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
-#include "appliance/placement/chunk_map.h"
 #include "appliance/placement/largest_first.h"
 #include "base/check.h"
 
@@ -35,33 +32,6 @@ std::vector<Candidate> candidates_for(uint32_t bytes, const std::vector<BoxLoad>
   return heap;
 }
 
-Status check(std::span<const Box> boxes) {
-  if (boxes.size() >= kNoBox) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "boxes: " + std::to_string(boxes.size()) + " are too many; name fewer than 65535"};
-  }
-  bool any_active = false;
-  for (const Box& box : boxes) {
-    any_active |= box.state == BoxState::kActive;
-    if (!std::isfinite(box.bytes_per_second) || box.bytes_per_second <= 0) {
-      return Error{ErrorCode::kInvalidArgument,
-                   "box " + box.name +
-                       ": bytes_per_second = " + std::to_string(box.bytes_per_second) +
-                       "; it must be a finite number above 0, the rate that the box can serve"};
-    }
-    if (box.loads_bytes.empty() || box.loads_bytes.size() > 255) {
-      return Error{ErrorCode::kInvalidArgument, "box " + box.name + ": " +
-                                                    std::to_string(box.loads_bytes.size()) +
-                                                    " pipelines; a box has 1 to 255"};
-    }
-  }
-  if (!any_active) {
-    return Error{ErrorCode::kUnavailable, "boxes: none of " + std::to_string(boxes.size()) +
-                                              " is active; activate one, or end its drain"};
-  }
-  return ok_status();
-}
-
 }  // namespace
 
 void place_largest_first(std::span<const uint32_t> chunk_bytes, std::vector<uint32_t> chunks,
@@ -86,38 +56,6 @@ void place_largest_first(std::span<const uint32_t> chunk_bytes, std::vector<uint
     heap.back().done_seconds = (load.bytes + bytes) / load.bytes_per_second;
     std::push_heap(heap.begin(), heap.end());
   }
-}
-
-Result<JobPlacement> place_job(std::span<const uint32_t> chunk_bytes, std::span<const Box> boxes) {
-  const Status usable = check(boxes);
-  if (!usable) return usable.error();
-  std::vector<BoxLoad> loads;
-  for (const Box& box : boxes) {
-    const uint64_t others =
-        std::accumulate(box.loads_bytes.begin(), box.loads_bytes.end(), uint64_t{0});
-    loads.push_back(
-        {static_cast<double>(others), box.state == BoxState::kActive ? box.bytes_per_second : 0.0});
-  }
-  JobPlacement placement{std::vector<BoxIndex>(chunk_bytes.size(), kNoBox),
-                         std::vector<uint8_t>(chunk_bytes.size())};
-  std::vector<uint32_t> all(chunk_bytes.size());
-  std::iota(all.begin(), all.end(), 0u);
-  place_largest_first(chunk_bytes, std::move(all), loads, placement.box_of_chunk);
-
-  std::vector<std::vector<uint32_t>> chunks_of_box(boxes.size());
-  for (uint32_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
-    PBOX_CHECK(placement.box_of_chunk[chunk] < boxes.size());
-    chunks_of_box[placement.box_of_chunk[chunk]].push_back(chunk);
-  }
-  for (size_t box = 0; box < boxes.size(); ++box) {
-    std::vector<uint32_t> bytes;
-    for (const uint32_t chunk : chunks_of_box[box]) bytes.push_back(chunk_bytes[chunk]);
-    const std::vector<uint8_t> pipelines = assign_chunks(bytes, boxes[box].loads_bytes);
-    for (size_t i = 0; i < pipelines.size(); ++i) {
-      placement.pipeline_of_chunk[chunks_of_box[box][i]] = pipelines[i];
-    }
-  }
-  return placement;
 }
 
 }  // namespace pbox::placement

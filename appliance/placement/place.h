@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
-
 namespace pbox::placement {
 
 using BoxIndex = uint16_t;
@@ -24,8 +22,6 @@ struct Box {
   std::string name;             // for error messages and reasons
   double bytes_per_second = 0;  // rate that it can serve, measured or declared; > 0 and finite
   BoxState state = BoxState::kActive;
-  std::vector<uint64_t>
-      loads_bytes;  // by pipeline: bytes per round of other jobs; 1 to 255 pipelines
 };
 
 // The load of a box while chunks are assigned to it.
@@ -42,16 +38,5 @@ struct BoxLoad {
 // model has about one size per tensor, and one more for the remainders.
 void place_largest_first(std::span<const uint32_t> chunk_bytes, std::vector<uint32_t> chunks,
                          std::vector<BoxLoad>& loads, std::vector<BoxIndex>& box_of_chunk);
-
-struct JobPlacement {
-  std::vector<BoxIndex> box_of_chunk;
-  std::vector<uint8_t> pipeline_of_chunk;  // within its box
-};
-
-// Distributes all chunks of a job over the active boxes and their pipelines. The daemon places
-// whole parts instead (cluster/part_map.h); perf/placement compares that with this function. Equal
-// inputs give equal maps. kInvalidArgument: a box has no usable capacity or number of pipelines, or
-// there are too many boxes. kUnavailable: no box is active.
-Result<JobPlacement> place_job(std::span<const uint32_t> chunk_bytes, std::span<const Box> boxes);
 
 }  // namespace pbox::placement

@@ -109,7 +109,7 @@ struct RebalancerOptions {
 //   }
 class Rebalancer {
  public:
-  // Every chunk must be on one of `boxes`, whose capacities are as place_job() requires.
+  // Every chunk must be on one of `boxes`, whose rates are above 0 and finite.
   Rebalancer(std::vector<uint32_t> chunk_bytes, std::vector<BoxIndex> box_of_chunk,
              std::vector<Box> boxes, RebalancerOptions options);
 

@@ -1,6 +1,7 @@
 #include "perf/placement/stragglers.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "appliance/placement/rebalancer.h"
 #include "base/limits.h"
@@ -52,9 +53,7 @@ Chunks cut_vgg19() {
 std::vector<placement::Box> declared_boxes() {
   std::vector<placement::Box> boxes;
   for (size_t box = 0; box < kStragglerBoxes; ++box) {
-    boxes.push_back({.name = "box " + std::to_string(box),
-                     .bytes_per_second = kBoxBytesPerSecond,
-                     .loads_bytes = {0}});
+    boxes.push_back({.name = "box " + std::to_string(box), .bytes_per_second = kBoxBytesPerSecond});
   }
   return boxes;
 }
@@ -63,7 +62,12 @@ std::vector<BoxIndex> first_map(const Chunks& chunks, const StragglerSetting& se
                                 MapStrategy strategy) {
   const bool as_set = strategy == MapStrategy::kStatic || strategy == MapStrategy::kRebalanced;
   if (strategy != MapStrategy::kRoundRobin && !(as_set && setting.whole_tensors)) {
-    return placement::place_job(chunks.bytes, declared_boxes()).value().box_of_chunk;
+    std::vector<placement::BoxLoad> loads(kStragglerBoxes, {0, kBoxBytesPerSecond});
+    std::vector<uint32_t> all(chunks.bytes.size());
+    std::iota(all.begin(), all.end(), 0u);
+    std::vector<BoxIndex> map(all.size());
+    placement::place_largest_first(chunks.bytes, std::move(all), loads, map);
+    return map;
   }
   std::vector<BoxIndex> map;
   for (size_t chunk = 0; chunk < chunks.bytes.size(); ++chunk) {

@@ -235,8 +235,10 @@ Status Box::set_sync(const std::string& job, const control::SyncChange& change) 
 
 void Box::turn_control() {
   if (!up()) return;
-  registry_->on_tick(control_thread_.now_ns());
-  flush();
+  rack_.meter.run([&] {
+    registry_->on_tick(control_thread_.now_ns());
+    flush();
+  });
   if (checker_) {
     for (const auto& part : registry_->progress()) check_place(part.job, part.part);
   }
@@ -249,21 +251,27 @@ bool Box::on_accept(ConnectionId id, HostId from) {
   open_keys(id);
   constexpr HostId kControlNetwork = 0x8000;
   const HostId seen = rack_.options.has_control_network ? from | kControlNetwork : from;
-  registry_->on_open(id, endpoint_of(seen, limits::kControlPort), control_thread_.now_ns());
+  rack_.meter.run([&] {
+    registry_->on_open(id, endpoint_of(seen, limits::kControlPort), control_thread_.now_ns());
+  });
   return true;
 }
 
 void Box::on_control_message(ConnectionId id, const std::string& body) {
   note_part(id, body);
   hears_from_ = id;
-  registry_->on_message(id, body, control_thread_.now_ns());
-  flush();
+  rack_.meter.run([&] {
+    registry_->on_message(id, body, control_thread_.now_ns());
+    flush();
+  });
   hears_from_ = 0;
 }
 
 void Box::on_closed(ConnectionId id, const std::string& reason) {
-  close_connection(id, reason);
-  flush();
+  rack_.meter.run([&] {
+    close_connection(id, reason);
+    flush();
+  });
 }
 
 void Box::close_connection(ConnectionId id, const std::string& reason) {

@@ -20,8 +20,12 @@ constexpr uint64_t kNoRoomForNs = 10 * kNanosPerSecond;
 }  // namespace
 
 SimEnvironment::SimEnvironment(boost::asio::execution_context& context, EventQueue& queue,
-                               const Thread& thread, AskBox ask)
-    : cluster::Environment(context), queue_(queue), thread_(thread), ask_(std::move(ask)) {}
+                               const Thread& thread, Meter& meter, AskBox ask)
+    : cluster::Environment(context),
+      queue_(queue),
+      thread_(thread),
+      meter_(meter),
+      ask_(std::move(ask)) {}
 
 SimEnvironment::Clock::time_point SimEnvironment::now() const {
   return Clock::time_point(std::chrono::nanoseconds(thread_.now_ns()));
@@ -38,7 +42,7 @@ void SimEnvironment::at(uint64_t due_ns, std::weak_ptr<void> alive,
     if (thread_.paused_until_ns() > queue_.now_ns()) {
       return at(thread_.paused_until_ns(), alive, function);
     }
-    function();
+    meter_.run(function);
   });
 }
 
@@ -62,9 +66,10 @@ BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& th
                        storage::Disk& disk, storage::EpochStore& epochs, Callbacks callbacks)
     : name_(name_of_box(box)),
       thread_(thread),
-      store_(rack.queue, rack.cluster.store(), rack.options.latency_ns,
+      store_(rack.queue, rack.cluster.store(), rack.meter, rack.options.latency_ns,
              rack.options.seed * 131 + box * 17 + starts) {
-  boost::asio::make_service<SimEnvironment>(context_, rack.queue, thread, callbacks.ask);
+  boost::asio::make_service<SimEnvironment>(context_, rack.queue, thread, rack.meter,
+                                            callbacks.ask);
   const std::string& name = name_;
   store_.start({.on_session = [this](int64_t) {
     if (directory_) directory_->on_session();

@@ -28,7 +28,7 @@ inline constexpr std::chrono::seconds kDeleteMapsAfter{310};
 class SimEnvironment final : public cluster::Environment {
  public:
   SimEnvironment(boost::asio::execution_context& context, EventQueue& queue, const Thread& thread,
-                 AskBox ask);
+                 Meter& meter, AskBox ask);
 
   Clock::time_point now() const override;
   uint64_t unix_seconds() const override;
@@ -43,6 +43,7 @@ class SimEnvironment final : public cluster::Environment {
 
   EventQueue& queue_;
   const Thread& thread_;
+  Meter& meter_;
   AskBox ask_;
   std::shared_ptr<void> alive_ = std::make_shared<bool>(true);
 };

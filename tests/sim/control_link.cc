@@ -58,12 +58,19 @@ void ControlNetwork::close(ConnectionId id, HostId from) {
   drop_if_over(id);
 }
 
+size_t ControlNetwork::open_count(HostId box) const {
+  return static_cast<size_t>(
+      std::count_if(connections_.begin(), connections_.end(),
+                    [box](const auto& entry) { return entry.second.box == box; }));
+}
+
 void ControlNetwork::enqueue(ConnectionId id, HostId from, Item item) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
   Connection& connection = found->second;
   const bool to_box = connection.worker == from;
   auto& items = to_box ? connection.to_box : connection.to_worker;
+  message_count_ += item.is_close ? 0 : 1;
   item.due_ns = queue_.now_ns() + latency_ns_;
   items.push_back(std::move(item));
   queue_.after(latency_ns_, [this, id, to_box] { deliver(id, to_box); });

@@ -49,6 +49,8 @@ class ControlNetwork {
   // Resets all connections of the host at both ends.
   void break_all(HostId host);
   size_t open_count() const { return connections_.size(); }
+  size_t open_count(HostId box) const;
+  uint64_t message_count() const { return message_count_; }  // sent so far
 
  private:
   struct Item {
@@ -78,6 +80,7 @@ class ControlNetwork {
   std::map<HostId, uint64_t> stalled_until_ns_;
   std::map<ConnectionId, Connection> connections_;
   ConnectionId next_id_ = 1;
+  uint64_t message_count_ = 0;
 };
 
 }  // namespace pbox::sim

@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "tests/sim/congestion.h"
 #include "tests/sim/goodput.h"
+#include "tests/sim/scale.h"
 #include "tests/sim/waiting.h"
 #include "tests/sim/world.h"
 
@@ -168,6 +169,30 @@ int run_congestion(const std::string& part_of_name, bool json) {
   return holds ? 0 : 1;
 }
 
+nlohmann::json to_json(const ScaleStep& step) {
+  return {{"simulated_seconds", step.simulated_s},
+          {"control_seconds", step.control_s},
+          {"messages", step.messages}};
+}
+
+int run_scale(const ScaleSize& size, bool json) {
+  const Scale scale = measure_scale(size);
+  print({{"boxes", size.boxes},
+         {"pipelines_per_box", kScalePipelines},
+         {"jobs", size.jobs},
+         {"ranks_per_job", size.ranks},
+         {"chunks_per_job", size.chunks},
+         {"parts_per_job", scale.parts},
+         {"plan", to_json(scale.plan)},
+         {"join", to_json(scale.join)},
+         {"drain", to_json(scale.drain)},
+         {"failover", to_json(scale.failover)},
+         {"connections_per_box", scale.connections},
+         {"violation", scale.violation}},
+        json);
+  return scale.violation.empty() ? 0 : 1;
+}
+
 // Runs seeds until this many packets were forged.
 int run_forgeries(uint64_t forgeries, uint64_t first, bool json) {
   const auto begin = std::chrono::steady_clock::now();
@@ -229,6 +254,13 @@ int run(int argc, char** argv) {
       "levels", "instead, simulate racks whose boxes send their sums to an upper box")(
       "forgeries", po::value<uint64_t>(),
       "instead, forge this many packets, beginning with the first seed")(
+      "scale",
+      "instead, measure how long jobs of many boxes, ranks and chunks take to begin, and "
+      "to leave a box that is drained or lost")("boxes", po::value<uint32_t>()->default_value(16),
+                                                "with --scale: boxes of 4 pipelines")(
+      "jobs", po::value<uint32_t>()->default_value(1), "with --scale: jobs")(
+      "ranks", po::value<uint32_t>()->default_value(16), "with --scale: ranks of each job")(
+      "chunks", po::value<uint32_t>()->default_value(256), "with --scale: chunks of each job")(
       "mutants", "instead, count the seeds until each planted bug is seen")(
       "canary", "instead, plant one bug; the program fails if a seed shows it")(
       "verbose", "print the options of each seed")("trace", "print all events");
@@ -248,6 +280,13 @@ int run(int argc, char** argv) {
   if (options.count("waiting") != 0) return run_waiting(json);
   if (options.count("congestion") != 0) {
     return run_congestion(options["rows"].as<std::string>(), json);
+  }
+  if (options.count("scale") != 0) {
+    return run_scale({.boxes = options["boxes"].as<uint32_t>(),
+                      .jobs = options["jobs"].as<uint32_t>(),
+                      .ranks = options["ranks"].as<uint32_t>(),
+                      .chunks = options["chunks"].as<uint32_t>()},
+                     json);
   }
   if (options.count("forgeries") != 0) {
     return run_forgeries(options["forgeries"].as<uint64_t>(), options["from"].as<uint64_t>(), json);

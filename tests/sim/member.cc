@@ -267,6 +267,7 @@ void Member::close_lanes() {
 }
 
 bool Member::receive(Lane& lane, uint32_t index, uint64_t now_ns) {
+  if (lane.port->is_empty()) return false;
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
   if (lane.credit) lane.credit->set_generation(membership_->session().generation());
   lane.port->set_burst_packets(process_->is_slow() ? 1 : rack_.options.burst_packets);

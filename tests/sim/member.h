@@ -43,6 +43,10 @@ class Member {
   Process& process() { return *process_; }
   // True once it has had a session.
   bool joined() const { return membership_ && membership_->exchange() != nullptr; }
+  // True while it has one.
+  bool runs() const {
+    return membership_ && membership_->phase() == worker::Membership::Phase::kRunning;
+  }
   // From now on its packets come from other ports, and those to the former ports are lost.
   void rebind();
   // Hands forged packets to one lane, which must refuse them all. Returns how many.

@@ -157,6 +157,8 @@ class SimPort {
         burst_packets_(options.burst_packets),
         send_packets_(options.send_packets) {}
 
+  // Neither holds packets of the burst before nor has new ones.
+  bool is_empty() const { return held_.empty() && ring_->waiting.empty(); }
   size_t rx_burst(std::span<nic::RxPacket> packets);
   size_t tx_burst(std::span<const nic::TxPacket> packets);
   int event_fd() const { return -1; }

@@ -231,7 +231,10 @@ struct Options {
   uint64_t dead_after_ns = 10'000'000'000;  // silence after which a box or worker counts as dead
   bool same_sessions = false;  // a box that restarts draws the same session numbers as before
   bool has_cluster = false;    // the boxes share a store, and jobs move between them
-  bool is_tight = false;       // boxes may lack room for the jobs
+  // A process asks for its job's part map once, as libpbox does. Otherwise each part asks by
+  // itself.
+  bool asks_once = false;
+  bool is_tight = false;  // boxes may lack room for the jobs
   // Room of the first box: for all jobs, for those on one pipeline, and the number of jobs. In a
   // tight rack each further box has as much memory more.
   uint64_t memory_bytes = 256u << 20;

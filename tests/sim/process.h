@@ -3,9 +3,12 @@
 // send, and the path to each pipeline.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "nic/wire/control.pb.h"
 #include "tests/sim/host.h"
 #include "tests/sim/rack.h"
 #include "tests/sim/turn_check.h"
@@ -36,6 +39,13 @@ class Process final : public ControlEnd {
   Thread& thread() { return thread_; }
   const Thread& thread() const { return thread_; }
   const std::shared_ptr<worker::SendPaths>& paths() const { return paths_; }
+  // For members of a process that asks for the part map once: is called when the answer is there.
+  void await_map(std::function<void(const proto::PartMap&)> take) {
+    await_map_.push_back(std::move(take));
+  }
+  void tell_map(const proto::PartMap& map) {
+    for (const auto& take : std::exchange(await_map_, {})) take(map);
+  }
   // A slow process takes one packet per lane and turn, and has fewer turns.
   void set_slow(bool slow) { is_slow_ = slow; }
   bool is_slow() const { return is_slow_; }
@@ -53,6 +63,7 @@ class Process final : public ControlEnd {
   std::shared_ptr<worker::SendPaths> paths_ = std::make_shared<worker::SendPaths>();
   TurnCheck check_;
   bool is_slow_ = false;
+  std::vector<std::function<void(const proto::PartMap&)>> await_map_;
 };
 
 }  // namespace pbox::sim

@@ -8,6 +8,7 @@
 
 #include "tests/sim/control_link.h"
 #include "tests/sim/job_model.h"
+#include "tests/sim/meter.h"
 #include "tests/sim/sim_cluster.h"
 #include "tests/sim/sim_keys.h"
 
@@ -22,6 +23,7 @@ struct Rack {
   std::vector<std::unique_ptr<JobModel>>& jobs;
   SimCluster& cluster;
   SimKeys& keys;
+  Meter& meter;
   std::ostream* trace;  // null: no trace
   bool checks;          // false: a run that only leaves a trace hash
 

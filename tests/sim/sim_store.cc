@@ -65,8 +65,9 @@ class SimStore::Subscription final : public cluster::Watch {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-SimStore::SimStore(EventQueue& queue, StoreServer& server, uint64_t latency_ns, uint64_t seed)
-    : queue_(queue), server_(server), latency_ns_(latency_ns), rng_(seed) {}
+SimStore::SimStore(EventQueue& queue, StoreServer& server, Meter& meter, uint64_t latency_ns,
+                   uint64_t seed)
+    : queue_(queue), server_(server), meter_(meter), latency_ns_(latency_ns), rng_(seed) {}
 
 SimStore::~SimStore() {
   *alive_ = false;
@@ -75,8 +76,8 @@ SimStore::~SimStore() {
 }
 
 void SimStore::at(uint64_t due_ns, std::function<void()> function) {
-  queue_.at(due_ns, [alive = alive_, function = std::move(function)] {
-    if (*alive) function();
+  queue_.at(due_ns, [this, alive = alive_, function = std::move(function)] {
+    if (*alive) meter_.run(function);
   });
 }
 

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "tests/sim/event_queue.h"
+#include "tests/sim/meter.h"
 #include "tests/sim/store_server.h"
 
 namespace pbox::sim {
@@ -19,7 +20,8 @@ inline constexpr uint64_t kStoreLeaseNs = 2 * kNanosPerSecond;
 
 class SimStore final : public cluster::Store {
  public:
-  SimStore(EventQueue& queue, StoreServer& server, uint64_t latency_ns, uint64_t seed);
+  SimStore(EventQueue& queue, StoreServer& server, Meter& meter, uint64_t latency_ns,
+           uint64_t seed);
   // The process is gone. Its session ends when the lease does.
   ~SimStore() override;
 
@@ -55,6 +57,7 @@ class SimStore final : public cluster::Store {
 
   EventQueue& queue_;
   StoreServer& server_;
+  Meter& meter_;
   uint64_t latency_ns_;
   Rng rng_;
   cluster::Observer observer_;

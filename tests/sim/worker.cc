@@ -123,7 +123,11 @@ void Worker::start() {
   if (!rack_.cluster.is_on()) return join({.box = job_.options.box_of(rank_)});
   asks_map_ = true;
   boxes_asked_ = rank_;
-  ask_map();
+  if (rack_.options.asks_once && job_.options.part != 0) {
+    process_->await_map([this](const proto::PartMap& map) { take_map(map); });
+  } else {
+    ask_map();
+  }
 }
 
 void Worker::join(const JobPlace& place) {
@@ -166,6 +170,11 @@ void Worker::on_control_message(ConnectionId id, const std::string& body) {
   require(map.parts_size() == static_cast<int>(job_.options.parts),
           [&] { return who() + ": the part map has another number of parts than the job"; });
   rack_.control.close(std::exchange(asking_, 0), host());
+  process_->tell_map(map);
+  take_map(map);
+}
+
+void Worker::take_map(const proto::PartMap& map) {
   asks_map_ = false;
   const std::string& box_name = map.parts(static_cast<int>(job_.options.part)).box();
   rack_.say(who(), [&] { return "is told to go to " + box_name; });

@@ -79,6 +79,7 @@ class Worker final : public Member {
   // In a cluster it first asks the boxes in turn for the job's part map, until one answers.
   void ask_map();
   void ask_map_again();
+  void take_map(const proto::PartMap& map);
   void join(const JobPlace& place);
   void leave_when_done();
   bool are_all_at_barrier() const;

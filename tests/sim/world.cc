@@ -23,7 +23,8 @@ World::World(const Options& options, std::ostream* trace, bool checks)
       control_(queue_, network_, options_.latency_ns),
       cluster_(queue_, options_),
       keys_(options.seed, checks),
-      rack_{queue_, network_, control_, options_, counts_, jobs_, cluster_, keys_, trace, checks},
+      rack_{queue_,   network_, control_, options_, counts_, jobs_,
+            cluster_, keys_,    meter_,   trace,    checks},
       rng_(options.seed ^ 0x776f726c64ull),
       forger_(options.seed) {
   if (options_.attack_bursts > 0) {
@@ -81,7 +82,8 @@ Outcome World::run() {
     for (auto& rogue : rogues_) rogue->start();
     schedule_faults();
     watch();
-    while (!over() && queue_.step()) {
+    if (observe_) observe_again();
+    while (!is_stopped_ && !over() && queue_.step()) {
       require(queue_.count() < options_.events_max, [this] {
         return "the run did not end after " + std::to_string(options_.events_max) + " events";
       });
@@ -120,6 +122,11 @@ void World::form_cluster() {
   if (!is_formed) queue_.at(end_ns, [&is_formed] { is_formed = true; });
   while (!is_formed && queue_.step()) {
   }
+}
+
+void World::observe_again() {
+  is_stopped_ = !observe_();
+  queue_.after(observe_interval_ns_, [this] { observe_again(); });
 }
 
 void World::schedule_faults() {
@@ -397,7 +404,6 @@ void World::fail_disk(const Episode& episode) {
   box.set_disk_failures(2 + episode.draw % 4);
 }
 
-// Returns the cluster as seen by the box that leads; null if none believes that it does.
 BoxCluster* World::leaders_cluster() {
   const auto leader = std::find_if(boxes_.begin(), boxes_.end(), [](const auto& box) {
     return box->cluster() != nullptr && box->cluster()->boxes().leads();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -44,8 +45,24 @@ class World {
 
   Outcome run();
 
+  // For measurements. `observe` is called at the start of the run and then at this interval. The
+  // run ends once it returns false.
+  void observe(uint64_t interval_ns, std::function<bool()> observe) {
+    observe_interval_ns_ = interval_ns;
+    observe_ = std::move(observe);
+  }
+  Meter& meter() { return meter_; }
+  const EventQueue& queue() const { return queue_; }
+  const ControlNetwork& control() const { return control_; }
+  const SimCluster& cluster() const { return cluster_; }
+  const std::vector<std::unique_ptr<Worker>>& workers() const { return workers_; }
+  Box& box(HostId box) { return *boxes_[box]; }
+  // The cluster as seen by the box that leads; null if none believes that it does.
+  BoxCluster* leaders_cluster();
+
  private:
   void form_cluster();
+  void observe_again();
   void schedule_faults();
   // In two levels half of the episodes are about the way from a rack's box to the upper box.
   bool is_upper(const Episode& episode) const {
@@ -78,7 +95,6 @@ class World {
   bool are_all_in(const JobModel& job) const;
   static void gather_again(JobModel& job, bool all_are_in);
   void lose_box(const Episode& episode);
-  BoxCluster* leaders_cluster();
   void drain(const Episode& episode);
   void move_part(const Episode& episode);
   void on_move(const std::string& job, uint32_t part, HostId from, HostId to);
@@ -102,6 +118,7 @@ class World {
   std::vector<std::unique_ptr<JobModel>> jobs_;
   SimCluster cluster_;
   SimKeys keys_;
+  Meter meter_;
   Rack rack_;
   std::vector<std::unique_ptr<Box>> boxes_;
   std::map<HostId, std::shared_ptr<Process>> processes_;  // workers' processes
@@ -110,6 +127,9 @@ class World {
   Rng rng_;
   Forger forger_;
   uint64_t forged_for_boxes_ = 0, forged_for_workers_ = 0;
+  uint64_t observe_interval_ns_ = 0;
+  std::function<bool()> observe_;  // null: nobody observes
+  bool is_stopped_ = false;
   uint64_t begin_ns_ = 0;
   uint64_t events_per_full_check_ = 0;
   uint64_t silence_ns_ = 0;  // sum over all silent episodes so far

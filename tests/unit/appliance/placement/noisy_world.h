@@ -127,9 +127,8 @@ class NoisyWorld {
     std::vector<Box> boxes;
     std::vector<BoxIndex> map;
     for (size_t box = 0; box < job_.boxes; ++box) {
-      boxes.push_back({.name = std::string("b").append(std::to_string(box)),
-                       .bytes_per_second = 1e6,
-                       .loads_bytes = {0}});
+      boxes.push_back(
+          {.name = std::string("b").append(std::to_string(box)), .bytes_per_second = 1e6});
       map.insert(map.end(), parts[box], static_cast<BoxIndex>(box));
     }
     Rebalancer rebalancer(std::vector<uint32_t>(map.size(), 1000), map, boxes, options);

@@ -26,9 +26,7 @@ struct World {
   }
 
   static Box box(size_t index) {
-    return {.name = std::string("b").append(std::to_string(index)),
-            .bytes_per_second = 1e6,
-            .loads_bytes = {0}};
+    return {.name = std::string("b").append(std::to_string(index)), .bytes_per_second = 1e6};
   }
 
   static std::vector<Box> boxes(size_t count) {
