@@ -26,7 +26,9 @@ def plot_scale(result, folder):
             sizes = [size_of(row) / size_of(rows[-1]) for row in rows]
             axes.plot(sizes, [row[step]["control_seconds"] for row in rows], f"o{style}",
                       color=f"C{index}", label=f"{step}, {label}")
-    axes.set_xscale("log", base=4)
+    axes.set_xscale("log")
+    axes.set_xticks([1 / 16, 1 / 4, 1], ["1/16", "1/4", "1"])
+    axes.minorticks_off()
     axes.set_yscale("log")
     axes.set_xlabel("size over the largest size")
     axes.set_ylabel("CPU seconds of all boxes' control threads")
