@@ -54,6 +54,26 @@ std::string refusal(const Daemon& box, pbox_status expected,
   return heard;
 }
 
+// Starts a rank that says "runs" after its first exchange, goes on until one fails, which must be
+// with this status, and says the error.
+WorkerProcess push_until_failure(const Daemon& box, pbox_status expected, uint32_t rank,
+                                 uint32_t world_size,
+                                 const std::function<void(pbox_options&)>& adjust) {
+  return WorkerProcess([&](Line& line) {
+    const AbiWorker worker(
+        {.box = box.control(), .rank = rank, .world_size = world_size, .adjust = adjust});
+    worker.tensor("tensor", 20'000);
+    worker.join();
+    std::vector<float> values(20'000, 1.0f);
+    worker.must(worker.push_pull_and_wait(0, values.data(), values.data()));
+    line.say("runs");
+    for (;;) {
+      const pbox_status status = worker.push_pull_and_wait(0, values.data(), values.data());
+      if (status != PBOX_OK) return line.say(worker.must_be(expected, status));
+    }
+  });
+}
+
 nlohmann::json upstream_of(const Daemon& box) {
   const auto jobs = nlohmann::json::parse(box.get("/api/v1/jobs")).at("jobs");
   return jobs.empty() ? nlohmann::json() : jobs.at(0).at("upstream");
@@ -290,21 +310,8 @@ TEST_CASE("if a rank is lost for good, ranks of other racks are told which one, 
   Daemon top;
   Daemon first(rack_flags(top.control(), 0)), second(rack_flags(top.control(), 1));
   const auto start = [](const Daemon& box, uint32_t rank, uint32_t world_size) {
-    return WorkerProcess([&box, rank, world_size](Line& line) {
-      const AbiWorker worker({.box = box.control(),
-                              .rank = rank,
-                              .world_size = world_size,
-                              .adjust = [](auto& options) { options.lost_timeout_ms = 300; }});
-      worker.tensor("tensor", 20'000);
-      worker.join();
-      std::vector<float> values(20'000, 1.0f);
-      worker.must(worker.push_pull_and_wait(0, values.data(), values.data()));
-      line.say("runs");
-      while (true) {
-        const pbox_status status = worker.push_pull_and_wait(0, values.data(), values.data());
-        if (status != PBOX_OK) return line.say(worker.must_be(PBOX_WORKER_LOST, status));
-      }
-    });
+    return push_until_failure(box, PBOX_WORKER_LOST, rank, world_size,
+                              [](pbox_options& options) { options.lost_timeout_ms = 300; });
   };
   WorkerProcess lost = start(first, 1, 2);
   WorkerProcess near = start(first, 0, 2), far = start(second, 0, 1);
@@ -323,22 +330,8 @@ TEST_CASE(
   auto first = std::make_unique<Daemon>(rack_flags(top.control(), 0));
   Daemon second(rack_flags(top.control(), 1));
   const auto start = [](const Daemon& box, pbox_status expected) {
-    return WorkerProcess([&box, expected](Line& line) {
-      const AbiWorker worker({.box = box.control(), .world_size = 1, .adjust = [](auto& options) {
-                                options.recover_timeout_ms = 1'000;
-                              }});
-      worker.tensor("tensor", 20'000);
-      worker.join();
-      std::vector<float> values(20'000, 1.0f);
-      worker.must(worker.push_pull_and_wait(0, values.data(), values.data()));
-      line.say("runs");
-      for (;;) {
-        const pbox_status status = worker.push_pull_and_wait(0, values.data(), values.data());
-        if (status == PBOX_OK) continue;
-        line.say(worker.must_be(expected, status));
-        return;
-      }
-    });
+    return push_until_failure(box, expected, 0, 1,
+                              [](pbox_options& options) { options.recover_timeout_ms = 1'000; });
   };
   WorkerProcess lost = start(*first, PBOX_BOX_LOST), other = start(second, PBOX_WORKER_LOST);
   CHECK(lost.heard() == "runs");

@@ -76,13 +76,13 @@ void train(const SteadyTraining::Options& options, uint32_t rank, const Progress
   }
 }
 
-// Returns the incarnation of the box `name` that `box` lists; empty if it does not list it.
-std::string incarnation(const Daemon& box, const std::string& name) {
+// Returns what `box` lists about the box `name`; null if it does not list it.
+Json listed(const Daemon& box, const std::string& name) {
   const Json page = boxes_of(box);
-  for (const Json& listed : page["boxes"]) {
-    if (listed["name"] == name) return listed["incarnation"];
+  for (const Json& each : page["boxes"]) {
+    if (each["name"] == name) return each;
   }
-  return "";
+  return nullptr;
 }
 
 std::string said(WorkerProcess& rank) {
@@ -152,12 +152,12 @@ BoxCluster::BoxCluster(const EtcdCluster& etcd, const std::vector<std::string>& 
 
 // The boxes list a box that was killed until its lease expires, and only then the same box again.
 void BoxCluster::start(const std::string& name) {
-  std::string former;
-  if (!boxes_.empty()) former = incarnation(*boxes_.begin()->second, name);
+  Json former;
+  if (!boxes_.empty()) former = listed(*boxes_.begin()->second, name);
   launch(name);
   const auto lists_new_one = [&](const Daemon* box) {
-    const std::string listed = incarnation(*box, name);
-    return !listed.empty() && listed != former;
+    const Json now = listed(*box, name);
+    return !now.is_null() && (former.is_null() || now["incarnation"] != former["incarnation"]);
   };
   const auto everywhere = [&] {
     const auto boxes = all();
@@ -196,11 +196,9 @@ std::string BoxCluster::control() const {
 }
 
 size_t BoxCluster::parts(const std::string& name) const {
-  const Json page = boxes_of(*boxes_.begin()->second);
-  for (const Json& box : page["boxes"]) {
-    if (box["name"] == name) return box["parts"];
-  }
-  throw std::runtime_error("box " + name + " is not listed");
+  const Json box = listed(*boxes_.begin()->second, name);
+  if (box.is_null()) throw std::runtime_error("box " + name + " is not listed");
+  return box["parts"];
 }
 
 SteadyTraining::SteadyTraining(const Options& options) : progress_(options.ranks) {
