@@ -15,8 +15,6 @@ namespace {
 
 using Severity = RegistryEvent::Severity;
 
-constexpr size_t kReasonBytesMax = 300;
-
 std::string rank_of(const Job& job, uint32_t rank) {
   PBOX_CHECK(rank < job.members().size());
   return job.spec().title() + ": rank " + std::to_string(rank) + " (" + job.members()[rank].peer;
@@ -341,7 +339,7 @@ void JobRegistry::on_leave(ConnectionId id, Connection& connection, const proto:
   Member& leaver = job.members()[rank];
   leaver.state = Member::State::kLeft;
   leaver.connection = 0;
-  leaver.left_reason = printable(leave.reason(), kReasonBytesMax);
+  leaver.left_reason = printable(leave.reason(), kReasonBytes);
   context_.connections.drop(id);
   if (!job.running()) {
     leaver = {};  // the rank may join again

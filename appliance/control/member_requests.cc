@@ -258,13 +258,12 @@ void MemberRequests::on_queue_pairs(ConnectionId id, const Connection& connectio
 
 void MemberRequests::on_port_given_up(const Connection& connection,
                                       const proto::PortGivenUp& report) {
-  constexpr size_t kReasonBytesMax = 300;
   ++context_.totals.ports_given_up;
   context_.note(Severity::kWarning, "port_given_up",
                 connection.job->spec().title() + ": rank " + std::to_string(connection.rank) +
                     " (" + connection.peer + ") uses port '" + printable(report.next()) +
                     "' instead of '" + printable(report.port()) +
-                    "': " + printable(report.reason(), kReasonBytesMax),
+                    "': " + printable(report.reason(), kReasonBytes),
                 connection.job->spec().name);
 }
 

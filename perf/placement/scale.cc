@@ -136,7 +136,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   const auto ranks = three_sizes(options, "ranks", 32, 4096);
   const auto chunks = three_sizes(options, "chunks", 16 * kChunksFew, limits::kChunksPerJobMax);
   std::vector<Size> by_boxes, by_ranks, by_chunks;
-  for (const uint32_t count : boxes) by_boxes.push_back({count, ranks[1] / 4, kChunksFew});
+  for (const uint32_t count : boxes) by_boxes.push_back({count, ranks.front(), kChunksFew});
   for (const uint32_t count : ranks) by_ranks.push_back({boxes.back(), count, kChunksFew});
   for (const uint32_t count : chunks) by_chunks.push_back({boxes.back(), kRanksFew, count});
   return {{"by_boxes", measure(by_boxes, &Size::boxes, report)},

@@ -176,6 +176,11 @@ nlohmann::json to_json(const ScaleStep& step) {
 }
 
 int run_scale(const ScaleSize& size, bool json) {
+  if (size.boxes < 3 || size.jobs == 0 || size.ranks == 0 || size.chunks == 0 ||
+      size.ranks > limits::kWorkersPerJobMax) {
+    throw po::error("--scale needs 3 boxes or more, a job and a chunk or more, and 1 to " +
+                    std::to_string(limits::kWorkersPerJobMax) + " ranks");
+  }
   const Scale scale = measure_scale(size);
   print({{"boxes", size.boxes},
          {"pipelines_per_box", kScalePipelines},

@@ -27,6 +27,7 @@ Options options_of(const ScaleSize& size) {
   options.has_cluster = options.asks_once = true;
   options.ring_bytes = 256u << 20;
   options.memory_bytes = options.arena_bytes = uint64_t{1} << 36;
+  options.job_slots = size.jobs;
   options.events_max = UINT64_MAX;
   const uint32_t parts = parts_of(size);
   for (uint32_t part = 0; part < parts; ++part) {
