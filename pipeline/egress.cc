@@ -236,6 +236,9 @@ void Egress::fill_due_replies(JobShard& shard, EgressRoom& room) {
     covered = make_reply(maker, *at.chunk, at.rank, at.next(count), 0, room.filled);
     room.take(outgoing_[room.filled].header.payload_bytes);
   }
+  if (sends && shard.trace != nullptr) [[unlikely]] {
+    trace_reply(shard, *at.chunk, at.rank);
+  }
   at.ranks.remove(at.rank);
   at.begin();
 }
@@ -409,7 +412,7 @@ void Egress::fill_group(JobShard& shard, Session& session, EgressRoom& room) {
     at.chunk->fanned_out_rounds = at.round + 1;
     flight_.record_left(shard, at);
     if (shard.trace != nullptr) [[unlikely]] {
-      trace_round(shard, *at.chunk, at.round, TraceEvent::Kind::kSent);
+      trace_event(shard, *at.chunk, at.round, TraceEvent::Kind::kSent);
     }
   }
 }

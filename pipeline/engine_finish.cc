@@ -138,7 +138,7 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
     context_.counters.add(Counter::kCompressedRounds);
   shard.rounds_finished.add(1);
   if (shard.trace != nullptr) [[unlikely]] {
-    trace_round(shard, chunk, round, TraceEvent::Kind::kFull);
+    trace_event(shard, chunk, round, TraceEvent::Kind::kFull);
   }
   if (chunk.sync == nullptr) shard.egress.push(&chunk, round, chunk.priority);
 }

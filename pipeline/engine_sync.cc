@@ -15,6 +15,7 @@
 #include "pipeline/late_ranks.h"
 #include "pipeline/result_form.h"
 #include "pipeline/round_result.h"
+#include "pipeline/round_tracing.h"
 #include "pipeline/state/state_cut.h"
 #include "pipeline/sync/rules.h"
 #include "pipeline/value_guard.h"
@@ -40,7 +41,12 @@ void release_parked(JobShard& shard, Chunk& chunk, uint64_t now_ns, const Waits&
 bool park_cached_read(JobShard& shard, Chunk& chunk, uint32_t rank, uint64_t now_ns) {
   PBOX_DCHECK(!chunk.sync->progress.is_parked(rank));
   shard.pulls.add(1);
-  if (!sync::blocks(chunk.sync->spec, shard.reader(chunk, rank))) return false;
+  if (!sync::blocks(chunk.sync->spec, shard.reader(chunk, rank))) {
+    if (shard.trace != nullptr) [[unlikely]] {
+      trace_read(shard, chunk, TraceEvent::Kind::kReleased, rank);
+    }
+    return false;
+  }
   shard.park(chunk, rank, now_ns);
   return true;
 }
@@ -214,6 +220,9 @@ void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   context_.counters.add(Counter::kRoundsFinished, advance);
   shard.rounds_finished.add(advance);
   chunk.rounds_finished = progress.slowest();
+  if (shard.trace != nullptr) [[unlikely]] {
+    trace_event(shard, chunk, chunk.open_round() - 1, TraceEvent::Kind::kFull);
+  }
   chunk.fanned_out_rounds = chunk.open_round();
   note_opened(shard, chunk, context_.now_ns);
   egress_.note_results_changed();

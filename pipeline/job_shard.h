@@ -422,7 +422,7 @@ class JobShard {
   sync::RoundGrace grace;          // reserved with model `drop` only
   SingleWriterCounter rounds_cut;  // rounds of chunks that have ended with their grace
 
-  RoundTrace* trace = nullptr;  // null: no trace is requested. Not in a relaxed shard
+  RoundTrace* trace = nullptr;  // null: no trace is requested
   // By lane; empty: neither relayed nor replicated.
   std::vector<std::unique_ptr<Uplink>> uplinks;
   std::unique_ptr<StepGate> gate;  // null: rounds need no verdict

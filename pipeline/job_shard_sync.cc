@@ -1,5 +1,6 @@
 // A relaxed shard's reads: those that wait, and the replies that are due.
 #include "pipeline/job_shard.h"
+#include "pipeline/round_tracing.h"
 
 namespace pbox::pipeline {
 
@@ -16,6 +17,9 @@ void JobShard::park(Chunk& chunk, uint32_t rank, uint64_t now_ns) {
   ++parked_count;
   pulls_delayed.add(1);
   chunk.sync->progress.park(rank);
+  if (trace != nullptr) [[unlikely]] {
+    trace_read(*this, chunk, TraceEvent::Kind::kParked, rank);
+  }
 }
 
 void JobShard::unpark(Chunk& chunk, uint32_t rank, uint64_t now_ns) {
@@ -23,6 +27,9 @@ void JobShard::unpark(Chunk& chunk, uint32_t rank, uint64_t now_ns) {
   count_parked(now_ns);
   --parked_count;
   chunk.sync->progress.unpark(rank);
+  if (trace != nullptr) [[unlikely]] {
+    trace_read(*this, chunk, TraceEvent::Kind::kReleased, rank);
+  }
 }
 
 sync::Reader JobShard::reader(const Chunk& chunk, uint32_t rank) const {

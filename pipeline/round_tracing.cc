@@ -2,16 +2,44 @@
 
 #include <algorithm>
 
-namespace pbox::pipeline {
+#include "pipeline/sync/rules.h"
 
-// A trace shows whole rounds: rounds that have begun already are left out.
+namespace pbox::pipeline {
+namespace {
+
+// Ranks with own rounds may be any number of rounds behind the fastest, and their events count all
+// the same.
+constexpr uint32_t kRoundsBehindMax = uint32_t{1} << 30;
+
+// Returns the fragments of this round that the rank has pushed, as far as the chunk knows.
+uint64_t claimed_of(const Chunk& chunk, uint32_t rank, uint32_t round) {
+  PBOX_DCHECK(chunk.sync == nullptr || chunk.applies_on_arrival() || chunk.sync->pushed != nullptr);
+  if (chunk.has_own_rounds() && !chunk.sync->progress.takes_part(rank)) return 0;
+  const int32_t ahead = wire::round_distance(round, chunk.next_round(rank));
+  if (ahead == 0) return chunk.claimed[rank];
+  if (ahead > 0) return 0;
+  if (chunk.sync == nullptr || chunk.sync->pushed == nullptr) return chunk.full_mask;
+  // A round that has closed, perhaps before the rank had pushed it.
+  const sync::Pushed& pushed = chunk.sync->pushed[rank];
+  if (pushed.round == round) return pushed.mask;
+  return wire::round_distance(round, pushed.round) > 0 ? 0 : chunk.full_mask;
+}
+
+}  // namespace
+
+// Where ranks share rounds, a trace shows whole rounds: rounds that have begun already are left
+// out.
 void set_trace(JobShard& shard, RoundTrace* trace) {
   shard.trace = trace;
   if (trace != nullptr) {
     PBOX_CHECK(trace->first_rounds().size() == shard.chunks().size());
     for (const Chunk& chunk : shard.chunks()) {
-      trace->first_rounds()[shard.index_of(chunk)] =
-          chunk.open_round() + (chunk.claimed_any == 0 ? 0 : 1);
+      uint32_t& first = trace->first_rounds()[shard.index_of(chunk)];
+      if (chunk.has_own_rounds()) {
+        first = chunk.open_round() - kRoundsBehindMax;
+      } else {
+        first = chunk.open_round() + (chunk.claimed_any == 0 ? 0 : 1);
+      }
     }
   }
 }
@@ -40,8 +68,8 @@ TracedPush before_push(const SessionTable& sessions, const nic::RxPacket& packet
   return {.shard = entry.shard,
           .chunk = chunk,
           .rank = entry.session->rank,
-          .claimed = chunk->claimed[entry.session->rank],
-          .rounds_finished = chunk->rounds_finished,
+          .round = parsed.header.round,
+          .claimed = claimed_of(*chunk, entry.session->rank, parsed.header.round),
           .at_ns = entry.shard->trace->now_ns()};
 }
 
@@ -49,27 +77,42 @@ void after_push(const TracedPush& before) {
   if (before.shard == nullptr) return;
   PBOX_DCHECK(before.chunk != nullptr && before.rank < before.shard->worker_count());
   const Chunk& chunk = *before.chunk;
-  const bool finished = chunk.rounds_finished != before.rounds_finished;
-  const uint64_t claimed = finished ? chunk.full_mask : chunk.claimed[before.rank];
+  const uint64_t claimed = claimed_of(chunk, before.rank, before.round);
   if (claimed == before.claimed) return;  // the packet was not added
   PBOX_DCHECK((before.claimed & ~claimed) == 0);
   const auto add = [&](TraceEvent::Kind kind) {
-    before.shard->trace->add(before.shard->index_of(chunk),
-                             {.at_ns = before.at_ns,
-                              .chunk = chunk.id,
-                              .round = static_cast<uint32_t>(before.rounds_finished),
-                              .rank = before.rank,
-                              .kind = kind});
+    before.shard->trace->add(before.shard->index_of(chunk), {.at_ns = before.at_ns,
+                                                             .chunk = chunk.id,
+                                                             .round = before.round,
+                                                             .rank = before.rank,
+                                                             .kind = kind});
   };
   if (before.claimed == 0) add(TraceEvent::Kind::kFirst);
   if (claimed == chunk.full_mask) add(TraceEvent::Kind::kLast);
 }
 
-void trace_round(const JobShard& shard, const Chunk& chunk, uint32_t round, TraceEvent::Kind kind) {
-  PBOX_DCHECK(shard.trace != nullptr);
-  shard.trace->add(
-      shard.index_of(chunk),
-      {.at_ns = shard.trace->now_ns(), .chunk = chunk.id, .round = round, .kind = kind});
+void trace_event(const JobShard& shard, const Chunk& chunk, uint32_t round, TraceEvent::Kind kind,
+                 uint32_t rank) {
+  PBOX_DCHECK(shard.trace != nullptr && rank < shard.worker_count());
+  shard.trace->add(shard.index_of(chunk), {.at_ns = shard.trace->now_ns(),
+                                           .chunk = chunk.id,
+                                           .round = round,
+                                           .rank = rank,
+                                           .kind = kind});
+}
+
+void trace_read(const JobShard& shard, const Chunk& chunk, TraceEvent::Kind kind, uint32_t rank) {
+  PBOX_DCHECK(chunk.has_own_rounds() && chunk.sync->progress.takes_part(rank));
+  trace_event(shard, chunk, chunk.next_round(rank) - 1, kind, rank);
+}
+
+void trace_reply(const JobShard& shard, const Chunk& chunk, uint32_t rank) {
+  PBOX_DCHECK(chunk.sync != nullptr && chunk.rounds_finished > 0);
+  if (chunk.has_own_rounds() && !sync::sends_unasked(chunk.sync->spec)) {
+    trace_read(shard, chunk, TraceEvent::Kind::kReplied, rank);
+  } else {
+    trace_event(shard, chunk, chunk.open_round() - 1, TraceEvent::Kind::kReplied, rank);
+  }
 }
 
 }  // namespace pbox::pipeline

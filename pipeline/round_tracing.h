@@ -15,8 +15,8 @@ struct TracedPush {
   JobShard* shard = nullptr;  // null: the packet belongs to no job that is traced
   const Chunk* chunk = nullptr;
   uint32_t rank = 0;
-  uint64_t claimed = 0;
-  uint64_t rounds_finished = 0;
+  uint32_t round = 0;    // the packet's
+  uint64_t claimed = 0;  // fragments that the rank has pushed of that round
   uint64_t at_ns = 0;
 };
 
@@ -28,7 +28,13 @@ bool is_any_traced(const EngineContext& context);
 
 TracedPush before_push(const SessionTable& sessions, const nic::RxPacket& packet);
 void after_push(const TracedPush& before);
-// The shard has a trace. `kind` is kFull or kSent.
-void trace_round(const JobShard& shard, const Chunk& chunk, uint32_t round, TraceEvent::Kind kind);
+// The shard has a trace.
+void trace_event(const JobShard& shard, const Chunk& chunk, uint32_t round, TraceEvent::Kind kind,
+                 uint32_t rank = 0);
+// The same, of a chunk whose ranks have own rounds: the event belongs to the round that the rank
+// has pushed last.
+void trace_read(const JobShard& shard, const Chunk& chunk, TraceEvent::Kind kind, uint32_t rank);
+// A reply to the rank has left. The shard is relaxed, and has a trace.
+void trace_reply(const JobShard& shard, const Chunk& chunk, uint32_t rank);
 
 }  // namespace pbox::pipeline

@@ -330,7 +330,9 @@ std::string trace_json(const control::TraceView& trace) {
                       {"chunk", chunk.chunk},
                       {"pipeline", chunk.pipeline},
                       {"tensor", chunk.tensor},
-                      {"priority", chunk.priority}});
+                      {"priority", chunk.priority},
+                      {"own_rounds", chunk.has_own_rounds},
+                      {"sent_unasked", chunk.is_sent_unasked}});
   }
   const uint64_t recorded_ns = trace.ended_ns - trace.begun_ns;
   const Json object = {{"job", trace.job},

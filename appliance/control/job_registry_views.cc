@@ -65,11 +65,6 @@ Status JobRegistry::begin_trace(const std::string& name, uint64_t duration_ns, u
                                               in_seconds(job->trace().until_ns() - now_ns)};
   }
   for (const Job* job : parts) {
-    if (job->spec().is_relaxed()) {
-      return Error{ErrorCode::kUnavailable,
-                   "a trace records rounds that wait for all ranks, which only jobs whose model is "
-                   "bsp have"};
-    }
     if (!job->running()) {
       return Error{ErrorCode::kUnavailable, "job '" + name + "' does not run yet"};
     }

@@ -3,6 +3,7 @@
 #include "appliance/control/job.h"
 #include "appliance/control/tensors_by_chunk.h"
 #include "base/clock.h"
+#include "pipeline/sync/rules.h"
 
 namespace pbox::control {
 namespace {
@@ -56,6 +57,7 @@ void Job::add_trace(PipelineHost& host, TraceView& view) const {
   view.ended_ns = trace_.until_ns();
   const TensorsByChunk tensors(spec_);
   const std::vector<int32_t> priorities = chunk_priorities();
+  const std::vector<wire::SyncSpec> rules = shards_.models().rules();
   std::vector<uint32_t> index_of(shards_.chunk_count(), UINT32_MAX);
   for (uint32_t index = 0; index < trace_.traces().size(); ++index) {
     const pipeline::RoundTrace& trace = *trace_.traces()[index];
@@ -64,11 +66,14 @@ void Job::add_trace(PipelineHost& host, TraceView& view) const {
       uint32_t& chunk = index_of[event.chunk];
       if (chunk == UINT32_MAX) {
         chunk = static_cast<uint32_t>(view.chunks.size());
+        const wire::SyncSpec& rule = rules[event.chunk];
         view.chunks.push_back({.part = spec_.part,
                                .chunk = event.chunk,
                                .pipeline = shards_.pipelines()[index],
                                .tensor = tensors.name(event.chunk),
-                               .priority = priorities[event.chunk]});
+                               .priority = priorities[event.chunk],
+                               .has_own_rounds = wire::applies_on_arrival(rule.model),
+                               .is_sent_unasked = sync::sends_unasked(rule)});
       }
       view.events.push_back({event, chunk});
     }

@@ -15,7 +15,9 @@ struct TracedChunk {
   uint32_t chunk = 0;  // number within the part
   uint32_t pipeline = 0;
   std::string tensor;
-  int32_t priority = 0;  // current priority
+  int32_t priority = 0;          // current priority
+  bool has_own_rounds = false;   // each rank has rounds of its own
+  bool is_sent_unasked = false;  // each rank is sent the data whenever the slowest has pushed
 };
 
 struct TraceView {

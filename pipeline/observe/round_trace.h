@@ -18,13 +18,19 @@ struct TraceEvent {
   enum class Kind : uint8_t {
     kFirst,  // the rank's first fragment of the round arrived
     kLast,   // the rank's last fragment arrived
-    kFull,   // all ranks' fragments have arrived, and the result is made
+    kFull,   // all ranks' fragments have arrived, or the round closed without some of them
     kSent,   // the result's last packet for the last rank is ready for the port
+    // Relaxed shards, which answer each rank by itself. They have no kSent.
+    kParked,    // the rank's read waits for slower ranks
+    kReleased,  // it waits no longer. For a read that was asked for, also if it did not wait
+    kReplied,   // the last packet of a reply to the rank is ready for the port
   };
   uint64_t at_ns = 0;  // on the trace's clock
   uint32_t chunk = 0;  // job-local id
-  uint32_t round = 0;  // modulo 2^32, as on the wire
-  uint32_t rank = 0;   // valid for kFirst and kLast
+  // Modulo 2^32, as on the wire. If ranks have own rounds, it is the rank's, but for kFull and for
+  // replies that are sent unasked, which have the newest round that all ranks have pushed.
+  uint32_t round = 0;
+  uint32_t rank = 0;  // undefined for kFull and kSent
   Kind kind = Kind::kFirst;
 };
 

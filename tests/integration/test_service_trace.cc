@@ -1,5 +1,8 @@
 // pboxctl trace of a running job: the output is what Perfetto reads, and it is true.
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <climits>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -127,7 +130,86 @@ Output trace_until_whole(const Daemon& daemon, const Arguments& more, const std:
   }
 }
 
+// Two ranks of a job with staleness 1, of which rank 1 is slow. Rank 0 runs rounds until the test
+// says go, and rank 1 as many.
+WorkerProcess start_relaxed_rank(const Daemon& daemon, uint32_t rank,
+                                 const std::filesystem::path& folder) {
+  return WorkerProcess([&daemon, rank, folder](Line& line) {
+    AbiWorker worker({.box = daemon.control(),
+                      .job = "relaxed",
+                      .rank = rank,
+                      .world_size = 2,
+                      .adjust = [](auto& options) {
+                        options.mode = PBOX_MODE_OPTIMIZE;
+                        options.recovery = PBOX_RECOVERY_NONE;
+                        options.sync = PBOX_SYNC_SSP;
+                        options.staleness = 1;
+                      }});
+    std::vector<float> weights(kElements);
+    worker.tensor("weights", kElements);
+    worker.join_with_sgd(1, 0, weights);
+    const auto count_file = folder / "rounds";
+    for (int round = 1;; ++round) {
+      if (rank == 1) usleep(3'000);
+      worker.push_pull(0, weights.data(), weights.data());
+      worker.wait(0);
+      if (round == 1) line.say("running");
+      if (rank == 0 && std::filesystem::exists(folder / "stop")) {
+        std::ofstream(folder / "new") << round;
+        std::filesystem::rename(folder / "new", count_file);
+        break;
+      }
+      int last = INT_MAX;
+      if (rank == 1 && std::filesystem::exists(count_file)) std::ifstream(count_file) >> last;
+      if (round >= last) break;
+    }
+    line.say("done");
+    worker.leave();
+  });
+}
+
 }  // namespace
+
+TEST_CASE("pboxctl trace shows each rank's pushes, waits and replies if ranks have own rounds") {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("pbox-trace-relaxed-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  Daemon daemon;
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    workers.push_back(start_relaxed_rank(daemon, rank, folder));
+  }
+  for (auto& worker : workers) REQUIRE(worker.heard() == "running");
+  const std::string file = folder / "trace.json";
+  const Output traced = run(daemon, {"trace", "relaxed", "--seconds", "2", "--output", file});
+  INFO(traced.errors);
+  REQUIRE(traced.status == 0);
+  CHECK_THAT(traced.text, Contains("WAITED"));
+  std::ofstream(folder / "stop") << "\n";
+  for (auto& worker : workers) CHECK(worker.heard() == "done");
+  for (auto& worker : workers) CHECK(worker.finish() == "");
+
+  const Json page = Json::parse(std::ifstream(file));
+  CHECK(page["otherData"]["rounds"] > kChunks);
+  const auto spans = spans_of(page);
+  std::map<std::string, std::set<std::string>> ids;  // chunk rounds of ranks, by span
+  for (const auto& [key, span] : spans) {
+    const auto& [category, id, name] = key;
+    REQUIRE(span.to >= span.from);
+    if (category == "rank") ids[name].insert(id);
+  }
+  CHECK(ids["rank 0"].size() > kChunks);
+  CHECK(ids["rank 1"].size() > kChunks);
+  CHECK(ids["wait"].size() > kChunks);
+  for (const std::string& id : ids["wait"]) {
+    REQUIRE(ids["rank 0"].count(id) == 1);  // rank 1 is never ahead
+    if (ids["push"].count(id) == 0 || ids["reply"].count(id) == 0) continue;
+    const Span& wait = spans.at({"rank", id, "wait"});
+    REQUIRE(wait.from >= spans.at({"rank", id, "push"}).to);
+    REQUIRE(wait.to <= spans.at({"rank", id, "reply"}).from);
+  }
+  std::filesystem::remove_all(folder);
+}
 
 TEST_CASE("pboxctl trace shows every round of a job's chunks in order, by rank and priority") {
   const std::filesystem::path folder =

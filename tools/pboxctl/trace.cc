@@ -32,17 +32,39 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-void print_summary(const Json& trace, const TracePage& made) {
+std::string median_time(const std::vector<double>& durations_s) {
+  return durations_s.empty() ? "-" : in_time(median(durations_s));
+}
+
+void print_priorities(const TracePage& made) {
   std::printf(
-      "%llu rounds of chunks. AGGREGATE: from the first fragment to the sum. SEND: from there "
-      "until "
-      "the\nresult has left for all ranks. Medians by priority:\n%-10s %10s %12s %12s\n",
-      static_cast<unsigned long long>(made.rounds), "PRIORITY", "ROUNDS", "AGGREGATE", "SEND");
+      "AGGREGATE: from the first fragment to the sum. SEND: from there until the result has left "
+      "for\nall ranks. Medians by priority:\n%-10s %10s %12s %12s\n",
+      "PRIORITY", "ROUNDS", "AGGREGATE", "SEND");
   for (auto at = made.by_priority.rbegin(); at != made.by_priority.rend(); ++at) {
     std::printf("%-10lld %10zu %12s %12s\n", static_cast<long long>(at->first),
-                at->second.send_s.size(), in_time(median(at->second.aggregate_s)).c_str(),
-                in_time(median(at->second.send_s)).c_str());
+                at->second.send_s.size(), median_time(at->second.aggregate_s).c_str(),
+                median_time(at->second.send_s).c_str());
   }
+}
+
+void print_ranks(const TracePage& made) {
+  std::printf(
+      "PUSH: from a rank's first fragment to its last. WAIT: until slower ranks had caught up, in "
+      "as many\nrounds as WAITED says. REPLY: from then until the reply had left. Medians by "
+      "rank:\n%-10s %10s %12s %10s %12s %12s\n",
+      "RANK", "PUSHES", "PUSH", "WAITED", "WAIT", "REPLY");
+  for (const auto& [rank, times] : made.by_rank) {
+    std::printf("%-10u %10zu %12s %10zu %12s %12s\n", rank, times.push_s.size(),
+                median_time(times.push_s).c_str(), times.wait_s.size(),
+                median_time(times.wait_s).c_str(), median_time(times.reply_s).c_str());
+  }
+}
+
+void print_summary(const Json& trace, const TracePage& made) {
+  std::printf("%llu rounds of chunks.\n", static_cast<unsigned long long>(made.rounds));
+  if (!made.by_priority.empty() || made.by_rank.empty()) print_priorities(made);
+  if (!made.by_rank.empty()) print_ranks(made);
   const double lost = number_of(trace, "lost_events");
   if (lost > 0) {
     std::printf("the last %.0f events did not fit into the recording; record for a shorter time\n",
@@ -93,10 +115,10 @@ const Command kTrace = {
     "JOB [options]",
     "record when a job's chunks arrive and leave, for Perfetto",
     "Records for some seconds when each round of each chunk began to arrive from each rank, when "
-    "it "
-    "was\nsummed, and when its result had left. Open the trace in ui.perfetto.dev or "
-    "chrome://tracing. With\n--output, also prints median times by priority. The job's model must "
-    "be bsp. A box records one trace\nat a time.",
+    "it was\nsummed, and when its result had left. With models in which ranks have rounds of their "
+    "own, records\neach rank's push, its wait for slower ranks, and its reply. Open the trace in "
+    "ui.perfetto.dev or\nchrome://tracing. With --output, also prints median times, by priority or "
+    "by rank. A box records one\ntrace at a time.",
     trace_options,
     trace,
     Command::More::kJob};

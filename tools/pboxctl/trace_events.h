@@ -1,6 +1,7 @@
 // Converts a box's trace of a job's rounds to the format of Perfetto (ui.perfetto.dev) and
 // chrome://tracing. Each pipeline is a process. It shows each chunk in progress, from the first
-// rank's first fragment until the result has left, and the arrivals of each rank.
+// rank's first fragment until the result has left, and the arrivals of each rank. Where ranks have
+// own rounds, it shows each rank's push, its wait for slower ranks, and its reply.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,20 @@ struct TracedRounds {
   std::vector<double> send_s;       // from then until the result had left for all ranks
 };
 
+// Durations of what one rank did with chunks whose ranks have own rounds, in seconds.
+struct TracedRank {
+  std::vector<double> push_s;   // from its first fragment to its last
+  std::vector<double> wait_s;   // its read waited for slower ranks
+  std::vector<double> reply_s;  // from when it need not wait until the reply had left
+};
+
 struct TracePage {
-  nlohmann::json page;  // an object, with "traceEvents"
-  std::map<int64_t, TracedRounds> by_priority;
+  nlohmann::json page;                          // an object, with "traceEvents"
+  std::map<int64_t, TracedRounds> by_priority;  // rounds that ranks share
+  std::map<uint32_t, TracedRank> by_rank;
   uint64_t rounds = 0;  // chunk rounds on the page
-  uint64_t unfinished =
-      0;  // chunk rounds left out, because the trace ended before their results left
+  // Chunk rounds left out, because the trace has only a part of them.
+  uint64_t unfinished = 0;
 };
 
 // Converts the answer to GET /api/v1/jobs/NAME/trace. Throws nlohmann::json::exception if `trace`
