@@ -197,80 +197,6 @@ void Egress::resend(JobShard& shard, Answer& asked, EgressRoom& room) {
   if (asked.mask != 0) shard.egress.give_back_resend(asked);
 }
 
-// Relaxed shards: makes the packets for one rank. Replies carry the chunk as it is when they leave.
-void Egress::fill_due_replies(JobShard& shard, EgressRoom& room) {
-  sync::ReplyCursor& at = shard.reply_cursor;
-  if (!at.ranks.empty() && !at.ranks.has(at.rank)) at.begin();
-  if (!at.ranks.empty() && !at.has_begun()) give_way(shard);
-  if (at.ranks.empty()) {
-    FanOut next;
-    if (!shard.egress.pop(next)) return;
-    sync::ChunkSync& waiting = *next.chunk->sync;
-    PBOX_DCHECK(waiting.queued);
-    at = {next.chunk, waiting.replies_due, next.chunk->id % shard.worker_count()};
-    shard.reply_place = next.place;
-    waiting.replies_due = {};
-    waiting.queued = false;
-    if (at.ranks.empty()) return;
-  }
-  if (!at.ranks.has(at.rank)) {
-    const uint32_t rank = at.ranks.next(at.rank);
-    at.rank = rank != sync::RankSet::kNone ? rank : at.ranks.next(0);
-    at.begin();
-  }
-  PBOX_DCHECK(at.rank < shard.worker_count() && at.ranks.has(at.rank));
-  Session& session = shard.sessions()[at.rank];
-  PBOX_DCHECK(at.chunk->rounds_finished > 0);
-  const bool in_full = replies_in_full(*at.chunk, at.rank);
-  if (in_full != at.in_full) at.begin();  // the forms have other fragments
-  at.in_full = in_full;
-  const ResultMaker maker(shard, session, *at.chunk, at.chunk->open_round() - 1, in_full,
-                          context_.tag);
-  const uint32_t count = maker.fragment_count();
-  if (!at.chunk->applies_on_arrival()) at.follow(at.chunk->open_round() - 1, count);
-  PBOX_DCHECK(at.fragment <= count);
-  const bool sends = session.present && session.reachable;
-  uint32_t covered = 1;
-  for (; sends && at.fragment < count; at.fragment += covered) {
-    if (room.is_used_up()) return;
-    covered = make_reply(maker, *at.chunk, at.rank, at.next(count), 0, room.filled);
-    room.take(outgoing_[room.filled].header.payload_bytes);
-  }
-  if (sends && shard.trace != nullptr) [[unlikely]] {
-    trace_reply(shard, *at.chunk, at.rank);
-  }
-  at.ranks.remove(at.rank);
-  at.begin();
-}
-
-// Makes a packet of what the rank lacks of the chunk, as it is now. Returns the number of fragments
-// that it covers: of a table they may be several.
-uint32_t Egress::make_reply(const ResultMaker& maker, Chunk& chunk, uint32_t rank,
-                            uint32_t fragment, uint8_t flags, size_t index) {
-  const bool by_rows =
-      chunk.table != nullptr && chunk.has_own_rounds() && chunk.table->begin_reply(rank);
-  if (by_rows) {
-    return maker.make_rows(chunk.table->layout, chunk.table->rows_for(rank), fragment, flags,
-                           rows_room_.at(index), room_.at(index), outgoing_[index]);
-  }
-  maker.make(fragment, flags, room_.at(index), outgoing_[index]);
-  return 1;
-}
-
-// Puts the ranks that are still to be served back, if a more urgent chunk waits.
-void Egress::give_way(JobShard& shard) {
-  sync::ReplyCursor& at = shard.reply_cursor;
-  const FanOut* next = shard.egress.top();
-  if (next == nullptr || next->place.priority <= shard.reply_place.priority) return;
-  PBOX_DCHECK(at.chunk != nullptr && at.chunk->sync != nullptr);
-  sync::ChunkSync& waiting = *at.chunk->sync;
-  waiting.replies_due.add(at.ranks);
-  at.ranks = {};
-  if (waiting.queued) return;
-  waiting.queued = true;
-  shard.egress.give_back({at.chunk, at.chunk->open_round(), shard.reply_place});
-}
-
 void Egress::fill_answer(JobShard& shard, EgressRoom& room) {
   Answer answer;
   if (!shard.egress.pop_answer(answer)) return;
@@ -293,6 +219,7 @@ void Egress::refresh_unsent() {
     if (!entry.shard->is_relaxed()) continue;
     PBOX_DCHECK(entry.shard->find(packet.header.chunk) != nullptr);
     Chunk& chunk = *entry.shard->find(packet.header.chunk);
+    if (waits_for_copy(chunk)) continue;  // it is still the last result
     const bool was_full = gives_deltas(chunk) && asks_in_full(packet.header);
     const bool in_full = was_full || replies_in_full(chunk, entry.session->rank);
     const ResultMaker maker(*entry.shard, *entry.session, chunk, chunk.open_round() - 1, in_full,

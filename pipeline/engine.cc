@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "pipeline/late_ranks.h"
+#include "pipeline/result_form.h"
 #include "pipeline/round_tracing.h"
 #include "pipeline/state/state_cut.h"
 
@@ -29,9 +30,10 @@ void count_key_updates(Counters& counters, Session& session) {
 // Model `drop`: when a session ends in the middle of a late push, the rest of the push never comes.
 // The push counts as complete, so that no answer waits for the rest. The new session may be of
 // another process, which has no weights.
-void forget_late_push(Chunk& chunk, uint32_t rank) {
+void forget_late_push(const JobShard& shard, Chunk& chunk, uint32_t rank) {
   PBOX_DCHECK(chunk.sync != nullptr && chunk.sync->pushed != nullptr);
-  chunk.sync->pushed[rank].mask = chunk.full_mask;
+  const bool is_closed = waits_for_copy(chunk) && gives_deltas(chunk);
+  chunk.sync->pushed[rank].mask = is_closed ? delta_mask(shard, chunk) : chunk.full_mask;
   chunk.sync->pushed[rank].lacks_weights = true;
 }
 
@@ -221,7 +223,7 @@ size_t Engine::change_membership(JobShard& shard, Chunk& chunk, const Command& c
   if (!command.changes_ranks) {
     const bool has_readers = chunk.table != nullptr && chunk.table->readers != nullptr;
     if (has_readers) chunk.table->forget_reader(command.rank);
-    if (shard.grace.is_reserved()) forget_late_push(chunk, command.rank);
+    if (shard.grace.is_reserved()) forget_late_push(shard, chunk, command.rank);
     return 0;
   }
   shard.recount(chunk, session);
@@ -229,7 +231,7 @@ size_t Engine::change_membership(JobShard& shard, Chunk& chunk, const Command& c
     PBOX_CHECK(chunk.copy_rank != command.rank);
     if (chunk.sync != nullptr) drop_rank(shard, chunk, command.rank);
   } else if (shard.grace.is_reserved()) {
-    forget_late_push(chunk, command.rank);
+    forget_late_push(shard, chunk, command.rank);
   }
   return finish_if_complete(shard, chunk);
 }

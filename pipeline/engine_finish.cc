@@ -6,26 +6,42 @@
 #include "pipeline/engine.h"
 #include "pipeline/grace.h"
 #include "pipeline/held_rounds.h"
+#include "pipeline/result_form.h"
 #include "pipeline/round_result.h"
 #include "pipeline/round_tracing.h"
-#include "pipeline/state/state_codec.h"
+#include "pipeline/state/chunk_state.h"
 
 namespace pbox::pipeline {
 namespace {
 
 // Opens a round of gradients in blocks. The finished round may have been one of full weights, whose
-// pushes had other fragments. Relaxed shards: each rank that had pushed all of them has pushed all
-// fragments of a delta. A rank that was excluded in the middle has pushed none.
+// pushes had other fragments.
 void open_delta_round(const JobShard& shard, Chunk& chunk) {
   chunk.deltas.is_result_full = chunk.dtype == wire::Dtype::kF32;
   PBOX_DCHECK(chunk.deltas.is_result_full || chunk.dtype == chunk.deltas.dtype);
-  if (!chunk.deltas.is_result_full) return;
-  const uint64_t whole_push = chunk.full_mask;
-  shard.take_layout(chunk, chunk.deltas.dtype);
-  for (uint32_t rank = 0; chunk.sync != nullptr && rank < shard.worker_count(); ++rank) {
-    sync::Pushed& pushed = chunk.sync->pushed[rank];
-    pushed.mask = pushed.mask == whole_push ? chunk.full_mask : 0;
+  if (chunk.deltas.is_result_full) shard.take_layout(chunk, chunk.deltas.dtype);
+}
+
+// Relaxed shards, once the result is made: notes which fragments each rank has pushed in time. They
+// are those of the next round: where results are deltas, the initial weights had other fragments,
+// and a rank that has pushed all of them counts as one that has pushed all of a delta.
+void close_pushes(JobShard& shard, Chunk& chunk, uint64_t now_ns) {
+  if (chunk.sync == nullptr || chunk.applies_on_arrival()) return;
+  PBOX_DCHECK(chunk.sync->pushed != nullptr && !chunk.is_stepped);
+  chunk.sync->late = {};
+  const bool changes_form = gives_deltas(chunk) && chunk.dtype != chunk.deltas.dtype;
+  uint32_t ranks_cut = 0;
+  for (const Session& session : shard.sessions()) {
+    sync::Pushed& pushed = chunk.sync->pushed[session.rank];
+    const uint64_t claimed = chunk.claimed[session.rank];
+    ranks_cut += session.present && claimed != 0 && claimed != chunk.full_mask ? 1 : 0;
+    if (claimed != 0) pushed = {chunk.open_round(), claimed, claimed};
+    if (!changes_form) continue;
+    pushed.mask = pushed.mask == chunk.full_mask ? delta_mask(shard, chunk) : 0;
     pushed.counted &= pushed.mask;
+  }
+  if (shard.grace.is_reserved()) {
+    shard.grace.close(shard.index_of(chunk), ranks_cut, now_ns);
   }
 }
 
@@ -68,9 +84,9 @@ void Engine::complete_round(JobShard& shard, Chunk& chunk) {
     uplink.send({chunk.id, chunk.accumulator[slot], chunk.up.result[slot]});
   } else {
     make_result(shard, chunk);
+    close_pushes(shard, chunk, context_.now_ns);
     chunk.is_stepped = true;
-    write_counters(chunk.weights, StateLayout::block(shard.optimizer.kind, chunk.elements),
-                   chunk.rounds_made(), chunk.steps());
+    complete_block(shard, chunk);
     uplink.send({chunk.id, chunk.weights, chunk.weights});
   }
 }
@@ -110,6 +126,7 @@ bool Engine::finish_waiting_rounds(uint64_t now_ns) {
 
 void Engine::finish_round(JobShard& shard, Chunk& chunk) {
   make_result(shard, chunk);
+  close_pushes(shard, chunk, context_.now_ns);
   publish_result(shard, chunk);
 }
 
@@ -152,8 +169,10 @@ size_t Engine::finish_if_complete(JobShard& shard, Chunk& chunk) {
   const bool lacks_quorum =
       shard.present_count() == 0 || chunk.complete_workers < shard.workers_needed(chunk);
   if (shard.grace.is_reserved() && lacks_quorum) shard.grace.cancel(shard.index_of(chunk));
-  // A relayed or replicated job excludes no rank, and its complete rounds are already sent.
-  if (shard.present_count() == 0 || shard.has_uplinks() || chunk.is_held) return 0;
+  // A relayed job excludes no rank, and its complete rounds are already sent, as are stepped ones.
+  if (shard.present_count() == 0 || chunk.up.is_relayed() || chunk.is_stepped || chunk.is_held) {
+    return 0;
+  }
   if (chunk.complete_workers < shard.workers_needed(chunk)) return 0;
   if (shard.grace.is_reserved() && waits_for_more(shard, chunk, context_.now_ns)) return 0;
   shard.stragglers.ended(shard.index_of(chunk));

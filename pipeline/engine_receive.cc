@@ -132,6 +132,10 @@ void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
       return;
     case wire::PacketType::kZeros:
       if (Chunk* chunk = check_round(*entry->shard, parsed.header)) {
+        if (waits_for_copy(*chunk)) {
+          context_.counters.add(Counter::kRejectRound);
+          return;
+        }
         if (gives_deltas(*chunk) && parsed.header.round != chunk->open_round()) {
           const uint64_t mask = asked_by_push(*entry->shard, *chunk, parsed.header);
           return on_push_of_finished(*entry->shard, *entry->session, *chunk, mask, now_ns);

@@ -52,6 +52,7 @@ bool park_cached_read(JobShard& shard, Chunk& chunk, uint32_t rank, uint64_t now
 }
 
 bool is_pushing_late(const Chunk& chunk, uint32_t rank, uint32_t round) {
+  if (round == chunk.open_round()) return false;  // it waits for the backup box
   return chunk.sync->pushed != nullptr && chunk.sync->is_pushing(rank, round, chunk.full_mask);
 }
 
@@ -96,6 +97,10 @@ bool Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed&
   if (chunk == nullptr) return true;
   PBOX_DCHECK(chunk->sync != nullptr && shard.mode == Mode::kOptimize);
   if (chunk->rounds_finished == 0) return false;  // initial weights: a barrier in every model
+  if (waits_for_copy(*chunk)) {
+    context_.counters.add(Counter::kRejectRound);
+    return true;
+  }
   if (header.type() != wire::PacketType::kPush) {
     context_.counters.add(Counter::kRejectType);
     return true;
@@ -249,8 +254,8 @@ size_t Engine::change_rule(JobShard& shard, Chunk& chunk, const wire::SyncSpec& 
   return 0;
 }
 
-// Closes a round that all ranks share, once its result is made. A rank that has pushed any part of
-// the round is sent the result now. Where late pushes count (SyncSpec::counts_late), a rank that
+// Closes a round that all ranks share, once its result may leave. A rank that has pushed any part
+// of the round is sent the result now. Where late pushes count (SyncSpec::counts_late), a rank that
 // has pushed only a part is sent it once the rest has arrived. A rank that has pushed nothing is
 // sent it once its push is complete.
 void Engine::close_round(JobShard& shard, Chunk& chunk) {
@@ -262,26 +267,19 @@ void Engine::close_round(JobShard& shard, Chunk& chunk) {
   if (applies) {
     chunk.sync->progress.begin({chunk.sync->next, shard.worker_count()}, finished);
   }
-  uint32_t ranks_cut = 0;
   PBOX_DCHECK(applies == (chunk.sync->pushed == nullptr));
-  chunk.sync->late = {};
   const bool counts_late = chunk.sync->spec.counts_late;
   for (Session& session : shard.sessions()) {
     const uint64_t claimed = chunk.claimed[session.rank];
     if (session.present && claimed != chunk.full_mask) session.missed.add(1);
-    ranks_cut += session.present && claimed != 0 && claimed != chunk.full_mask ? 1 : 0;
-    if (!applies && claimed != 0) {
-      chunk.sync->pushed[session.rank] = {chunk.open_round(), claimed, claimed};
-    }
     if (!session.present) {
       if (applies) chunk.sync->progress.leave(session.rank);
     } else if (claimed != 0 && (!counts_late || claimed == chunk.full_mask)) {
       shard.queue_reply(chunk, session.rank);
     }
   }
-  if (shard.grace.is_reserved()) {
-    shard.grace.close(shard.index_of(chunk), ranks_cut, context_.now_ns);
-  }
+  PBOX_DCHECK(!waits_for_copy(chunk));
+  if (!chunk.sync->replies_due.empty() && !chunk.sync->queued) shard.queue_replies(chunk);
 }
 
 // Model `drop`: takes fragments of a round that closed without them.
@@ -348,7 +346,7 @@ void Engine::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed&
 bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
                               const wire::Header& asked, uint64_t held_mask, uint64_t now_ns) {
   const uint32_t rank = session.rank;
-  if (chunk.rounds_finished == 0) return false;
+  if (chunk.rounds_finished == 0 || waits_for_copy(chunk)) return false;
   AskedResult wanted{.mask = chunk.full_mask & ~held_mask};
   if (chunk.applies_on_arrival()) {
     if (wanted.mask == 0 || !chunk.sync->awaits(rank, asked.round)) return false;

@@ -140,6 +140,23 @@ size_t master_bytes(const ChunkSpec& chunk) {
   return wire::is_in_blocks(chunk.dtype) ? staggered(chunk.elements * sizeof(float)) : 0;
 }
 
+// True if the last result must stay while the next one waits for the backup box, because packets of
+// it may not have left yet.
+bool keeps_last_result(const ShardSpec& spec) {
+  return spec.replicated && is_relaxed(spec);
+}
+
+// The size of one of Chunk::published.
+size_t published_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
+  const bool is_narrowed = chunk.dtype != wire::Dtype::kF32 && !wire::is_in_blocks(chunk.dtype);
+  return keeps_last_result(spec) && !is_narrowed ? staggered(chunk.elements * sizeof(float)) : 0;
+}
+
+StateLayout block_layout(const ShardSpec& spec, const ChunkSpec& chunk) {
+  return StateLayout::block(spec.optimizer.kind, chunk.elements,
+                            is_relaxed(spec) ? spec.sessions.size() : 0);
+}
+
 }  // namespace
 
 // The bytes that JobShard::lay_out and lay_out_chunk take for one chunk.
@@ -164,8 +181,9 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t state_bytes = state * size_t{chunk.elements} * sizeof(float);
   const size_t sum = applies_on_arrival(spec, chunk) ? 0 : floats;
   if (spec.replicated) {
-    const StateLayout block = StateLayout::block(spec.optimizer.kind, chunk.elements);
-    return masks + staggered(block.floats * sizeof(float)) + sum + result;
+    return masks + staggered(block_layout(spec, chunk).floats * sizeof(float)) + sum + result +
+           published_bytes(spec, chunk) * limits::kSlotRing +
+           (keeps_last_result(spec) ? narrow_result_bytes(chunk) : 0);
   }
   return masks + floats + sum + result + (state > 0 ? staggered(state_bytes) : 0);
 }
@@ -342,11 +360,19 @@ void JobShard::lay_out_weights(const ShardSpec& job, const ChunkSpec& spec, Chun
   if (!wire::applies_on_arrival(sync_of(job, spec).model)) {
     chunk.accumulator[0] = chunk.accumulator[1] = take_floats(float_bytes);
   }
-  const StateLayout block = StateLayout::block(optimizer.kind, spec.elements);
+  const StateLayout block = block_layout(job, spec);
   chunk.weights = take_floats(job.replicated ? block.floats * sizeof(float) : float_bytes);
+  if (published_bytes(job, spec) > 0) {
+    for (float*& published : chunk.published) published = take_floats(float_bytes);
+  }
   const size_t narrow = narrow_result_bytes(spec);
-  auto* const weights = reinterpret_cast<std::byte*>(chunk.weights);
-  chunk.result[0] = chunk.result[1] = narrow > 0 ? arena_.take(narrow) : weights;
+  for (size_t slot = 0; slot < limits::kSlotRing; ++slot) {
+    float* const whole = chunk.published[slot] != nullptr ? chunk.published[slot] : chunk.weights;
+    const bool is_shared = slot > 0 && !keeps_last_result(job);
+    chunk.result[slot] = narrow == 0 ? reinterpret_cast<std::byte*>(whole)
+                         : is_shared ? chunk.result[0]
+                                     : arena_.take(narrow);
+  }
   PBOX_DCHECK(chunk.weights != nullptr && chunk.result[0] != nullptr);
   const size_t state = optimizer::state_floats_per_element(optimizer.kind);
   if (state > 0) {
@@ -431,58 +457,6 @@ void JobShard::expect_copy(Chunk& chunk, uint32_t rank) {
   std::fill_n(chunk.claimed, sessions_.size(), chunk.full_mask);
   chunk.claimed[rank] = 0;
   chunk.complete_workers = static_cast<uint16_t>(present_count_ - 1);
-}
-
-void JobShard::set_present(Session& session, bool present) {
-  if (session.present == present) return;
-  PBOX_DCHECK(&sessions_[session.rank] == &session);
-  PBOX_DCHECK(present ? present_count_ < worker_count() : present_count_ > 0);
-  session.present = present;
-  present_count_ += present ? 1 : UINT32_MAX;
-}
-
-// A rank counts among a chunk's complete workers while it is present, also if it pushed the chunk
-// before it was excluded.
-void JobShard::recount(Chunk& chunk, const Session& changed) const {
-  const bool present = changed.present;
-  if (present) chunk.first_missing = std::min(chunk.first_missing, changed.rank);
-  if (chunk.claimed[changed.rank] != chunk.full_mask) return;
-  PBOX_DCHECK(present || chunk.complete_workers > 0);
-  chunk.complete_workers = static_cast<uint16_t>(chunk.complete_workers + (present ? 1 : -1));
-  PBOX_DCHECK(chunk.complete_workers <= present_count_);
-}
-
-void JobShard::reject(const Session& session) {
-  PBOX_DCHECK(mode == Mode::kAggregate && &sessions_[session.rank] == &session);
-  if (has_rejected()) return;
-  accepted_generation = kNoGeneration;
-  rejected_.store(session.rank + 1, std::memory_order_release);
-  wake_control(report_fd_);
-}
-
-void JobShard::reject_shape(const ShapeMismatch& mismatch) {
-  PBOX_DCHECK(is_collective && mismatch.first_rank < worker_count());
-  PBOX_DCHECK(mismatch.other_rank < worker_count());
-  if (has_mismatch()) return;
-  accepted_generation = kNoGeneration;
-  mismatch_ = mismatch;
-  has_mismatch_.store(true, std::memory_order_release);
-  wake_control(report_fd_);
-}
-
-std::optional<ShapeMismatch> JobShard::mismatch() const {
-  if (!has_mismatch_.load(std::memory_order_acquire)) return {};
-  return mismatch_;
-}
-
-uint32_t JobShard::first_missing_rank(Chunk& chunk) const {
-  PBOX_DCHECK(missing_workers(chunk) > 0);
-  uint32_t& rank = chunk.first_missing;
-  while (!sessions_[rank].present || chunk.claimed[rank] == chunk.full_mask) {
-    ++rank;
-    PBOX_DCHECK(rank < worker_count());
-  }
-  return rank;
 }
 
 }  // namespace pbox::pipeline

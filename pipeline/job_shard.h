@@ -111,8 +111,8 @@ struct ShardSpec {
   // Sums go to another box before results leave (Uplink). In mode optimize that box has the
   // optimizer, and the initial weights go there too. Needs BSP and not `partial`.
   bool relayed = false;
-  // States go to another box before results leave (Uplink). Needs mode optimize, BSP and not
-  // `partial`.
+  // States go to another box before results leave (Uplink). Needs mode optimize, and either BSP and
+  // not `partial`, or model `drop`.
   bool replicated = false;
   // Number of workers whose gradients are in a whole sum; means are divided by it. It is more than
   // the number of ranks if the ranks are boxes. 0: the number of ranks.
@@ -187,19 +187,19 @@ struct alignas(kCacheLineBytes) Chunk {
   uint16_t* contributors[limits::kSlotRing] = {};
   uint64_t* weight_sums = nullptr;
   uint32_t first_missing = 0;  // no present rank below has an incomplete push of the open round
-  // Replicated: the open round is stepped already, and waits for the backup box.
-  bool is_stepped = false;
+  bool is_stepped = false;   // replicated: the open round is stepped, and waits for the backup box
   bool is_held = false;      // gated: the open round's sum is complete and waits for a verdict
   bool is_rejected = false;  // gated, guard `reject`: the open round contains an unsound value
   float* weights = nullptr;  // mode optimize. Replicated: a block (StateLayout) begins here
+  // Replicated, relaxed, not narrowed: by round & 1, the weights of the last two results; else null
+  float* published[limits::kSlotRing] = {};
   float* residue = nullptr;  // in blocks, mode aggregate: what rounding has taken from results
   ChunkDeltas deltas;
   // Numerics `ordered`: pushes of the open round by rank, wire_bytes each. Otherwise null.
   std::byte* pushed = nullptr;
   // [floats][elements]; if pushes are applied on arrival, this for each fragment. Null: no state.
   float* optimizer_state = nullptr;
-  // Delivery `pull`: by rank, the round that was open when its last answer was queued.
-  uint32_t* pulled = nullptr;
+  uint32_t* pulled = nullptr;  // delivery `pull`: by rank, the open round at its last queued answer
   ChunkUplink up;
   float lr_scale = 1, weight_decay = 0;
   // Weights and optimizer state are a snapshot's: round 0 gives these, whatever rank 0 pushes.
@@ -234,9 +234,25 @@ inline bool gives_deltas(const Chunk& chunk) {
 }
 
 // Returns whether the open round's result is replacing the last one, before the round has finished.
-// Every rank has consumed the last one, but for a new process that has taken a rank's place.
+// Every rank has consumed the last one, but for a new process that has taken a rank's place and, in
+// relaxed shards, ranks that are late.
 inline bool is_replacing(const Chunk& chunk) {
   return chunk.is_stepped || chunk.up.is_sent;
+}
+
+// Relaxed shards: returns whether the open round waits for the backup box, while other ranks may
+// still push or lack the last result. Until it has finished, the chunk takes no push and makes no
+// reply.
+inline bool waits_for_copy(const Chunk& chunk) {
+  return chunk.is_stepped && chunk.sync != nullptr;
+}
+
+// Keeps the weights that the round of this slot has given, until two rounds later. Packets that a
+// full port has refused may point at them.
+inline void keep_published(Chunk& chunk, size_t slot) {
+  if (chunk.published[slot] == nullptr) return;
+  PBOX_DCHECK(chunk.sync != nullptr && chunk.weights != nullptr && slot < limits::kSlotRing);
+  std::copy_n(chunk.weights, chunk.elements, chunk.published[slot]);
 }
 
 // Returns the last finished round of a slot.
@@ -312,6 +328,8 @@ class JobShard {
   // Models other than BSP: queues the chunk to leave for the rank. A reply of the chunk that is
   // already leaving for the rank is older, and is dropped.
   void queue_reply(Chunk& chunk, uint32_t rank);
+  // The same for all ranks that are owed a reply already.
+  void queue_replies(Chunk& chunk);
   // Models that apply on arrival: the rank's read is parked, or no longer is.
   void park(Chunk& chunk, uint32_t rank, uint64_t now_ns);
   void unpark(Chunk& chunk, uint32_t rank, uint64_t now_ns);

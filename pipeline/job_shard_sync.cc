@@ -47,8 +47,12 @@ void JobShard::queue_reply(Chunk& chunk, uint32_t rank) {
   PBOX_DCHECK(rank < worker_count());
   chunk.sync->replies_due.add(rank);
   if (reply_cursor.chunk == &chunk) reply_cursor.ranks.remove(rank);
-  if (chunk.sync->queued) return;
-  PBOX_DCHECK(chunk.fragment_count > 0);
+  if (!chunk.sync->queued) queue_replies(chunk);
+}
+
+void JobShard::queue_replies(Chunk& chunk) {
+  PBOX_DCHECK(chunk.fragment_count > 0 && !chunk.sync->queued);
+  PBOX_DCHECK(!waits_for_copy(chunk) || !chunk.sync->replies_due.empty());
   chunk.sync->queued = true;
   egress.push(&chunk, chunk.open_round(), chunk.priority);
 }

@@ -44,10 +44,19 @@ inline bool replies_in_full(const Chunk& chunk, uint32_t rank) {
   return chunk.deltas.is_result_full || !was_in_time || pushed.lacks_weights;
 }
 
+// Returns all fragments of a delta.
+inline uint64_t delta_mask(const JobShard& shard, const Chunk& chunk) {
+  const wire::Dtype dtype = chunk.deltas.dtype;
+  return wire::full_mask(
+      wire::fragment_count(wire::payload_bytes(dtype, chunk.elements),
+                           wire::fragment_bytes_of(dtype, shard.fragment_bytes)));
+}
+
 inline ResultForm full_form(const Chunk& chunk, uint32_t fragment_bytes) {
   PBOX_DCHECK(gives_deltas(chunk) && chunk.weights != nullptr);
   const uint32_t bytes = wire::payload_bytes(wire::Dtype::kF32, chunk.elements);
-  return {.data = reinterpret_cast<const std::byte*>(chunk.weights),
+  const float* const kept = chunk.published[(chunk.open_round() - 1) & 1];
+  return {.data = reinterpret_cast<const std::byte*>(kept != nullptr ? kept : chunk.weights),
           .bytes = bytes,
           .fragment_bytes = fragment_bytes,
           .fragment_count = wire::fragment_count(bytes, fragment_bytes)};

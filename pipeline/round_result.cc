@@ -110,10 +110,12 @@ void make_delta(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(gives_deltas(chunk) && difference != nullptr && chunk.table == nullptr);
   for (size_t index = 0; index < chunk.elements; ++index) difference[index] = -chunk.weights[index];
   const size_t format = quantize::format_index(chunk.deltas.dtype);
-  quantize::kernels().encode[format](chunk.result[0], chunk.deltas.master, difference,
-                                     chunk.elements, rounding_key(shard, chunk));
-  static_cast<void>(
-      quantize::kernels().add[format](chunk.weights, chunk.result[0], chunk.elements, FLT_MAX));
+  std::byte* const delta = chunk.result[chunk.open_round() & 1];
+  quantize::kernels().encode[format](delta, chunk.deltas.master, difference, chunk.elements,
+                                     rounding_key(shard, chunk));
+  const auto add = quantize::kernels().add[format];
+  static_cast<void>(add(chunk.weights, delta, chunk.elements, FLT_MAX));
+  keep_published(chunk, chunk.open_round() & 1);
 }
 
 void run_optimizer(JobShard& shard, Chunk& chunk, bool is_averaged) {
@@ -152,6 +154,7 @@ void make_weights(JobShard& shard, Chunk& chunk, bool is_averaged) {
     if (!shard.receives_weights(chunk)) return make_delta(shard, chunk);
     std::copy_n(chunk.weights, chunk.elements, chunk.deltas.master);
   }
+  keep_published(chunk, chunk.open_round() & 1);
   if (chunk.dtype == wire::Dtype::kF32) return;
   PBOX_DCHECK(chunk.result[chunk.open_round() & 1] != nullptr);
   reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](chunk.result[chunk.open_round() & 1],

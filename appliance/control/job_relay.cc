@@ -104,12 +104,21 @@ Status check_replicas(const JobSpec& spec) {
     return refuse(
         "needs mode optimize: in mode aggregate sums are recovered from the ranks; set replicas 0");
   }
-  if (spec.is_relaxed() || spec.recovery != Recovery::kCopy) {
-    return refuse(
-        "needs sync model bsp and recovery copy: other jobs do not survive the loss of their box");
+  const bool drops = spec.relaxed_model == wire::SyncModel::kDrop;
+  if (spec.is_relaxed() && !drops) {
+    return refuse(std::string("needs sync model bsp or drop: with ") +
+                  to_string(spec.relaxed_model) +
+                  " every push changes the weights, and each would have to be copied before it is "
+                  "answered; set replicas 0");
   }
-  if (spec.on_worker_lost == LostPolicy::kPartial) {
-    return refuse("does not record which ranks are in a result; set on_worker_lost wait or abort");
+  if (!drops && spec.recovery != Recovery::kCopy) {
+    return refuse(
+        "needs recovery copy with sync model bsp: with none a rank gives up once its box is lost");
+  }
+  if (!drops && spec.on_worker_lost == LostPolicy::kPartial) {
+    return refuse(
+        "does not record which ranks are in a result; set on_worker_lost wait or abort, or use "
+        "model drop");
   }
   if (const uint32_t chunks = chunk_count(spec); chunks > kRelayedChunksMax) {
     return refuse("allows at most " + std::to_string(kRelayedChunksMax) +
@@ -159,6 +168,15 @@ std::vector<uint8_t> uplink_lanes(const JobSpec& spec, size_t lanes) {
   return placement::assign_chunks(bytes, std::vector<uint64_t>(lanes, 0));
 }
 
+namespace {
+
+// The ranks whose clocks a copy has.
+size_t ranks_with_clocks(const JobSpec& spec) {
+  return spec.is_relaxed() ? spec.world_size : 0;
+}
+
+}  // namespace
+
 RelaySpec backup_spec(const JobSpec& spec, const std::string& name) {
   RelaySpec relay = relay_spec(spec, 1, {.join_ns = kJoinBackupNs});
   relay.job = name;
@@ -169,8 +187,10 @@ RelaySpec backup_spec(const JobSpec& spec, const std::string& name) {
   relay.numerics = wire::Numerics::kFast;
   relay.guard = wire::Guard::kFlag;
   relay.is_backup = true;
+  relay.has_clocks = spec.is_relaxed();
   for (RelayedChunk& chunk : relay.chunks) {
-    const auto block = pipeline::StateLayout::block(spec.optimizer.kind, chunk.elements);
+    const auto block =
+        pipeline::StateLayout::block(spec.optimizer.kind, chunk.elements, ranks_with_clocks(spec));
     chunk.elements = static_cast<uint32_t>(block.floats);
   }
   return relay;
@@ -180,8 +200,8 @@ std::vector<std::vector<float>> backup_blocks(const JobSpec& spec, const PartSta
   const auto chunks = cut_into_chunks(spec);
   std::vector<std::vector<float>> blocks(chunks.size());
   for (const pipeline::ChunkState& chunk : state.chunks) {
-    blocks[chunk.chunk] =
-        pipeline::encode_block(chunk, spec.optimizer.kind, chunks[chunk.chunk].elements);
+    blocks[chunk.chunk] = pipeline::encode_block(
+        chunk, spec.optimizer.kind, chunks[chunk.chunk].elements, ranks_with_clocks(spec));
   }
   return blocks;
 }

@@ -101,7 +101,10 @@ struct JobSpec {
   std::vector<const wire::AddedField*> added_fields = {};
 
   // False if sums are relayed, because other racks may have consumed results that this one has not.
-  bool survives_its_box() const { return recovery == Recovery::kCopy && !relayed; }
+  // A relaxed job survives by a backup copy alone.
+  bool survives_its_box() const {
+    return (is_relaxed() ? replicas > 0 : recovery == Recovery::kCopy) && !relayed;
+  }
   // Some tensor of the job has a consistency model other than BSP.
   bool is_relaxed() const { return relaxed_model != wire::SyncModel::kBsp; }
   // Some tensor has rounds that several ranks push before its weights change.

@@ -161,9 +161,11 @@ Status check_job(const proto::Join& join, const JobSpec& spec) {
         "; set mode optimize, or use bsp");
   }
   if (spec.recovery != Recovery::kNone) {
-    return invalid(model +
-                   " needs recovery none: its parts can move between running boxes, but only the "
-                   "box has their state, so the job ends if that box is lost; set recovery none");
+    return invalid(
+        model +
+        " needs recovery none: ranks' copies of the weights lack other ranks' pushes, so "
+        "only its box, or with model drop its replica, has what the job can go on from; "
+        "set recovery none");
   }
   if (join.rejoins() && wire::keeps_copies(spec.sync)) {
     return invalid(model +

@@ -44,6 +44,7 @@ struct RelaySpec {
   // The remote job is the backup of a part: it has one rank, and if its box is lost no other box is
   // tried.
   bool is_backup = false;
+  bool has_clocks = false;  // a backup of a relaxed job's part
   // Applies to the sums, without a bound: the job's bound is one on a single rank's values.
   wire::Guard guard = wire::Guard::kFlag;
 };

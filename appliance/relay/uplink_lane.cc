@@ -58,7 +58,7 @@ Status UplinkLane::create(uint32_t join_timeout_ms) {
   options.reduction = static_cast<pbox_reduction>(spec.reduction);
   options.numerics = static_cast<pbox_numerics>(spec.numerics);
   options.guard = static_cast<pbox_guard>(spec.guard);
-  options.backup = spec.is_backup ? 1 : 0;
+  options.backup = !spec.is_backup ? 0 : spec.has_clocks ? 2 : 1;
   if (spec.is_backup) {
     options.recovery = PBOX_RECOVERY_NONE;
     // No result is needed, only the announcement that the copy has arrived.

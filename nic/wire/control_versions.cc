@@ -66,6 +66,8 @@ constexpr AddedField kAddedFields[] = {
      [](const proto::WorkerMessage& message) { return message.has_set_sync(); }},
     {"Join.workers", 3, Scope::kReceiver,
      [](const proto::WorkerMessage& message) { return message.join().workers() != 0; }},
+    {"Join.backup_has_clocks", 3, Scope::kReceiver,
+     [](const proto::WorkerMessage& message) { return message.join().backup_has_clocks(); }},
     {"WorkerMessage.step_verdict", 3, Scope::kReceiver,
      [](const proto::WorkerMessage& message) { return message.has_step_verdict(); }},
     {"WorkerMessage.ask_step", 3, Scope::kReceiver,

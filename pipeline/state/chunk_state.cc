@@ -59,6 +59,7 @@ void fill_weights(const JobShard& shard, Chunk& chunk, const ChunkState& state) 
 
 // Makes the restored weights the last result.
 void restore_result(const JobShard& shard, Chunk& chunk, size_t slot) {
+  keep_published(chunk, slot);
   if (gives_deltas(chunk)) {
     chunk.deltas.is_result_full = true;
     shard.take_layout(chunk, chunk.deltas.dtype);
@@ -76,24 +77,38 @@ Chunk& new_chunk(JobShard& shard, const ChunkState& state) {
   return *chunk;
 }
 
-// Pending replies are not saved: a worker that misses one asks again.
-std::vector<uint64_t> clocks_of(const JobShard& shard, const Chunk& chunk) {
-  std::vector<uint64_t> clocks;
+// Calls add(clock) for each of the chunk's clocks. Pending replies are not saved: a worker that
+// misses one asks again.
+template <typename Add>
+void for_each_clock(const JobShard& shard, const Chunk& chunk, const Add& add) {
   for (uint32_t rank = 0; rank < shard.worker_count(); ++rank) {
     if (chunk.applies_on_arrival()) {
       const sync::Progress& progress = chunk.sync->progress;
-      clocks.insert(clocks.end(),
-                    {progress.next(rank), chunk.claimed[rank], uint64_t{progress.is_parked(rank)}});
+      add(progress.next(rank));
+      add(chunk.claimed[rank]);
+      add(uint64_t{progress.is_parked(rank)});
     } else {
       const sync::Pushed& pushed = chunk.sync->pushed[rank];
-      clocks.insert(clocks.end(), {pushed.round, pushed.mask, pushed.counted});
+      add(pushed.round);
+      add(pushed.mask);
+      add(pushed.counted);
     }
   }
-  if (chunk.applies_on_arrival()) {
-    const uint64_t* updates = chunk.sync->updates;
-    clocks.insert(clocks.end(), updates, updates + chunk.fragment_count);
+  for (uint32_t index = 0; chunk.applies_on_arrival() && index < chunk.fragment_count; ++index) {
+    add(chunk.sync->updates[index]);
   }
-  return clocks;
+}
+
+// Calls add(count) for each fragment of the last result, if contributors are counted. The fragments
+// of a delta all have the least count.
+template <typename Add>
+void for_each_contributor(const Chunk& chunk, const Add& add) {
+  const uint16_t* counts = chunk.contributors[(chunk.rounds_made() - 1) & 1];
+  if (counts == nullptr) return;
+  const uint16_t least = *std::min_element(counts, counts + chunk.fragment_count);
+  for (uint32_t index = 0; index < chunk.fragment_count; ++index) {
+    add(gives_deltas(chunk) ? least : counts[index]);
+  }
 }
 
 // A rank that is not present here has left for good.
@@ -169,16 +184,26 @@ std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk) {
   if (awaits_weights && !chunk.is_stepped) return std::nullopt;
   ChunkState state = to_chunk_state(view_of(shard, chunk));
   state.fragment_bytes = shard.fragment_bytes;
-  if (chunk.sync != nullptr) state.clocks = clocks_of(shard, chunk);
-  const uint16_t* counts = chunk.contributors[(chunk.rounds_made() - 1) & 1];
-  if (counts != nullptr) {
-    state.contributors.assign(counts, counts + chunk.fragment_count);
-    if (gives_deltas(chunk)) {
-      const auto least = *std::min_element(state.contributors.begin(), state.contributors.end());
-      std::fill(state.contributors.begin(), state.contributors.end(), least);
-    }
+  if (chunk.sync != nullptr) {
+    for_each_clock(shard, chunk, [&](uint64_t clock) { state.clocks.push_back(clock); });
   }
+  for_each_contributor(chunk, [&](uint16_t count) { state.contributors.push_back(count); });
   return state;
+}
+
+StateLayout block_layout_of(const JobShard& shard, uint32_t elements) {
+  return StateLayout::block(shard.optimizer.kind, elements,
+                            shard.is_relaxed() ? shard.worker_count() : 0);
+}
+
+void complete_block(const JobShard& shard, const Chunk& chunk) {
+  PBOX_DCHECK(chunk.is_stepped && shard.mode == Mode::kOptimize && !chunk.applies_on_arrival());
+  const StateLayout layout = block_layout_of(shard, chunk.elements);
+  write_counters(chunk.weights, layout, chunk.rounds_made(), chunk.steps());
+  if (chunk.sync == nullptr) return;
+  ClockWriter writer(chunk.weights, layout, shard.fragment_bytes);
+  for_each_contributor(chunk, [&](uint16_t count) { writer.add_contributor(count); });
+  for_each_clock(shard, chunk, [&](uint64_t clock) { writer.add_clock(clock); });
 }
 
 void begin_from_snapshot(JobShard& shard, const ChunkState& state) {

@@ -24,6 +24,12 @@ StateView view_of(const JobShard& shard, const Chunk& chunk);
 // Returns the chunk's state; nullopt if its weights are not loaded yet.
 std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk);
 
+// Completes the block of a replicated chunk whose open round is stepped: its counters and clocks.
+// On the data path.
+void complete_block(const JobShard& shard, const Chunk& chunk);
+// Returns the block's layout.
+StateLayout block_layout_of(const JobShard& shard, uint32_t elements);
+
 // Each of the following gives a new chunk of a shard a state from elsewhere, before the shard is
 // installed. The state belongs to a chunk with as many elements, and to the job's optimizer.
 

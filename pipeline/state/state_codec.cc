@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/limits.h"
 #include "base/numa_arena.h"
 #include "nic/wire/crc32c.h"
 
@@ -12,10 +13,19 @@ namespace {
 constexpr size_t kFloatsPerCacheLine = kCacheLineBytes / sizeof(float);
 
 // The counters of a block: offsets in f32 from their beginning, 16 bits each, the lowest first.
-constexpr size_t kRounds = 0, kSteps = 4, kElements = 8, kStateFloats = 10;
+constexpr size_t kRounds = 0, kSteps = 4, kElements = 8, kStateFloats = 10, kRanks = 11;
 constexpr size_t kCountersFloats = kFloatsPerCacheLine;
+// The clocks of a block, in the same way: how many contributors and clocks follow, the size of a
+// fragment, and room for all of them.
+constexpr size_t kContributorCount = 0, kClockCount = 1, kFragmentBytes = 2, kContributors = 4;
+constexpr size_t kClocks = kContributors + limits::kFragmentCountMax;
+constexpr size_t kFloatsPerClock = 4;
 
-size_t cache_lines(size_t floats) {
+size_t clocks_max(size_t ranks) {
+  return kClocksPerRank * ranks + limits::kFragmentCountMax;
+}
+
+size_t padded(size_t floats) {
   return align_up(floats, kFloatsPerCacheLine);
 }
 
@@ -36,10 +46,12 @@ std::optional<uint64_t> get(const float* counters, size_t words) {
   return value;
 }
 
-StateLayout block_layout(size_t elements, size_t optimizer_floats) {
-  StateLayout layout{.elements = elements, .optimizer_floats = optimizer_floats};
-  layout.optimizer_state = cache_lines(elements);
-  layout.counters = layout.optimizer_state + cache_lines(optimizer_floats);
+StateLayout block_layout(size_t elements, size_t optimizer_floats, size_t ranks) {
+  StateLayout layout{.elements = elements, .optimizer_floats = optimizer_floats, .ranks = ranks};
+  layout.optimizer_state = padded(elements);
+  layout.clocks = layout.optimizer_state + padded(optimizer_floats);
+  layout.counters = layout.clocks;
+  if (ranks > 0) layout.counters += padded(kClocks + kFloatsPerClock * clocks_max(ranks));
   layout.floats = layout.counters + kCountersFloats;
   return layout;
 }
@@ -49,10 +61,33 @@ std::optional<StateLayout> layout_of(std::span<const float> block) {
   if (block.size() < kCountersFloats) return std::nullopt;
   const float* counters = block.data() + block.size() - kCountersFloats;
   const auto elements = get(counters + kElements, 2), state = get(counters + kStateFloats, 1);
-  if (!elements || !state) return std::nullopt;
-  const StateLayout layout = block_layout(*elements, *state * *elements);
+  const auto ranks = get(counters + kRanks, 1);
+  if (!elements || !state || !ranks) return std::nullopt;
+  const StateLayout layout = block_layout(*elements, *state * *elements, *ranks);
   if (layout.floats != block.size()) return std::nullopt;
   return layout;
+}
+
+// Reads what a ClockWriter has written. Returns false if it is invalid.
+bool read_clocks(std::span<const float> block, const StateLayout& layout, ChunkState& state) {
+  const float* section = block.data() + layout.clocks;
+  const auto contributors = get(section + kContributorCount, 1);
+  const auto clocks = get(section + kClockCount, 1);
+  const auto fragment_bytes = get(section + kFragmentBytes, 2);
+  if (!contributors || !clocks || !fragment_bytes) return false;
+  if (*contributors > limits::kFragmentCountMax || *clocks > clocks_max(layout.ranks)) return false;
+  state.fragment_bytes = static_cast<uint32_t>(*fragment_bytes);
+  for (size_t index = 0; index < *contributors; ++index) {
+    const auto count = get(section + kContributors + index, 1);
+    if (!count) return false;
+    state.contributors.push_back(static_cast<uint16_t>(*count));
+  }
+  for (size_t index = 0; index < *clocks; ++index) {
+    const auto clock = get(section + kClocks + kFloatsPerClock * index, kFloatsPerClock);
+    if (!clock) return false;
+    state.clocks.push_back(*clock);
+  }
+  return true;
 }
 
 // Calls copy(offset in the form by fragments, offset in the whole form, length) for each piece that
@@ -79,8 +114,9 @@ StateLayout StateLayout::packed(optimizer::OptimizerKind kind, uint32_t elements
   return layout;
 }
 
-StateLayout StateLayout::block(optimizer::OptimizerKind kind, uint32_t elements) {
-  return block_layout(elements, optimizer::state_floats_per_element(kind) * size_t{elements});
+StateLayout StateLayout::block(optimizer::OptimizerKind kind, uint32_t elements, size_t ranks) {
+  return block_layout(elements, optimizer::state_floats_per_element(kind) * size_t{elements},
+                      ranks);
 }
 
 void write_counters(float* block, const StateLayout& layout, uint64_t rounds_finished,
@@ -91,6 +127,27 @@ void write_counters(float* block, const StateLayout& layout, uint64_t rounds_fin
   put(counters + kSteps, 4, steps);
   put(counters + kElements, 2, layout.elements);
   put(counters + kStateFloats, 1, layout.optimizer_floats / layout.elements);
+  put(counters + kRanks, 1, layout.ranks);
+}
+
+ClockWriter::ClockWriter(float* block, const StateLayout& layout, uint32_t fragment_bytes)
+    : section_(block + layout.clocks), clocks_max_(clocks_max(layout.ranks)) {
+  PBOX_DCHECK(layout.ranks > 0 && layout.clocks < layout.counters);
+  put(section_ + kContributorCount, 1, 0);
+  put(section_ + kClockCount, 1, 0);
+  put(section_ + kFragmentBytes, 2, fragment_bytes);
+}
+
+void ClockWriter::add_contributor(uint16_t count) {
+  PBOX_CHECK(contributors_ < limits::kFragmentCountMax);
+  put(section_ + kContributors + contributors_, 1, count);
+  put(section_ + kContributorCount, 1, ++contributors_);
+}
+
+void ClockWriter::add_clock(uint64_t clock) {
+  PBOX_CHECK(clocks_ < clocks_max_);
+  put(section_ + kClocks + kFloatsPerClock * clocks_, kFloatsPerClock, clock);
+  put(section_ + kClockCount, 1, ++clocks_);
 }
 
 void encode(const StateView& state, const StateLayout& layout, std::span<float> to) {
@@ -154,13 +211,17 @@ ChunkState to_chunk_state(const StateView& state) {
 }
 
 std::vector<float> encode_block(const ChunkState& state, optimizer::OptimizerKind kind,
-                                uint32_t elements) {
+                                uint32_t elements, size_t ranks) {
   auto view = *decode(state.values, StateLayout::packed(kind, elements));
   view.rounds_finished = state.rounds_finished;
   view.steps = state.steps;
-  const StateLayout layout = StateLayout::block(kind, elements);
+  const StateLayout layout = StateLayout::block(kind, elements, ranks);
   std::vector<float> block(layout.floats, 0.0f);
   encode(view, layout, block);
+  if (ranks == 0) return block;
+  ClockWriter writer(block.data(), layout, state.fragment_bytes);
+  for (const uint16_t count : state.contributors) writer.add_contributor(count);
+  for (const uint64_t clock : state.clocks) writer.add_clock(clock);
   return block;
 }
 
@@ -170,7 +231,9 @@ std::optional<ChunkState> decode_block(std::span<const float> block, uint32_t ch
   auto view = decode(block, *layout);
   if (!view) return std::nullopt;
   view->chunk = chunk;
-  return to_chunk_state(*view);
+  ChunkState state = to_chunk_state(*view);
+  if (layout->ranks > 0 && !read_clocks(block, *layout, state)) return std::nullopt;
+  return state;
 }
 
 StateRecord record_of(const StateView& state) {

@@ -6,14 +6,16 @@
 //
 //   packed  weights, optimizer state
 //           ChunkState::values, StateCut, snapshots' files, messages between boxes
-//   block   weights, optimizer state, counters, each beginning on a cache line
+//   block   weights, optimizer state, clocks if the job is relaxed, counters, each beginning on a
+//           cache line
 //           the memory of a replicated chunk, which travels to the backup box as one tensor of f32
 //
 // The optimizer state is [slots][elements], for Adam all of the first moment and then all of the
 // second (optimizer.h). Where pushes are applied on arrival, each fragment in turn has that form.
 //
 // A backup box sums the tensors of a job of one rank, which changes no bit, and does not know what
-// they hold. So counters are written as numbers of 16 bits, which f32 represents exactly.
+// they hold. So clocks and counters are written as numbers of 16 bits, which f32 represents
+// exactly.
 //
 // Any thread; nothing here does I/O. Only checksum() and functions that return a ChunkState or a
 // vector allocate.
@@ -33,11 +35,14 @@ namespace pbox::pipeline {
 // Where the sections of a chunk's state lie. Offsets and lengths are in f32.
 struct StateLayout {
   static StateLayout packed(optimizer::OptimizerKind kind, uint32_t elements);
-  static StateLayout block(optimizer::OptimizerKind kind, uint32_t elements);
+  // `ranks`: the ranks of a relaxed job, whose clocks the block has room for; 0 in other jobs.
+  static StateLayout block(optimizer::OptimizerKind kind, uint32_t elements, size_t ranks = 0);
 
   size_t elements = 0;         // length of the weights, which are at offset 0
   size_t optimizer_state = 0;  // offset
   size_t optimizer_floats = 0;
+  size_t clocks = 0;    // offset
+  size_t ranks = 0;     // 0 where the form has no clocks
   size_t counters = 0;  // offset; equals `floats` where the form has no counters
   size_t floats = 0;    // length of all sections and the padding between them
 
@@ -103,9 +108,25 @@ ChunkState to_chunk_state(const StateView& state);
 void write_counters(float* block, const StateLayout& layout, uint64_t rounds_finished,
                     uint64_t steps);
 
-// A block that holds the state, for a chunk of `elements`.
+// Writes the clocks of a block (ChunkState::clocks), and the contributors of its last result.
+class ClockWriter {
+ public:
+  // `layout`: the block's, which has clocks.
+  ClockWriter(float* block, const StateLayout& layout, uint32_t fragment_bytes);
+  // Each adds the next one. There is room for kFragmentCountMax contributors and for all clocks.
+  void add_contributor(uint16_t count);
+  void add_clock(uint64_t clock);
+
+ private:
+  float* section_;
+  size_t contributors_ = 0;
+  size_t clocks_ = 0;
+  size_t clocks_max_;
+};
+
+// A block that holds the state, for a chunk of `elements`. `ranks`: as in StateLayout::block().
 std::vector<float> encode_block(const ChunkState& state, optimizer::OptimizerKind kind,
-                                uint32_t elements);
+                                uint32_t elements, size_t ranks = 0);
 
 // The state of chunk `chunk` that a block holds. The block says itself how it is laid out. Returns
 // nullopt if it is no valid block, as when nothing was ever written to it.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "tests/support/adam.h"
 #include "tests/support/box_cluster.h"
@@ -61,7 +62,77 @@ void step_with_guard(const std::string& box, pbox_guard guard, Line& line) {
   }
 }
 
+constexpr int kQuorumSteps = 300;
+
+// Takes kQuorumSteps steps on each go, and says how often it has recovered. A round closes with one
+// rank, and each push is 1 everywhere. So the mean is 1 whoever is in it, and each round that
+// closes lowers all weights of its chunk by 1: weights that this rank has had show whether one was
+// lost.
+void step_with_quorum(const std::string& box, uint32_t rank, Line& line) {
+  AbiWorker worker({.box = box,
+                    .job = "quorum",
+                    .rank = rank,
+                    .world_size = 2,
+                    .adjust = [](pbox_options& options) {
+                      options.mode = PBOX_MODE_OPTIMIZE;
+                      options.reduction = PBOX_MEAN;
+                      options.recovery = PBOX_RECOVERY_NONE;
+                      options.sync = PBOX_SYNC_DROP;
+                      options.quorum = 1;
+                      options.on_worker_lost = PBOX_LOST_PARTIAL;
+                      options.replicas = 1;
+                    }});
+  const uint32_t tensor = worker.tensor("t", kElements);
+  std::vector<float> weights(kElements, 1e6f), former = weights;
+  worker.join_with_sgd(1, tensor, weights);
+  for (;;) {
+    line.say(std::to_string(worker.statistics().recoveries));
+    line.await_go();
+    for (int step = 0; step < kQuorumSteps; ++step) {
+      usleep(500 * (1 + rank));
+      former = weights;
+      const std::vector<float> gradient(kElements, 1);
+      worker.push_pull(tensor, gradient.data(), weights.data());
+      worker.wait(tensor);
+      for (uint64_t element = 0; element < kElements; ++element) {
+        require(weights[element] <= former[element] - 1, "a round was lost");
+        require(weights[element] == std::floor(weights[element]), "a mean is wrong");
+      }
+    }
+  }
+}
+
 }  // namespace
+
+TEST_CASE("rounds that closed with a quorum are not lost with the boxes that closed them") {
+  const EtcdCluster etcd(3);
+  BoxCluster boxes(etcd, {"a", "b", "c"});
+  std::vector<WorkerProcess> ranks;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back(
+        [&, rank, box = boxes.control()](Line& line) { step_with_quorum(box, rank, line); });
+  }
+  for (auto& rank : ranks) REQUIRE(rank.heard() == "0");
+  const std::string leader = boxes.leader();
+  uint64_t recoveries = 0;
+  for (const std::string& dying : {leader == "b" ? std::string("c") : std::string("b"), leader}) {
+    REQUIRE(await([&] { return all_have_copies(boxes); }));
+    CHECK(boxes.parts(dying) > 0);
+    for (auto& rank : ranks) rank.go();
+    usleep(100'000);
+    boxes[dying].program().signal(SIGKILL);
+    boxes.remove(dying);
+    for (auto& rank : ranks) {
+      const auto said = rank.heard();
+      REQUIRE(said);
+      CHECK(std::stoull(*said) > recoveries);
+    }
+    ++recoveries;
+  }
+  CHECK(sum_of(boxes, "pbox_jobs_failed_total") == 0);
+  // The last box has no other that could have a copy.
+  CHECK(sum_of(boxes, "pbox_job_parts_without_copy") > 0);
+}
 
 TEST_CASE("boxes die one after the other, and their parts continue from the backup copies") {
   const EtcdCluster etcd(3);

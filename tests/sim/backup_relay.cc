@@ -27,6 +27,7 @@ std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box, 
   options.delivery = wire::Delivery::kPull;
   options.numerics = spec.numerics;
   options.is_backup = spec.is_backup;
+  options.backup_has_clocks = spec.has_clocks;
   options.paths = std::move(paths);
   options.incarnation = uint64_t{box} << 32 | number;
   options.seed = rack.options.seed * 77 + options.incarnation;

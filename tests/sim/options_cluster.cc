@@ -49,6 +49,16 @@ void draw_crashes(Draw& draw, const JobOptions& job, Options& options) {
   }
 }
 
+// Makes the job, of model drop, one that must survive the loss of its box: any rank can go on
+// alone, and all wait for each other at the end.
+void hold_together(JobOptions& job) {
+  job.sync.quorum = 1;
+  if (job.sync.grace_ms == wire::kGraceAuto) job.sync.grace_ms = 20;
+  job.on_worker_lost = control::LostPolicy::kWait;
+  job.patient = true;
+  job.barrier_at_end = true;
+}
+
 // Makes the rack a cluster. It has no member that violates the protocol, and each job may move if
 // the product permits that.
 void join_boxes(Options& options) {
@@ -66,12 +76,20 @@ void draw_moves(uint64_t seed, Options& options) {
   // a generator of its own, so that draws for BSP stay the same
   Draw relaxed(seed ^ 0xbb67ae8584caa73bull);
   Draw copies(seed ^ 0xa54ff53a5f1d36f1ull);
+  Draw quorums(seed ^ 0x71756f72756d7321ull);
   if (options.faults_end_ns == 0 || !draw.chance(0.3)) return;
   bool some_may = false;
-  for (JobOptions& job : options.jobs) {
+  for (uint32_t index = 0; index < options.jobs.size(); ++index) {
+    JobOptions& job = options.jobs[index];
     if (job.is_relaxed()) {
       job.may_move = !job.rogue && relaxed.chance(0.8);
       some_may = some_may || job.may_move;
+      const bool drops = job.sync.model == wire::SyncModel::kDrop;
+      job.has_copy = drops && job.may_move && quorums.chance(0.7);
+      if (!job.has_copy || !quorums.chance(0.6)) continue;
+      hold_together(job);
+      std::erase_if(options.model_changes,
+                    [index](const ModelChange& change) { return change.job == index; });
       continue;
     }
     job.may_move = !job.rogue && draw.chance(0.8) && job.recovery == control::Recovery::kCopy;
@@ -108,7 +126,8 @@ void draw_moves(uint64_t seed, Options& options) {
       move_to_absent_box(absences, first_worker, job, options);
     }
     first_worker += job.workers;
-    if (job.has_copy && copies.chance(0.8)) draw_crashes(copies, job, options);
+    Draw& crashes = job.is_relaxed() ? quorums : copies;
+    if (job.has_copy && crashes.chance(0.8)) draw_crashes(crashes, job, options);
   }
   for (const Episode& episode : options.episodes) {
     options.faults_end_ns = std::max(options.faults_end_ns, episode.begin_ns + episode.length_ns);

@@ -74,7 +74,8 @@ void SyncReplay::check_model(const Chunk& chunk) const {
   const wire::SyncSpec& rule = chunk.held->sync->spec;
   const uint32_t tensor = job_.chunks[chunk.held->id].tensor;
   const bool is_former = !job_.former_models.empty() && follows(rule, job_.former_models[tensor]);
-  require(follows(rule, model) || is_former, [&] {
+  const bool is_registered = job_.may_have_registered_models && follows(rule, job_.options.sync);
+  require(follows(rule, model) || is_former || is_registered, [&] {
     return place(chunk) + ": the box runs another model, " + wire::sync_text(rule) +
            " instead of " + wire::sync_text(model);
   });
@@ -127,6 +128,7 @@ void SyncReplay::received(uint32_t rank, const wire::Parsed& parsed) {
 void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   const bool applies = applies_on_arrival(chunk);
+  if (chunk.last && chunk.clock > 0) return;  // it takes no push until the backup box has a copy
   wire::RowsView rows;
   uint64_t fragments = uint64_t{1} << header.fragment;
   if (is_gradient_of_table(chunk)) {
@@ -320,7 +322,8 @@ void SyncReplay::note_command() {
 // be of a process without weights.
 void SyncReplay::forget_late_push(uint32_t rank) {
   for (Chunk& chunk : chunks_) {
-    chunk.pushed[rank].mask = full_mask(chunk);
+    const bool has_closed = chunk.last != nullptr && has_deltas(chunk);
+    chunk.pushed[rank].mask = has_closed ? delta_mask(chunk) : full_mask(chunk);
     chunk.lacking |= 1u << rank;
   }
 }
@@ -341,8 +344,9 @@ void SyncReplay::check_sent(uint32_t rank, const nic::TxPacket& packet) {
   const wire::Header& header = packet.header;
   const pipeline::Chunk* held = shard_.find(header.chunk);
   if (header.type() != wire::PacketType::kResult || held == nullptr) return;
-  Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
-  chunk.due &= ~(1u << rank);
+  Chunk& current = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
+  if (!current.last) current.due &= ~(1u << rank);
+  const Chunk& chunk = current.last ? *current.last : current;
   const auto who = [&] { return place(chunk) + ", sent to rank " + std::to_string(rank) + ": "; };
   require(is_present(rank), [&] { return who() + "it was excluded"; });
   require(header.round + 1 == static_cast<uint32_t>(chunk.clock),

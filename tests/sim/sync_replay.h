@@ -4,6 +4,7 @@
 // agree with it.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -72,6 +73,9 @@ class SyncReplay {
     std::vector<std::byte> delta;
     // Ranks that have begun a new session, or asked for weights, since they were in time.
     uint32_t lacking = 0;
+    // Model drop, replicated: the open round has closed and waits for the backup box. Packets of
+    // the last result may still leave.
+    std::shared_ptr<const Chunk> last;
   };
 
   // Checks that the model that the ranks have registered, or the operator has set, is in force.
@@ -95,7 +99,8 @@ class SyncReplay {
   void begin_deltas(Chunk& chunk) const;
   void note_pull(Chunk& chunk, uint32_t rank, const wire::Header& header) const;
   void make_delta(Chunk& chunk);
-  void recut_pushes(Chunk& chunk, uint64_t whole_push) const;
+  uint64_t delta_mask(const Chunk& chunk) const;
+  void recut_pushes(Chunk& chunk) const;
   bool replies_in_full(const Chunk& chunk, uint32_t rank) const;
   void check_delta_sent(const Chunk& chunk, uint32_t rank, const nic::TxPacket& packet) const;
   void check_delta(const Chunk& chunk) const;
@@ -104,6 +109,8 @@ class SyncReplay {
   void add(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) const;
   void close_if_complete(Chunk& chunk);
   void close(Chunk& chunk);
+  // The round that has closed is published, and the next one opens.
+  void publish(Chunk& chunk) const;
   // Model drop: the number of ranks that have pushed all of the open round.
   uint32_t complete_ranks(const Chunk& chunk) const;
   // Returns whether the open round waits for more ranks than its quorum.

@@ -112,12 +112,20 @@ void SyncReplay::make_delta(Chunk& chunk) {
   job_.deltas->record(id, round, chunk.weights);
 }
 
-// The round of initial weights has other fragments than the rounds after it. `whole_push`: all of
-// those of the round that has closed.
-void SyncReplay::recut_pushes(Chunk& chunk, uint64_t whole_push) const {
-  if (chunk.clock != 1) return;
+// Returns all fragments of a round of gradients.
+uint64_t SyncReplay::delta_mask(const Chunk& chunk) const {
+  const wire::Dtype dtype = job_.wire_dtype(chunk.held->id, 1);
+  return wire::full_mask(
+      wire::fragment_count(wire::payload_bytes(dtype, chunk.held->elements),
+                           wire::fragment_bytes_of(dtype, shard_.fragment_bytes)));
+}
+
+// The round of initial weights, which closes, has other fragments than the rounds after it.
+void SyncReplay::recut_pushes(Chunk& chunk) const {
+  if (chunk.clock != 0) return;
+  const uint64_t whole_push = full_mask(chunk);
   for (Pushed& pushed : chunk.pushed) {
-    pushed.mask = pushed.mask == whole_push ? full_mask(chunk) : 0;
+    pushed.mask = pushed.mask == whole_push ? delta_mask(chunk) : 0;
     pushed.counted &= pushed.mask;
   }
 }
@@ -157,10 +165,10 @@ void SyncReplay::check_delta(const Chunk& chunk) const {
   require(std::equal(chunk.master.begin(), chunk.master.end(), held.deltas.master),
           [&] { return place(chunk) + ": the optimizer's weights differ from the replay's"; });
   const bool is_same_delta =
-      held.deltas.is_result_full
-          ? chunk.delta.empty()
-          : !chunk.delta.empty() &&
-                std::memcmp(chunk.delta.data(), held.result[0], chunk.delta.size()) == 0;
+      chunk.delta.empty()
+          ? held.deltas.is_result_full
+          : std::memcmp(chunk.delta.data(), held.result[(held.rounds_made() - 1) & 1],
+                        chunk.delta.size()) == 0;
   require(is_same_delta,
           [&] { return place(chunk) + ": the last delta differs from the replay's"; });
 }

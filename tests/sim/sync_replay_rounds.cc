@@ -29,6 +29,7 @@ void SyncReplay::close_if_complete(Chunk& chunk) {
   auto needed = static_cast<uint32_t>(std::popcount(present_));
   const uint32_t complete = complete_ranks(chunk);
   const bool drops = chunk.rule.model == SyncModel::kDrop;
+  if (chunk.last) return;  // it has closed
   if (chunk.clock > 0 && drops) needed = std::min(needed, chunk.rule.quorum);
   if (present_ == 0 || complete < needed) {
     chunk.quorum_ns = 0;
@@ -48,10 +49,11 @@ void SyncReplay::close_if_complete(Chunk& chunk) {
 }
 
 void SyncReplay::close(Chunk& chunk) {
-  const uint64_t whole_push = full_mask(chunk);
+  const bool is_copied = shard_.has_uplinks();
+  if (is_copied) chunk.last = std::make_shared<const Chunk>(chunk);
   chunk.former_ns = std::exchange(chunk.quorum_ns, 0);
   for (uint32_t rank = 0; rank < chunk.claimed.size(); ++rank) {
-    const bool is_cut = chunk.claimed[rank] != 0 && chunk.claimed[rank] != whole_push;
+    const bool is_cut = chunk.claimed[rank] != 0 && chunk.claimed[rank] != full_mask(chunk);
     if (is_cut && is_present(rank) && chunk.former_ns != 0) {
       note_lateness(chunk, chunk.former_ns - (now_ns_ - chunk.former_ns));
     }
@@ -60,9 +62,6 @@ void SyncReplay::close(Chunk& chunk) {
                             chunk.claimed[rank]};
       chunk.lacking &= ~(1u << rank);
     }
-    const bool is_answered = is_present(rank) && (!chunk.rule.counts_late || !is_cut);
-    if (chunk.claimed[rank] != 0 && is_answered) chunk.due |= (1u << rank) & heard_;
-    chunk.claimed[rank] = 0;
   }
   if (has_deltas(chunk)) {
     make_delta(chunk);
@@ -73,13 +72,29 @@ void SyncReplay::close(Chunk& chunk) {
   }
   std::fill(chunk.sums.begin(), chunk.sums.end(), 0.0f);
   std::fill(chunk.weight_sums.begin(), chunk.weight_sums.end(), 0);
+  if (has_deltas(chunk)) recut_pushes(chunk);
+  if (!is_copied) publish(chunk);
+}
+
+void SyncReplay::publish(Chunk& chunk) const {
+  for (uint32_t rank = 0; rank < chunk.claimed.size(); ++rank) {
+    const bool is_cut = chunk.claimed[rank] != 0 && chunk.claimed[rank] != full_mask(chunk);
+    const bool is_answered = is_present(rank) && (!chunk.rule.counts_late || !is_cut);
+    if (chunk.claimed[rank] != 0 && is_answered) chunk.due |= (1u << rank) & heard_;
+    chunk.claimed[rank] = 0;
+  }
+  chunk.last.reset();
   ++chunk.clock;
-  if (has_deltas(chunk)) recut_pushes(chunk, whole_push);
   std::fill(chunk.next.begin(), chunk.next.end(), chunk.clock);
 }
 
 bool SyncReplay::end_graces() {
   bool any = false;
+  for (Chunk& chunk : chunks_) {
+    if (!chunk.last || chunk.held->is_stepped) continue;
+    publish(chunk);
+    any = true;
+  }
   // The box closes them in the order in which they had their quorum.
   std::vector<Chunk*> waiting;
   for (Chunk& chunk : chunks_) {
@@ -89,9 +104,8 @@ bool SyncReplay::end_graces() {
     return one->quorum_number < other->quorum_number;
   });
   for (Chunk* chunk : waiting) {
-    const uint64_t clock = chunk->clock;
     close_if_complete(*chunk);
-    any = any || chunk->clock != clock;
+    any = any || chunk->quorum_ns == 0;
   }
   return any;
 }

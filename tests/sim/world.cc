@@ -300,7 +300,8 @@ bool World::are_all_in(const JobModel& job) const {
 }
 
 // Notes at the time of a disturbance whether the job need not survive it. This depends on its
-// policy and time-outs, and on ranks that have not joined yet or have left already.
+// policy and time-outs, and on ranks that have not joined yet or have left already. `loses_box`: a
+// relaxed job's state is lost with its box.
 void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
   const JobOptions& options = job.options;
   const bool needs_box = options.recovery == control::Recovery::kNone;
@@ -387,10 +388,12 @@ void World::lose_box(const Episode& episode) {
     const bool is_elsewhere =
         !job->options.may_move && cluster_.owner(job->options).value_or(box.host()) != box.host();
     if (is_elsewhere && !options_.has_levels) continue;
-    disturb(*job, true);
+    const bool is_copied = outlives(*job, box);
+    disturb(*job, !is_copied || !job->options.is_relaxed());
     // The loss of a rack's box ends the job.
     job->may_fail = job->may_fail || (options_.has_levels && box.host() != options_.top());
-    if (!outlives(*job, box)) lose_state(*job);
+    if (!is_copied) lose_state(*job);
+    job->may_have_registered_models = job->may_have_registered_models || job->options.has_copy;
   }
   box.crash((episode.draw >> 41 & 1) != 0);
 }

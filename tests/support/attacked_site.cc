@@ -143,6 +143,11 @@ std::string AttackedSite::state() const {
   return all;
 }
 
+void AttackedSite::begin_more_rounds() {
+  training_.end_rounds();
+  training_.begin_rounds();
+}
+
 void AttackedSite::check() {
   training_.end_rounds();
   training_.rounds();

@@ -26,6 +26,8 @@ class AttackedSite {
   // sums are exact and the weights are those of that rank's steps alone. Also throws unless jobs,
   // their ranks, and the files of snapshots and epochs are as when the object was made.
   void check();
+  // Ends the rounds under way, and begins more.
+  void begin_more_rounds();
   // The attacker has jobs of its own, which take epochs and lose ranks as any other.
   void allow_other_jobs() { has_other_jobs_ = true; }
 

@@ -39,9 +39,8 @@ thread_local std::string error_text;  // returned by pbox_last_error
 template <typename T>
 Result<T> read_struct(const T* caller, size_t bytes_min, const std::string& name,
                       const std::string& init) {
-  if (!has_size(caller, bytes_min)) {
+  if (!has_size(caller, bytes_min))
     return invalid_argument(name + " must be filled by " + init + " first");
-  }
   if (auto value = load_from_caller(caller)) return *value;
   return invalid_argument(
       "the program sets a field of " + name + " that this libpbox does not have: the struct has " +
@@ -181,7 +180,8 @@ Result<ClientOptions> pbox::worker::read_options(const pbox_options* caller_opti
   chosen.compression = pbox::worker::compression_of(options->compression);
   chosen.sync = sync_of(*options);
   chosen.replicas = options->replicas;
-  chosen.is_backup = options->backup == 1;
+  chosen.is_backup = options->backup != 0;
+  chosen.backup_has_clocks = options->backup == 2;
   return chosen;
 }
 

@@ -90,8 +90,8 @@ Status check_choices(const pbox_options& options) {
   if (options.replicas > 1) {
     return invalid("replicas " + std::to_string(options.replicas) + " must be 0 or 1");
   }
-  if (options.backup > 1) {
-    return invalid("backup " + std::to_string(options.backup) + " must be 0 or 1");
+  if (options.backup > 2) {
+    return invalid("backup " + std::to_string(options.backup) + " must be 0, 1 or 2");
   }
   return ok_status();
 }

@@ -79,8 +79,9 @@ struct MembershipOptions {
   wire::SyncModel relaxed_model = wire::SyncModel::kBsp;  // as in SessionSpec
   // number of other boxes that keep a replica of weights and optimizer state
   uint32_t replicas = 0;
-  bool is_backup = false;  // the job is such a replica, kept by the very box that is joined
-  uint32_t workers = 0;    // number of workers that this rank, a box, sums; 0: it is a worker
+  bool is_backup = false;          // the job is such a replica, kept by the very box that is joined
+  bool backup_has_clocks = false;  // as in JOIN
+  uint32_t workers = 0;  // number of workers that this rank, a box, sums; 0: it is a worker
   bool caller_keeps_results = false;  // as in SessionSpec; ignored with recovery none
   // Shared by the memberships of all parts; null: this one has its own.
   std::shared_ptr<HeldVerdict> verdict = nullptr;

@@ -51,6 +51,7 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
   join.set_restore(options.restore);
   join.set_replicas(options.replicas);
   join.set_is_backup(options.is_backup);
+  join.set_backup_has_clocks(options.backup_has_clocks);
   join.set_workers(options.workers);
   if (options.sync != wire::SyncSpec{}) *join.mutable_sync() = wire::sync_message(options.sync);
   if (options.sync.model == wire::SyncModel::kBsp) {

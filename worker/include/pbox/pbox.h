@@ -60,7 +60,7 @@ enum pbox_optimizer_value {
  * only. It is restored from the last snapshot, or starts from zero if there is none
  * (pbox_statistics.optimizer_restarts, optimizer_snapshot). With pbox_options.replicas = 1 all of
  * it is restored from another box's replica.
- * Only PBOX_SYNC_BSP survives the loss of a box. */
+ * Only PBOX_SYNC_BSP survives the loss of a box, and PBOX_SYNC_DROP with replicas = 1. */
 typedef int32_t pbox_recovery;
 enum pbox_recovery_value { PBOX_RECOVERY_COPY = 0, PBOX_RECOVERY_NONE = 1 };
 
@@ -167,12 +167,13 @@ typedef struct pbox_options {
   pbox_numerics numerics;
   /* 1: another box keeps a replica of the weights and the optimizer's state. The replica has each
    * round before its result is published, so no optimizer state is lost with a box. Needs
-   * PBOX_MODE_OPTIMIZE, PBOX_SYNC_BSP and two boxes. 0: no replica. Equal on every rank. */
+   * PBOX_MODE_OPTIMIZE, PBOX_SYNC_BSP or PBOX_SYNC_DROP, and two boxes. 0: no replica. Equal on
+   * every rank. */
   uint32_t replicas;
   /* For boxes only. 1: this job is such a replica. It has one rank, PBOX_MODE_AGGREGATE,
    * PBOX_RECOVERY_NONE and PBOX_DELIVERY_PULL. It stays on the box that `box` names, which keeps
    * the last results for a while after the rank has gone. An operation ends when that box has the
-   * data, and writes no output. */
+   * data, and writes no output. 2: the same, for a job with another model than PBOX_SYNC_BSP. */
   uint32_t backup;
   /* Folder of keys (`pboxctl keys job`) or token (`pboxctl keys token`), for boxes with keys:
    * control connections are then TLS, both sides prove who they are, and packets are authenticated.

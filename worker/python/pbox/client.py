@@ -94,7 +94,7 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
     `weighted`: 1 means that pushes have weights, and means are divided by the sum of these instead
     of the number of ranks. With reduction "mean", and `sync` "bsp" or "drop".
     `replicas`: with mode "optimize" and several boxes, 1 keeps a replica of weights and optimizer
-    state on another box, so that none of it is lost with a box.
+    state on another box, so that none of it is lost with a box. With `sync` "bsp" or "drop".
     `sync`: when a rank may continue without the others. "bsp" (the default); or, with mode
     "optimize" and recovery "none": "asp"; "ssp", "essp", "pssp", "dpssp" or "adaptive" (with
     `staleness`, and `sync_probability` for the last three); or "drop" (with `quorum`; `grace_ms`, a

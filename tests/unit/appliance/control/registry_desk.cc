@@ -221,6 +221,18 @@ proto::WorkerMessage join_optimizing(uint32_t rank) {
   return message;
 }
 
+void close_with_one(proto::Join& join) {
+  join.set_recovery(static_cast<uint32_t>(Recovery::kNone));
+  join.mutable_sync()->set_model(static_cast<uint32_t>(wire::SyncModel::kDrop));
+  join.mutable_sync()->set_quorum(1);
+}
+
+JobSpec spec_of(const proto::WorkerMessage& message) {
+  const auto spec = parse_join(message.join(), {});
+  REQUIRE(spec);
+  return *spec;
+}
+
 std::vector<pipeline::Chunk*> chunks_of(Desk& desk) {
   std::vector<pipeline::Chunk*> chunks;
   for (const uint32_t pipeline : {0u, 1u}) {

@@ -197,6 +197,10 @@ uint32_t credit_alone(uint32_t receive_buffer_bytes, uint32_t sessions,
 proto::WorkerMessage join_message(const std::string& job, uint32_t rank, uint32_t world_size);
 // Such a JOIN of job "train" of two ranks, with Adam on the box.
 proto::WorkerMessage join_optimizing(uint32_t rank);
+// Gives a job in mode optimize the model drop, with a quorum of one rank.
+void close_with_one(proto::Join& join);
+// Returns the job that the JOIN describes; it must be a valid one.
+JobSpec spec_of(const proto::WorkerMessage& message);
 // Returns the chunks of all jobs on two pipelines, by number.
 std::vector<pipeline::Chunk*> chunks_of(Desk& desk);
 proto::WorkerMessage leave_message();

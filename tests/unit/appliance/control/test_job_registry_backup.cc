@@ -4,6 +4,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 
+#include "appliance/control/job_relay.h"
 #include "pipeline/state/chunk_state.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
@@ -236,6 +237,11 @@ TEST_CASE("a job that cannot have a copy is refused with a reason") {
   CHECK_THAT(refusal([](auto& join) { join.set_recovery(1); }), Contains("recovery copy"));
   CHECK_THAT(refusal([](auto& join) { join.set_on_worker_lost(1); }),
              Contains("set on_worker_lost wait or abort"));
+  CHECK_THAT(refusal([](auto& join) {
+               join.set_recovery(1);
+               join.mutable_sync()->set_model(static_cast<uint32_t>(wire::SyncModel::kAsp));
+             }),
+             Contains("needs sync model bsp or drop: with asp every push changes the weights"));
   CHECK_THAT(refusal([](auto& join) { join.set_replicas(2); }), Contains("replicas 2"));
   CHECK_THAT(refusal([](auto& join) { join.set_is_backup(true); }), Contains("is only for a box"));
   Desk alone;
@@ -245,6 +251,23 @@ TEST_CASE("a job that cannot have a copy is refused with a reason") {
   CHECK_THAT(home.desk.take_failure(home.desk.join(join_optimizing(1))).message(),
              Contains("replicas"));
   CHECK(home.desk.take(first).empty());
+}
+
+TEST_CASE("a job of model drop may have a copy, which has its clocks, and goes on from it") {
+  auto message = join_copied(0);
+  proto::Join& join = *message.mutable_join();
+  close_with_one(join);
+  join.set_on_worker_lost(static_cast<uint32_t>(LostPolicy::kPartial));
+  const JobSpec spec = spec_of(message);
+  CHECK(check_replicas(spec));
+  CHECK(spec.survives_its_box());
+  const RelaySpec copy = backup_spec(spec, "copy");
+  CHECK(copy.has_clocks);
+  const auto elements = cut_into_chunks(spec).at(0).elements;
+  CHECK(copy.chunks.at(0).elements ==
+        pipeline::StateLayout::block(OptimizerKind::kAdam, elements, spec.world_size).floats);
+  join.set_replicas(0);
+  CHECK_FALSE(spec_of(message).survives_its_box());
 }
 
 TEST_CASE("boxes that refuse are passed over, and a part begins without a copy in the end") {

@@ -41,12 +41,6 @@ uint64_t arena_bytes(Desk& desk) {
   return bytes;
 }
 
-JobSpec spec_of(const proto::WorkerMessage& message) {
-  auto spec = parse_join(message.join(), {});
-  REQUIRE(spec.ok());
-  return std::move(*spec);
-}
-
 }  // namespace
 
 TEST_CASE("a job takes no more memory than is counted for it, however small its tensors are") {
@@ -87,13 +81,18 @@ TEST_CASE("memory that is counted by tensor is the memory that the chunks take")
   proto::Join& join = *message.mutable_join();
   join.set_parts(4);
   join.set_chunk_bytes(4096);
-  join.mutable_tensors(0)->set_dtype(static_cast<uint32_t>(wire::Dtype::kBf16));
-  for (const bool replicated : {false, true}) {
-    join.set_replicas(replicated ? 1 : 0);
-    const JobSpec spec = spec_of(message);
-    const Job job(spec, 0, Placement{.loads_bytes = {5, 0, 7}});
-    CHECK(job.footprint_on(1) == one_shard_bytes(spec));
-    CHECK(job.footprint() == one_shard_bytes(spec) + control_bytes(spec));
+  for (const bool drops : {false, true}) {
+    for (const auto dtype : {wire::Dtype::kBf16, wire::Dtype::kF32}) {
+      for (const bool replicated : {false, true}) {
+        if (drops) close_with_one(join);
+        join.mutable_tensors(0)->set_dtype(static_cast<uint32_t>(dtype));
+        join.set_replicas(replicated ? 1 : 0);
+        const JobSpec spec = spec_of(message);
+        const Job job(spec, 0, Placement{.loads_bytes = {5, 0, 7}});
+        CHECK(job.footprint_on(1) == one_shard_bytes(spec));
+        CHECK(job.footprint() == one_shard_bytes(spec) + control_bytes(spec));
+      }
+    }
   }
 }
 

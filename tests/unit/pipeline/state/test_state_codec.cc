@@ -75,6 +75,37 @@ TEST_CASE("a block gives back the state that it was made of") {
   }
 }
 
+TEST_CASE("a relaxed job's block gives back clocks and contributors too") {
+  constexpr size_t kRanks = 3;
+  for (const OptimizerKind kind : kKinds) {
+    ChunkState state = sample(kind, 100);
+    state.fragment_bytes = 0x12345;
+    state.contributors = {1, 0xffff, 2};
+    state.clocks = {0, 0x0004000300020001, UINT64_MAX, 4, 5, 6, 7, 8, 9};
+    const auto block = pipeline::encode_block(state, kind, 100, kRanks);
+    const StateLayout layout = StateLayout::block(kind, 100, kRanks);
+    CHECK(block.size() == layout.floats);
+    CHECK(layout.clocks % 16 == 0);
+    const auto decoded = pipeline::decode_block(block, state.chunk);
+    REQUIRE(decoded);
+    CHECK(decoded->values == state.values);
+    CHECK(decoded->fragment_bytes == state.fragment_bytes);
+    CHECK(decoded->contributors == state.contributors);
+    CHECK(decoded->clocks == state.clocks);
+    for (const size_t bad : {layout.clocks, layout.clocks + 1, layout.clocks + 3}) {
+      auto other = block;
+      other[bad] = 70'000;  // no number of 16 bits
+      CHECK_FALSE(pipeline::decode_block(other, 7));
+    }
+    auto other = block;
+    other[layout.clocks] = 65;  // more contributors than a chunk has fragments
+    CHECK_FALSE(pipeline::decode_block(other, 7));
+    other[layout.clocks] = 3;
+    other[layout.clocks + 1] = 3 * kRanks + 65;  // more clocks than there is room for
+    CHECK_FALSE(pipeline::decode_block(other, 7));
+  }
+}
+
 TEST_CASE("a snapshot's record names the chunk, the number of values and the steps") {
   const std::vector<float> values = {1, 2, 3, 4};
   const StateView view{.chunk = 9,
