@@ -302,9 +302,13 @@ TEST_CASE("POST starts a trace, and GET returns it once it is complete") {
   CHECK(page["world_size"] == 3);
   CHECK(page["recorded_seconds"] == 2);
   CHECK(page["lost_events"] == 4);
-  CHECK(
-      page["chunks"] ==
-      Json({{{"part", 1}, {"chunk", 9}, {"pipeline", 2}, {"tensor", "<head>"}, {"priority", -3}}}));
+  CHECK(page["chunks"] == Json({{{"part", 1},
+                                 {"chunk", 9},
+                                 {"pipeline", 2},
+                                 {"tensor", "<head>"},
+                                 {"priority", -3},
+                                 {"own_rounds", false},
+                                 {"sent_unasked", false}}}));
   CHECK(page["events"] == Json::array());
   using Kind = pipeline::TraceEvent::Kind;
   source.trace_view.events = {
