@@ -5,6 +5,7 @@
 //
 //   egress.cc          results, by job and priority
 //   egress_replies.cc  STATUS and GRANT
+//   egress_sync.cc     replies of relaxed shards
 #pragma once
 
 #include <array>

@@ -14,7 +14,6 @@ void Egress::fill_due_replies(JobShard& shard, EgressRoom& room) {
     PBOX_DCHECK(at.chunk->sync != nullptr && !at.chunk->applies_on_arrival());
     at.chunk->sync->replies_due.add(at.ranks);
     at.ranks = {};
-    at.begin();
   }
   if (!at.ranks.empty() && !at.has_begun()) give_way(shard);
   if (at.ranks.empty()) {

@@ -22,9 +22,10 @@ void open_delta_round(const JobShard& shard, Chunk& chunk) {
   if (chunk.deltas.is_result_full) shard.take_layout(chunk, chunk.deltas.dtype);
 }
 
-// Relaxed shards, once the result is made: notes which fragments each rank has pushed in time. They
-// are those of the next round: where results are deltas, the initial weights had other fragments,
-// and a rank that has pushed all of them counts as one that has pushed all of a delta.
+// Relaxed shards, once the result is made: notes which fragments each rank has pushed in time.
+// Where results are deltas, initial weights had other fragments than the next round has. A rank
+// that has pushed all of them counts as one that has pushed all of a delta, any other as one that
+// has pushed nothing.
 void close_pushes(JobShard& shard, Chunk& chunk, uint64_t now_ns) {
   if (chunk.sync == nullptr || chunk.applies_on_arrival()) return;
   PBOX_DCHECK(chunk.sync->pushed != nullptr && !chunk.is_stepped);

@@ -52,7 +52,7 @@ void JobShard::queue_reply(Chunk& chunk, uint32_t rank) {
 
 void JobShard::queue_replies(Chunk& chunk) {
   PBOX_DCHECK(chunk.fragment_count > 0 && !chunk.sync->queued);
-  PBOX_DCHECK(!waits_for_copy(chunk) || !chunk.sync->replies_due.empty());
+  PBOX_DCHECK(!chunk.sync->replies_due.empty());
   chunk.sync->queued = true;
   egress.push(&chunk, chunk.open_round(), chunk.priority);
 }

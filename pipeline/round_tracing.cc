@@ -25,6 +25,13 @@ uint64_t claimed_of(const Chunk& chunk, uint32_t rank, uint32_t round) {
   return wire::round_distance(round, pushed.round) > 0 ? 0 : chunk.full_mask;
 }
 
+void record(const JobShard& shard, const Chunk& chunk, uint64_t at_ns, uint32_t round,
+            TraceEvent::Kind kind, uint32_t rank) {
+  PBOX_DCHECK(shard.trace != nullptr && rank < shard.worker_count());
+  shard.trace->add(shard.index_of(chunk),
+                   {.at_ns = at_ns, .chunk = chunk.id, .round = round, .rank = rank, .kind = kind});
+}
+
 }  // namespace
 
 // Where ranks share rounds, a trace shows whole rounds: rounds that have begun already are left
@@ -81,11 +88,7 @@ void after_push(const TracedPush& before) {
   if (claimed == before.claimed) return;  // the packet was not added
   PBOX_DCHECK((before.claimed & ~claimed) == 0);
   const auto add = [&](TraceEvent::Kind kind) {
-    before.shard->trace->add(before.shard->index_of(chunk), {.at_ns = before.at_ns,
-                                                             .chunk = chunk.id,
-                                                             .round = before.round,
-                                                             .rank = before.rank,
-                                                             .kind = kind});
+    record(*before.shard, chunk, before.at_ns, before.round, kind, before.rank);
   };
   if (before.claimed == 0) add(TraceEvent::Kind::kFirst);
   if (claimed == chunk.full_mask) add(TraceEvent::Kind::kLast);
@@ -93,12 +96,8 @@ void after_push(const TracedPush& before) {
 
 void trace_event(const JobShard& shard, const Chunk& chunk, uint32_t round, TraceEvent::Kind kind,
                  uint32_t rank) {
-  PBOX_DCHECK(shard.trace != nullptr && rank < shard.worker_count());
-  shard.trace->add(shard.index_of(chunk), {.at_ns = shard.trace->now_ns(),
-                                           .chunk = chunk.id,
-                                           .round = round,
-                                           .rank = rank,
-                                           .kind = kind});
+  PBOX_DCHECK(shard.trace != nullptr);
+  record(shard, chunk, shard.trace->now_ns(), round, kind, rank);
 }
 
 void trace_read(const JobShard& shard, const Chunk& chunk, TraceEvent::Kind kind, uint32_t rank) {

@@ -33,6 +33,11 @@ bool names_fit(const std::vector<RelayedChunk>& chunks) {
 
 constexpr size_t kRelayedChunksMax = limits::kTensorsPerJobMax - kTensorsBesideChunks;
 
+// Returns how many ranks' clocks a copy has.
+size_t ranks_with_clocks(const JobSpec& spec) {
+  return spec.is_relaxed() ? spec.world_size : 0;
+}
+
 }  // namespace
 
 Status check_relayed(const JobSpec& spec) {
@@ -167,15 +172,6 @@ std::vector<uint8_t> uplink_lanes(const JobSpec& spec, size_t lanes) {
   for (const auto& chunk : cut_into_chunks(spec)) bytes.push_back(chunk.elements * sizeof(float));
   return placement::assign_chunks(bytes, std::vector<uint64_t>(lanes, 0));
 }
-
-namespace {
-
-// The ranks whose clocks a copy has.
-size_t ranks_with_clocks(const JobSpec& spec) {
-  return spec.is_relaxed() ? spec.world_size : 0;
-}
-
-}  // namespace
 
 RelaySpec backup_spec(const JobSpec& spec, const std::string& name) {
   RelaySpec relay = relay_spec(spec, 1, {.join_ns = kJoinBackupNs});
