@@ -205,40 +205,6 @@ void Egress::fill_answer(JobShard& shard, EgressRoom& room) {
   if (answer.mask != 0) shard.egress.give_back_answer(answer);
 }
 
-// Weights may change after a full port has refused packets that point at them. Their labels must be
-// true when they leave. A packet in full stays one, because its number may be beyond a delta's
-// fragments. A delta becomes a packet in full if its rank must not be sent the new delta.
-void Egress::refresh_unsent() {
-  results_changed_ = false;
-  for (size_t index = outgoing_begin_; index < outgoing_end_; ++index) {
-    nic::TxPacket& packet = outgoing_[index];
-    const SessionEntry& entry = context_.sessions.at(packet.header.spi);
-    const bool is_result = packet.header.type() == wire::PacketType::kResult;
-    if (!is_result || entry.shard == nullptr) continue;
-    if ((entry.spi | wire::kSpiToWorker) != packet.header.spi) continue;  // a former session's
-    if (!entry.shard->is_relaxed()) continue;
-    PBOX_DCHECK(entry.shard->find(packet.header.chunk) != nullptr);
-    Chunk& chunk = *entry.shard->find(packet.header.chunk);
-    if (waits_for_copy(chunk)) continue;  // it is still the last result
-    const bool was_full = gives_deltas(chunk) && asks_in_full(packet.header);
-    const bool in_full = was_full || replies_in_full(chunk, entry.session->rank);
-    const ResultMaker maker(*entry.shard, *entry.session, chunk, chunk.open_round() - 1, in_full,
-                            context_.tag);
-    const uint32_t fragment = packet.header.fragment;
-    PBOX_DCHECK(fragment < maker.fragment_count());
-    const uint8_t flags = packet.header.flags & wire::flag::kRetransmission;
-    if ((packet.header.flags & wire::flag::kRows) == 0) {
-      // The packet may belong to a newer reply now, which begins with it.
-      const bool notes_readers = chunk.table != nullptr && chunk.has_own_rounds();
-      if (notes_readers) static_cast<void>(chunk.table->begin_reply(entry.session->rank));
-      maker.make(fragment, flags, room_.at(index), packet);
-    } else {
-      // If fewer fragments fit now, the rank asks for the others.
-      make_reply(maker, chunk, entry.session->rank, fragment, flags, index);
-    }
-  }
-}
-
 // Makes as many of the fragments as there is room for. The others stay in the mask.
 void Egress::fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, EgressRoom& room) {
   Chunk& chunk = *asked.chunk;

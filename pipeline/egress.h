@@ -96,6 +96,7 @@ class Egress {
   void make_zeros(const ResultMaker& maker, uint64_t fragments, uint8_t flags, EgressRoom& room);
   void fill_answer(JobShard& shard, EgressRoom& room);
   void fill_due_replies(JobShard& shard, EgressRoom& room);
+  static bool begin_replies(JobShard& shard);
   uint32_t make_reply(const ResultMaker& maker, Chunk& chunk, uint32_t rank, uint32_t fragment,
                       uint8_t flags, size_t index);
   void fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, EgressRoom& room);
@@ -107,6 +108,8 @@ class Egress {
   void seal(Session& session, size_t index);
   // Makes again the packets that the port has not taken and whose chunks may have changed since.
   void refresh_unsent();
+  bool remake(const JobShard& shard, Session& session, Chunk& chunk, size_t index);
+  static void owe_rest(JobShard& shard, Chunk& chunk, const sync::ReplyProgress& reply);
 
   static constexpr size_t kReplyCapacity = 512;
 

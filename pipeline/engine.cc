@@ -35,6 +35,7 @@ void forget_late_push(const JobShard& shard, Chunk& chunk, uint32_t rank) {
   const bool is_closed = waits_for_copy(chunk) && gives_deltas(chunk);
   chunk.sync->pushed[rank].mask = is_closed ? delta_mask(shard, chunk) : chunk.full_mask;
   chunk.sync->pushed[rank].lacks_weights = true;
+  chunk.sync->forget_cut_short(rank);
 }
 
 // Updates in each session its keys, and how long the other ranks have waited for it.

@@ -389,6 +389,7 @@ bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
 void Engine::drop_rank(JobShard& shard, Chunk& chunk, uint32_t rank) {
   PBOX_DCHECK(rank < shard.worker_count() && !shard.sessions()[rank].present);
   chunk.sync->replies_due.remove(rank);
+  chunk.sync->forget_cut_short(rank);
   if (!chunk.applies_on_arrival() || chunk.rounds_finished == 0) return;
   if (chunk.sync->progress.is_parked(rank)) shard.unpark(chunk, rank, context_.now_ns);
   if (!chunk.sync->progress.leave(rank)) return;

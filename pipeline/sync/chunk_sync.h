@@ -4,10 +4,13 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
+#include <optional>
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "nic/wire/chunk_layout.h"
 #include "nic/wire/sync.h"
 #include "pipeline/sync/progress.h"
 #include "pipeline/sync/rank_set.h"
@@ -31,6 +34,39 @@ struct Pushed {
   bool lacks_weights = false;
 };
 
+// A reply to one rank, and the part of it that has left.
+struct ReplyProgress {
+  void begin() { first = 0, sent = 0; }
+  bool has_begun() const { return first != 0 || sent != 0; }
+  // Notes the chunk's newest round. A worker takes all of a result from one round, so fragments
+  // that left with an older round leave again, after the others. Otherwise a rank would never have
+  // a whole result if each of its replies took longer than a round.
+  void follow(uint32_t newest_round) {
+    if (newest_round != round) sent = 0;
+    round = newest_round;
+  }
+  bool has_left(uint32_t count) const { return sent == wire::full_mask(count); }
+  // Returns the fragment of `count` that leaves next. Some must be left.
+  uint32_t next(uint32_t count) const {
+    PBOX_DCHECK(first < count && !has_left(count));
+    const uint64_t rest = wire::full_mask(count) & ~sent;
+    const uint64_t from_first = rest >> first << first;
+    return static_cast<uint32_t>(std::countr_zero(from_first != 0 ? from_first : rest));
+  }
+  // Notes that `covered` fragments of `count`, from `fragment` on, have left.
+  void note_left(uint32_t fragment, uint32_t covered, uint32_t count) {
+    PBOX_DCHECK(fragment + covered <= count);
+    sent |= wire::full_mask(covered) << fragment;
+    first = (fragment + covered) % count;
+  }
+
+  uint32_t rank = 0;
+  uint32_t first = 0;    // fragments from here on leave first, then those before it
+  uint64_t sent = 0;     // one bit per fragment that has left
+  uint32_t round = 0;    // round of those fragments; valid only with models `drop` and BSP
+  bool in_full = false;  // those fragments left in full (pipeline/result_form.h)
+};
+
 struct ChunkSync {
   wire::SyncSpec spec;  // the rule in force; Engine::change_rule changes it
   // Models that apply on arrival.
@@ -46,7 +82,15 @@ struct ChunkSync {
 
   RankSet replies_due;  // ranks that are owed a reply: the chunk as it is when the reply leaves
   bool queued = false;  // the chunk is in the egress queue
+  // Models `drop` and BSP: a reply that a newer round has cut short. It goes on before any other
+  // rank is served; otherwise ranks that are faster could close round after round, and cut it short
+  // for ever.
+  std::optional<ReplyProgress> cut_short;
 
+  // The rank's session has ended: its next reply begins anew.
+  void forget_cut_short(uint32_t rank) {
+    if (cut_short && cut_short->rank == rank) cut_short.reset();
+  }
   // SyncSpec::counts_late: true if a part of the rank's push of this closed round has arrived, and
   // the rest is still to come.
   bool is_pushing(uint32_t rank, uint32_t round, uint64_t full_mask) const {
@@ -62,32 +106,9 @@ struct ChunkSync {
 
 // The replies that are leaving: one chunk, to one rank after the other.
 struct ReplyCursor {
-  // Begins the reply to a rank.
-  void begin() { first = fragment = 0; }
-  bool has_begun() const { return first != 0 || fragment != 0; }
-  // Notes the chunk's newest round, whose result has `count` fragments. A worker takes all of a
-  // result from one round, so fragments that left with an older round leave again, after the
-  // others. Otherwise a rank would never have a whole result if each of its replies took longer
-  // than a round.
-  void follow(uint32_t newest_round, uint32_t count) {
-    if (newest_round != round && fragment > 0) {
-      first = (first + fragment) % count;
-      fragment = 0;
-    }
-    round = newest_round;
-  }
-  uint32_t next(uint32_t count) const {
-    PBOX_DCHECK(first < count && fragment < count);
-    return (first + fragment) % count;
-  }
-
   pipeline::Chunk* chunk = nullptr;
-  RankSet ranks;          // ranks that are still to be served; empty: no reply is leaving
-  uint32_t rank = 0;      // the rank being served
-  uint32_t first = 0;     // the fragment with which its reply begins; it wraps around
-  uint32_t fragment = 0;  // number of fragments that have left
-  uint32_t round = 0;     // round of those fragments; valid only with model drop
-  bool in_full = false;   // those fragments left in full (pipeline/result_form.h)
+  RankSet ranks;  // ranks that are still to be served; empty: no reply is leaving
+  ReplyProgress reply;
 };
 
 }  // namespace pbox::sync

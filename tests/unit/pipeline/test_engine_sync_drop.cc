@@ -141,6 +141,53 @@ TEST_CASE("a result that has not left is replaced when the next round closes") {
   }
 }
 
+TEST_CASE(
+    "a late rank whose reply a round has cut short gets the rest before faster ranks are served") {
+  SyncJob job(drop(1), 3);
+  job.begin();
+  job.push(0, 1);
+  for (const uint32_t rank : {1u, 2u}) job.box.deliver(job.box.pull(job.options, rank, 1));
+  CHECK(job.box.engine.to_send().size() == 6);
+  const uint32_t late = job.box.engine.to_send()[0].header.spi & 63;
+  job.box.engine.sent(1);
+  job.box.push_chunk(job.options, 0, 1, 2);
+  const auto sent = job.box.take_all();
+  REQUIRE(sent.size() == 9);  // nothing twice
+  for (const Sent& packet : sent) {
+    CHECK(packet.header.round == 2);
+    CHECK(packet.value() == kInitialWeight - 2);
+  }
+  CHECK(sent[0].header.fragment == 1);
+  CHECK(sent[1].header.fragment == 2);
+  CHECK(rank_of(sent[2]) == 3 - late);  // its packets were all unsent
+  CHECK(rank_of(sent[5]) == late);
+  CHECK(sent[5].header.fragment == 0);
+  CHECK(rank_of(sent[6]) == 0);
+}
+
+TEST_CASE("the new session of a rank whose reply was cut short gets a whole one") {
+  SyncJob job(drop(1), 2);
+  job.begin();
+  job.push(0, 1);
+  job.box.deliver(job.box.pull(job.options, 1, 1));
+  CHECK(job.box.engine.to_send().size() == 3);
+  job.box.engine.sent(1);
+  job.box.push_chunk(job.options, 0, 1, 2);
+  CHECK(job.box.engine.to_send().size() == 2);  // now of round 2; the first is owed
+  job.box.engine.sent(2);
+  job.box.engine.execute({.kind = pipeline::CommandKind::kAdmit,
+                          .shard = job.shard,
+                          .credit_bytes = job.options.credit_bytes,
+                          .rank = 1,
+                          .spi = job.shard->sessions()[1].spi,
+                          .generation = job.shard->generation});
+  job.box.deliver(job.box.pull(job.options, 1, 2));
+  auto sent = job.box.take_all();
+  REQUIRE(sent.at(0).header.type() == PacketType::kStatus);  // it is about to be sent the result
+  sent.erase(sent.begin());
+  CHECK(served(sent) == Ranks{0, 1});
+}
+
 TEST_CASE("a packet's label of its rank's own round is true when the packet leaves") {
   SyncJob job(drop(1), 2);
   job.begin();
