@@ -100,8 +100,12 @@ class Peer {
       write(to_box);
     }
     reader_.append(plain.data(), plain.size());
-    while (auto body = *reader_.next()) {
-      REQUIRE(heard_.emplace_back().ParseFromString(*body));
+    while (true) {
+      const auto body = reader_.next();
+      // A peer of plain text does not understand the box's handshake.
+      if (!body && failure_.empty()) failure_ = body.error().message;
+      if (!body || !*body) return;
+      REQUIRE(heard_.emplace_back().ParseFromString(**body));
     }
   }
 
