@@ -80,6 +80,7 @@ control::RegistryOptions Box::registry_options() {
   options.draw = seeded_draws(seed + (names_copies ? starts_ << 32 : starts));
   if (rack_.options.suite != seal::Suite::kNone) options.keys = this;
   options.window_bytes = rack_.options.window_bytes;
+  options.snapshot_every_ns = rack_.options.snapshot_every_ns;
   return options;
 }
 
@@ -132,8 +133,17 @@ void Box::start() {
   control::PartDirectory& parts =
       cluster_ ? cluster_->maps() : static_cast<control::PartDirectory&>(single_box_);
   storage::Epochs& epochs = cluster_ ? cluster_->epochs() : *box_epochs_;
-  registry_ = std::make_unique<control::JobRegistry>(
-      registry_options(), *this, epochs, parts, nullptr, uplinks_ ? &*uplinks_ : nullptr, this);
+  if (rack_.options.has_snapshots) {
+    const uint64_t seed = (rack_.options.seed * 61 + host_) * 64 + starts_;
+    snapshots_.emplace(rack_.queue, control_thread_, *rack_.snapshots, rack_.jobs, rack_.counts,
+                       seed, [this] {
+                         if (up()) flush();
+                       });
+    snapshots_->fail_one_of(failures_one_of_);
+  }
+  registry_ = std::make_unique<control::JobRegistry>(registry_options(), *this, epochs, parts,
+                                                     snapshots_ ? &*snapshots_ : nullptr,
+                                                     uplinks_ ? &*uplinks_ : nullptr, this);
   control_thread_.wake_soon();
 }
 
@@ -170,6 +180,7 @@ void Box::crash(bool silently) {
   questions_.clear();
   registry_.reset();
   cluster_.reset();
+  snapshots_.reset();
   for (Pipeline& pipeline : pipelines_) {
     rack_.network.close(pipeline.local);
     pipeline.loop.reset();
@@ -225,6 +236,12 @@ Status Box::install(uint32_t index, pipeline::JobShard& shard) {
 
 void Box::remove(uint32_t index, std::unique_ptr<pipeline::JobShard> shard) {
   execute(index, {.kind = pipeline::CommandKind::kRemove, .shard = shard.get()});
+}
+
+Status Box::begin_snapshot(const std::string& job, uint64_t timeout_ns) {
+  const Status begun = registry_->begin_snapshot(job, timeout_ns, control_thread_.now_ns());
+  flush();
+  return begun;
 }
 
 Status Box::set_sync(const std::string& job, const control::SyncChange& change) {
@@ -284,6 +301,7 @@ void Box::flush() {
   for (const auto& event : registry_->take_events()) {
     rack_.say("box " + std::to_string(host_), [&] { return event.name + (": " + event.text); });
     if (event.name == std::string("join_refused")) note_refusal(event.text);
+    rack_.counts.add(Fault::kSnapshotFailed, event.name == std::string("snapshot_failed") ? 1 : 0);
   }
   for (;;) {
     const auto actions = registry_->take_actions();

@@ -49,7 +49,11 @@ class Box final : public ControlEnd,
   // The process dies as by `kill -9`. If `silently`, the machine loses power, and peers notice only
   // when they next send.
   void crash(bool silently);
-  void set_disk_failures(uint32_t one_of) { disk_.fail_one_of(one_of); }
+  void set_disk_failures(uint32_t one_of) {
+    disk_.fail_one_of(one_of);
+    failures_one_of_ = one_of;
+    if (snapshots_) snapshots_->fail_one_of(one_of);
+  }
   bool up() const { return registry_ != nullptr; }
   // Null if the box is in no cluster, or is down.
   BoxCluster* cluster() { return cluster_ ? &*cluster_ : nullptr; }
@@ -63,6 +67,8 @@ class Box final : public ControlEnd,
   const control::JobRegistry& registry() const { return *registry_; }
   // The operator changes the models of a job's tensors.
   Status set_sync(const std::string& job, const control::SyncChange& change);
+  // The operator asks for a snapshot.
+  Status begin_snapshot(const std::string& job, uint64_t timeout_ns);
   bool has_part(const std::string& job, uint32_t part) const;
   // These functions carry out episodes.
   void pause(uint64_t length_ns);
@@ -148,6 +154,7 @@ class Box final : public ControlEnd,
   void note_refusal(const std::string& text);
   void check_installed(uint32_t pipeline, pipeline::JobShard& shard);
   void check_quota() const;
+  void check_adopted(const pipeline::JobShard& shard);
   // The parts of a job take one slot together. `refused`: the job that was refused a slot, or null.
   void check_slots(const JobModel* refused) const;
   // A part without room here is handed back, unless no other box has room either.
@@ -166,6 +173,8 @@ class Box final : public ControlEnd,
   Thread control_thread_;
   std::unique_ptr<BoxChecker> checker_;  // null while the box is down, and in a run without checks
   SimDisk disk_;
+  uint32_t failures_one_of_ = 0;           // as SimDisk::fail_one_of()
+  std::optional<SimSnapshots> snapshots_;  // nothing while the box is down, or keeps no snapshots
   std::optional<storage::EpochStore> epochs_;
   std::optional<BoxEpochs> box_epochs_;
   control::SingleBoxDirectory single_box_;

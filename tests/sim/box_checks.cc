@@ -5,6 +5,20 @@
 #include "tests/sim/violation.h"
 
 namespace pbox::sim {
+namespace {
+
+// Returns whether a part of a snapshot has this optimizer state, after as many steps.
+bool has_state(const snapshot::Restored& part, uint32_t chunk, const Oracle::State& state) {
+  return std::any_of(part.chunks.begin(), part.chunks.end(), [&](const auto& saved) {
+    const size_t weights =
+        saved.values.size() - std::min(saved.values.size(), state.optimizer_state.size());
+    return saved.chunk == chunk && saved.steps == state.steps &&
+           std::equal(state.optimizer_state.begin(), state.optimizer_state.end(),
+                      saved.values.begin() + static_cast<ptrdiff_t>(weights), saved.values.end());
+  });
+}
+
+}  // namespace
 
 void Box::check_installed(uint32_t index, pipeline::JobShard& shard) {
   checker_->installed(index, shard);
@@ -12,9 +26,38 @@ void Box::check_installed(uint32_t index, pipeline::JobShard& shard) {
   require(checker_->bytes_on(index) <= rack_.options.arena_of(host_),
           "room: jobs hold more than a pipeline's share of the memory");
   check_slots(nullptr);
+  check_adopted(shard);
   const bool is_copy = std::none_of(rack_.jobs.begin(), rack_.jobs.end(),
                                     [&shard](const auto& job) { return job->name == shard.name; });
   if (!is_copy) check_place(shard.name, shard.part);
+}
+
+// A part whose weights come from its ranks goes on with the optimizer state that a snapshot has, if
+// the box has read one.
+void Box::check_adopted(const pipeline::JobShard& shard) {
+  const auto found = std::find_if(rack_.jobs.begin(), rack_.jobs.end(), [&shard](const auto& job) {
+    return job->name == shard.name && job->options.part == shard.part;
+  });
+  if (found == rack_.jobs.end() || !(*found)->options.has_snapshots) return;
+  JobModel& job = **found;
+  const uint64_t number = snapshots_->loaded(shard.name, shard.part);
+  const snapshot::Restored* from = rack_.snapshots->find(shard.name, shard.part, number);
+  const size_t floats = optimizer::state_floats_per_element(shard.optimizer.kind);
+  for (const pipeline::Chunk& chunk : shard.chunks()) {
+    job.adopted.erase(chunk.id);
+    if (chunk.copy_rank == pipeline::kNoRank || chunk.sync != nullptr) continue;
+    const uint64_t steps = chunk.first_round - chunk.stateless_round;
+    const float* values = chunk.optimizer_state;
+    Oracle::State state{.weights = {}, .optimizer_state = {}, .steps = steps};
+    if (floats > 0) state.optimizer_state.assign(values, values + floats * chunk.elements);
+    require(number == 0 || has_state(*from, chunk.id, state), [&] {
+      return job.title + " chunk " + std::to_string(chunk.id) +
+             ": the optimizer does not go on with the state of snapshot " + std::to_string(number);
+    });
+    if (steps == 0) continue;
+    rack_.counts.add(Fault::kSnapshotUsed);
+    job.adopted[chunk.id] = std::move(state);
+  }
 }
 
 // A part that comes back is admitted as if the state that it left here took no memory. So jobs may

@@ -75,6 +75,10 @@ void draw_compression(uint64_t seed, Options& options);
 // that wait for lost ranks, a new process takes a rank's place while a round ends.
 void draw_takeovers(uint64_t seed, Options& options);
 
+// options_snapshots.cc, with a generator of its own: in some seeds boxes take snapshots of jobs in
+// mode optimize, which last longer then, and more boxes are lost.
+void draw_snapshots(uint64_t seed, Options& options);
+
 // options_cable.cc, with a generator of its own: in one seed in twenty some workers have a cable
 // that is a bottleneck.
 void draw_cables(uint64_t seed, Options& options);

@@ -83,7 +83,36 @@ void JobModel::give_back(std::span<const uint32_t> give, std::span<const uint32_
           [&] { return title + ": the optimizer restarts although no box was lost"; });
   for (const uint32_t id : give) {
     if (has_deltas(id)) continue;  // its optimizer has no state
-    oracle.restart_optimizer(chunks[id].tensor, chunks[id].first_element, open_rounds[id]);
+    const auto state = adopted.find(id);
+    oracle.restart_optimizer(chunks[id].tensor, chunks[id].first_element, open_rounds[id],
+                             state == adopted.end() ? nullptr : &state->second);
+  }
+}
+
+Oracle::State JobModel::saved_state(const pipeline::ChunkState& state) const {
+  const auto weights_end = state.values.begin() + chunks[state.chunk].elements;
+  return {.weights = {state.values.begin(), weights_end},
+          .optimizer_state = {weights_end, state.values.end()},
+          .steps = state.steps};
+}
+
+bool JobModel::has_had(const pipeline::ChunkState& state, uint64_t rounds) {
+  const bool is_known = checks && has_known_sums() && !may_lack_ranks() && !options.is_relaxed();
+  if (!is_known || has_deltas(state.chunk)) return true;
+  const Chunk& chunk = chunks[state.chunk];
+  return oracle.has_had(chunk.tensor, chunk.first_element, static_cast<uint32_t>(rounds),
+                        saved_state(state));
+}
+
+void JobModel::begin_with(const snapshot::Restored& restored) {
+  require(!began_with_.is_known || began_with_.number == restored.number,
+          [&] { return title + ": a part begins with another snapshot than before"; });
+  if (std::exchange(began_with_.is_known, true)) return;
+  began_with_.number = restored.number;
+  began_with_.steps = restored.steps;
+  for (const pipeline::ChunkState& state : restored.chunks) {
+    const Chunk& chunk = chunks[state.chunk];
+    oracle.begin_with(chunk.tensor, chunk.first_element, saved_state(state));
   }
 }
 
@@ -273,10 +302,9 @@ void JobModel::open_blocks() {
     const Chunk& chunk = chunks[id];
     if (options.tensors[chunk.tensor].compression == wire::Compression::kNone) continue;
     if (!blocks) blocks.emplace(name, options.part, options.reduction, options.workers);
-    const std::string tensor = std::to_string(chunk.tensor) + ".weight";
     blocks->add({.id = id,
                  .dtype = wire_dtype(id, 1),
-                 .tensor_hash = quantize::hash_of(tensor),
+                 .tensor_hash = quantize::hash_of(options.tensor_name(chunk.tensor)),
                  .first_element = chunk.first_element,
                  .elements = chunk.elements});
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "appliance/snapshot/snapshot.h"
 #include "tests/sim/block_oracle.h"
 #include "tests/sim/collective_oracle.h"
 #include "tests/sim/delta_oracle.h"
@@ -54,6 +55,12 @@ struct JobModel {
   // A rank is asked to give back these chunks' results of the open rounds, because a box has lost
   // their state. The loss must have had a cause.
   void give_back(std::span<const uint32_t> give, std::span<const uint32_t> open_rounds);
+  // Returns whether a chunk can have had this state, which a snapshot has, after so many rounds.
+  bool has_had(const pipeline::ChunkState& state, uint64_t rounds);
+  // The job begins with this snapshot; with none if its number is 0.
+  void begin_with(const snapshot::Restored& restored);
+  // The steps of the former run.
+  uint64_t steps_before() const { return began_with_.steps; }
   // Returns what is wrong with a chunk that a rank has read in a round, if the model is not BSP.
   // `fetches`: see ReadOracle::Part.
   std::optional<std::string> read(uint32_t rank, uint32_t chunk, uint32_t round, bool fetches,
@@ -136,12 +143,16 @@ struct JobModel {
   bool is_ending = false;   // a rank has left, or has failed for good
   // The job's box was lost, or seemed lost to another box that asked it for the job's state.
   bool may_lose_state = false;
+  // By chunk: the optimizer state with which a chunk goes on once ranks have given its weights
+  // back.
+  std::map<uint32_t, Oracle::State> adopted;
   std::set<uint32_t> awaited;  // ranks of an elastic job that have not been in yet
   uint32_t epoch = 0;          // the newest of an elastic or relaxed job
   std::set<uint32_t> at_barrier;
   std::set<uint32_t> done;  // ranks that may leave, or have failed for good
 
  private:
+  Oracle::State saved_state(const pipeline::ChunkState& state) const;
   std::optional<uint32_t> ranks_in(const Chunk& chunk, uint32_t round, uint32_t ranks,
                                    const std::byte* bytes, uint32_t first, uint32_t count) const;
   uint32_t silent_ranks(std::span<const double> sums) const;
@@ -157,6 +168,10 @@ struct JobModel {
   void know_pushes(uint32_t chunk, uint32_t round);
   float result(double sum, uint32_t count) const;
 
+  struct {
+    uint64_t number = 0, steps = 0;
+    bool is_known = false;
+  } began_with_;  // a snapshot
   uint32_t fragment_bytes_;
   std::vector<uint32_t> processes_;  // number of processes so far, by rank
   bool has_new_process_ = false;     // some rank has had another one

@@ -471,6 +471,7 @@ Options draw(uint64_t seed) {
   draw_cables(seed, options);
   draw_lapses(seed, options);
   draw_takeovers(seed, options);
+  draw_snapshots(seed, options);
   return options;
 }
 

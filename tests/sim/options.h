@@ -96,6 +96,8 @@ struct JobOptions {
   bool rogue = false;             // rank 0 violates the protocol
   bool may_move = false;          // may move between boxes while it runs
   bool has_copy = false;          // another box has a backup copy of weights and optimizer state
+  bool has_snapshots = false;     // mode optimize, in a rack whose boxes take snapshots
+  bool restores = false;          // begins with the last snapshot of the former run
   // An elastic job begins with this many of its ranks, or more; 0: with all. `arrivals_ns`: when
   // each rank comes, counted from the start of the run; empty: all come at once.
   uint32_t workers_min = 0;
@@ -131,7 +133,11 @@ struct JobOptions {
   uint32_t weight(uint32_t rank, uint32_t tensor, uint32_t round) const;
   uint32_t weights(uint32_t ranks, uint32_t tensor, uint32_t round) const;
   std::string name() const { return "job" + std::to_string(number); }  // as the product knows it
-  uint64_t bytes() const;                                              // size of the tensors
+  // The same for a tensor. No two of a job have one name, in whatever parts they are.
+  std::string tensor_name(uint32_t tensor) const {
+    return std::to_string(tensor) + ".weight" + (part > 0 ? "." + std::to_string(part) : "");
+  }
+  uint64_t bytes() const;  // size of the tensors
   uint64_t longest_think_ns() const { return think_max_ns * straggler_factor; }
   uint32_t lost_timeout_ms() const { return patient ? 120'000 : 700; }
   uint32_t recover_timeout_ms() const { return patient ? 300'000 : 3'000; }
@@ -191,6 +197,14 @@ struct Cable {
   uint64_t queue_bytes = 0;  // room for frames in each direction
   // A TCP flow uses the cable in this direction until the faults end.
   bool tcp_to_box = false, tcp_from_box = false;
+};
+
+// An operator asks a box for a snapshot.
+struct SnapshotCall {
+  uint64_t begin_ns = 0;    // counted from the start of the run
+  uint64_t timeout_ns = 0;  // from then on
+  uint32_t job = 0;         // index of the job
+  uint32_t box = 0;
 };
 
 // An operator changes the consistency model of some tensors of a relaxed job.
@@ -255,6 +269,15 @@ struct Options {
   PacketFaults faults;
   std::vector<Episode> episodes;
   std::vector<ModelChange> model_changes;
+  // All boxes keep snapshots in one folder. `snapshot_every_ns`: as snapshots.every_s of a box's
+  // configuration.
+  bool has_snapshots = false;
+  uint64_t snapshot_every_ns = 0;
+  std::vector<SnapshotCall> snapshot_calls;
+  // The same jobs have run before, without faults, and their snapshots are there. `run` tells the
+  // processes of the former run from those of this one.
+  bool has_former_run = false;
+  uint32_t run = 0;
   uint64_t faults_end_ns = 0;  // time at which all faults end, counted from the start of the run
   uint64_t events_max = 20'000'000;  // a run with more events counts as one that does not end
 };
@@ -264,6 +287,8 @@ const char* name_of(EpisodeKind kind);
 Options draw(uint64_t seed);
 // Returns the same rack as draw(seed), but always with keys, and with attacks.
 Options draw_attacked(uint64_t seed);
+// Returns the former run of such a rack.
+Options former_run(const Options& options);
 // Returns a job of several racks, each with a box of its own, and one more box that sums the racks.
 Options draw_levels(uint64_t seed);
 

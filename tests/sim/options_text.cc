@@ -89,6 +89,7 @@ void add_job(Line& line, const JobOptions& job) {
   if (job.parts > 1) line.add(" part=%u/%u of job%u", job.part, job.parts, job.number);
   if (job.may_move) line.add(" MOVES");
   if (job.has_copy) line.add(" COPIED");
+  if (job.has_snapshots) line.add(job.restores ? " SAVED RESTORED" : " SAVED");
   if (job.is_elastic()) line.add(" ELASTIC from %u, at", job.workers_min);
   for (const uint64_t arrival_ns : job.arrivals_ns) line.add(" %.3fms", ms(arrival_ns));
   if (!job.is_collective) return;
@@ -144,6 +145,12 @@ std::string to_string(const Options& options) {
     line.add(" | job%u tensor %d: %s at %.3fms", change.job,
              change.tensor ? static_cast<int>(*change.tensor) : -1,
              wire::sync_text(change.sync).c_str(), ms(change.begin_ns));
+  }
+  if (options.has_snapshots) line.add(" | snapshots every %.0fms", ms(options.snapshot_every_ns));
+  if (options.has_former_run) line.add(" after a former run");
+  for (const SnapshotCall& call : options.snapshot_calls) {
+    line.add(" | snapshot of job%u by box %u at %.3fms within %.0fms", call.job, call.box,
+             ms(call.begin_ns), ms(call.timeout_ns));
   }
   for (const Episode& episode : options.episodes) {
     line.add(" | %s at %.3fms for %.3fms", name_of(episode.kind), ms(episode.begin_ns),

@@ -49,13 +49,29 @@ const std::vector<std::byte>& Oracle::result(uint32_t tensor, uint32_t round) {
   return results[round];
 }
 
-void Oracle::restart_optimizer(uint32_t tensor, uint32_t first_element, uint32_t round) {
+void Oracle::begin_with(uint32_t tensor, uint32_t first_element, State state) {
+  Chunk& chunk = tensors_[tensor].chunks[first_element / chunk_elements_];
+  PBOX_CHECK(chunk.rounds == 0);
+  chunk.weights = std::move(state.weights);
+  chunk.state = std::move(state.optimizer_state);
+  chunk.since = 0 - static_cast<uint32_t>(state.steps);
+  chunk.is_restored = true;
+}
+
+bool Oracle::has_had(uint32_t tensor, uint32_t first_element, uint32_t round, const State& state) {
+  result(tensor, round);
+  const auto& states = tensors_[tensor].chunks[first_element / chunk_elements_].states[round];
+  return std::find(states.begin(), states.end(), state) != states.end();
+}
+
+void Oracle::restart_optimizer(uint32_t tensor, uint32_t first_element, uint32_t round,
+                               const State* from) {
   const wire::Dtype dtype = gradients_.options().dtype;
   const std::byte* weights =
       result(tensor, round).data() + size_t{first_element} * wire::dtype_bytes(dtype);
   Chunk& chunk = tensors_[tensor].chunks[first_element / chunk_elements_];
   const uint32_t rounds = std::exchange(chunk.rounds, round + 1);
-  chunk.since = round;
+  chunk.since = round - static_cast<uint32_t>(from != nullptr ? from->steps : 0);
   if (gradients_.options().racks.empty()) {
     reduce::reference::store(dtype, chunk.weights.data(), weights, chunk.elements, FLT_MAX);
   } else if (rounds > chunk.rounds) {
@@ -63,6 +79,15 @@ void Oracle::restart_optimizer(uint32_t tensor, uint32_t first_element, uint32_t
     chunk.weights = chunk.former_weights;
   }
   std::fill(chunk.state.begin(), chunk.state.end(), 0.0f);
+  if (from != nullptr) chunk.state = from->optimizer_state;
+  keep(chunk);
+}
+
+// Keeps the state after the last computed round.
+void Oracle::keep(Chunk& chunk) const {
+  if (!gradients_.options().has_snapshots) return;
+  const uint32_t round = chunk.rounds - 1;
+  chunk.states[round].push_back({chunk.weights, chunk.state, uint32_t{round - chunk.since}});
 }
 
 void Oracle::next(uint32_t tensor, Chunk& chunk) {
@@ -81,13 +106,14 @@ void Oracle::next(uint32_t tensor, Chunk& chunk) {
   if (is_gradient && is_mean && (job.weighted || !optimizes)) {
     reduce::reference::scale(values.data(), 1.0f / divisor, chunk.elements);
   }
-  if (optimizes && round == 0) {
+  if (optimizes && round == 0 && !chunk.is_restored) {
     chunk.weights = values;
     chunk.state.resize(chunk.elements * optimizer::state_floats_per_element(job.optimizer));
-  } else if (optimizes) {
+  } else if (optimizes && round > 0) {
     if (!job.racks.empty()) chunk.former_weights = chunk.weights;
     step(tensor, chunk, values, round);
   }
+  if (optimizes) keep(chunk);
   std::byte* result =
       tensors_[tensor].results[round].data() + size_t{chunk.first} * wire::dtype_bytes(job.dtype);
   reduce::reference::narrow(job.dtype, result, optimizes ? chunk.weights.data() : values.data(),

@@ -11,6 +11,7 @@
 #include "tests/sim/meter.h"
 #include "tests/sim/sim_cluster.h"
 #include "tests/sim/sim_keys.h"
+#include "tests/sim/sim_snapshots.h"
 
 namespace pbox::sim {
 
@@ -24,8 +25,9 @@ struct Rack {
   SimCluster& cluster;
   SimKeys& keys;
   Meter& meter;
-  std::ostream* trace;  // null: no trace
-  bool checks;          // false: a run that only leaves a trace hash
+  SnapshotFolder* snapshots;  // null: the boxes keep none
+  std::ostream* trace;        // null: no trace
+  bool checks;                // false: a run that only leaves a trace hash
 
   // `text` is a function that returns a description of the event.
   template <typename Text>

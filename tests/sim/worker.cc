@@ -22,7 +22,7 @@ constexpr uint64_t kMapTimeoutNs = 3 * kNanosPerSecond;
 std::vector<worker::TensorSpec> tensors_of(const JobOptions& job) {
   std::vector<worker::TensorSpec> tensors;
   for (const TensorOptions& tensor : job.tensors) {
-    tensors.push_back({.name = std::to_string(tensors.size()) + ".weight",
+    tensors.push_back({.name = job.tensor_name(static_cast<uint32_t>(tensors.size())),
                        .elements = tensor.elements,
                        .dtype = job.dtype,
                        .priority = tensor.priority,
@@ -67,6 +67,8 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   membership.relaxed_model = options.relaxed_model();
   membership.replicas = options.has_copy ? 1 : 0;
   membership.incarnation = uint64_t{job.first_host + rank} << 32 | incarnation;
+  membership.incarnation |= uint64_t{rack.options.run} << 60;
+  if (options.restores) membership.restore = "latest";
   membership.seed = rack.options.seed * 77 + membership.incarnation + options.part;
   return membership;
 }

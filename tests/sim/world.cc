@@ -17,14 +17,16 @@ constexpr uint64_t kStateAsksForNs = 1'500 * kNanosPerMilli;
 
 }  // namespace
 
-World::World(const Options& options, std::ostream* trace, bool checks)
+World::World(const Options& options, std::ostream* trace, bool checks,
+             std::shared_ptr<SnapshotFolder> snapshots)
     : options_(options),
       network_(queue_, options_, counts_, checks),
       control_(queue_, network_, options_.latency_ns),
       cluster_(queue_, options_),
       keys_(options.seed, checks),
-      rack_{queue_,   network_, control_, options_, counts_, jobs_,
-            cluster_, keys_,    meter_,   trace,    checks},
+      snapshots_(std::move(snapshots)),
+      rack_{queue_,   network_, control_, options_,         counts_, jobs_,
+            cluster_, keys_,    meter_,   snapshots_.get(), trace,   checks},
       rng_(options.seed ^ 0x776f726c64ull),
       forger_(options.seed) {
   if (options_.attack_bursts > 0) {
@@ -70,6 +72,7 @@ Outcome World::run() {
   const bool checks = rack_.checks;
   Outcome outcome;
   try {
+    if (options_.has_former_run) run_before();
     for (auto& box : boxes_) box->start();
     form_cluster();
     begin_ns_ = queue_.now_ns();
@@ -114,6 +117,15 @@ Outcome World::run() {
   return outcome;
 }
 
+// Only its snapshots are left of the former run.
+void World::run_before() {
+  rack_.say("world", [] { return std::string("the former run begins"); });
+  World former(former_run(options_), rack_.trace, rack_.checks, snapshots_);
+  const Outcome outcome = former.run();
+  require(outcome.violation.empty(), [&] { return "the former run: " + outcome.violation; });
+  rack_.say("world", [] { return std::string("the former run is over"); });
+}
+
 // The boxes of a cluster know each other before its jobs begin.
 void World::form_cluster() {
   constexpr uint64_t kFormsWithinNs = kNanosPerSecond;
@@ -136,6 +148,9 @@ void World::schedule_faults() {
   }
   for (const ModelChange& change : options_.model_changes) {
     queue_.at(begin_ns_ + change.begin_ns, [this, &change] { change_model(change); });
+  }
+  for (const SnapshotCall& call : options_.snapshot_calls) {
+    queue_.at(begin_ns_ + call.begin_ns, [this, &call] { ask_for_snapshot(call); });
   }
   network_.start_flows();
   queue_.at(begin_ns_ + options_.faults_end_ns, [this] { heal(); });

@@ -41,7 +41,9 @@ class World {
  public:
   // `trace`: the stream for the trace of events; null: no trace. `checks`: false for a second run
   // of a seed, of which only the trace hash is of interest.
-  explicit World(const Options& options, std::ostream* trace = nullptr, bool checks = true);
+  explicit World(const Options& options, std::ostream* trace = nullptr, bool checks = true)
+      : World(options, trace, checks,
+              options.has_snapshots ? std::make_shared<SnapshotFolder>() : nullptr) {}
 
   Outcome run();
 
@@ -61,6 +63,10 @@ class World {
   BoxCluster* leaders_cluster();
 
  private:
+  World(const Options& options, std::ostream* trace, bool checks,
+        std::shared_ptr<SnapshotFolder> snapshots);
+
+  void run_before();
   void form_cluster();
   void observe_again();
   void schedule_faults();
@@ -74,6 +80,7 @@ class World {
   void end_on_path(const Episode& episode);
   void drop_fragment(const Episode& episode);
   void change_model(const ModelChange& change);
+  void ask_for_snapshot(const SnapshotCall& call);
   void send_from_outside(const Episode& episode, uint32_t left);
   void forge(const nic::Endpoint& from);
   void overhear(const Packet& packet);
@@ -119,6 +126,7 @@ class World {
   SimCluster cluster_;
   SimKeys keys_;
   Meter meter_;
+  std::shared_ptr<SnapshotFolder> snapshots_;  // null: the boxes keep none
   Rack rack_;
   std::vector<std::unique_ptr<Box>> boxes_;
   std::map<HostId, std::shared_ptr<Process>> processes_;  // workers' processes

@@ -201,6 +201,7 @@ void World::check_end() {
     check_rejection(*worker);
     check_refusal(*worker);
   }
+  if (snapshots_) snapshots_->check_end();
   const bool quiet = options_.faults_end_ns == 0 && rings_hold_all();
   require(!quiet || counts_.get(Fault::kRingOverflow) == 0,
           "credit: a receive ring overflowed although the rack is quiet");

@@ -1,4 +1,4 @@
-// An operator who changes the consistency models of running jobs.
+// An operator who changes the consistency models of running jobs, and asks for snapshots of them.
 #include "tests/sim/violation.h"
 #include "tests/sim/world.h"
 
@@ -23,7 +23,7 @@ void World::change_model(const ModelChange& change) {
   const JobModel& named = *jobs_[change.job];
   Box& box = *boxes_[cluster_.owner(named.options).value_or(named.options.box)];
   if (!box.up()) return;
-  const std::string tensors = change.tensor ? std::to_string(*change.tensor) + ".weight" : "";
+  const std::string tensors = change.tensor ? std::to_string(*change.tensor) + ".*" : "";
   std::vector<std::pair<JobModel*, std::vector<wire::SyncSpec>>> former;
   bool is_possible = true, is_named = false;
   for (const auto& part : jobs_) {
@@ -53,6 +53,20 @@ void World::change_model(const ModelChange& change) {
       job->reads.note_model(tensor, job->models[tensor]);
     }
   }
+}
+
+// A box takes a snapshot of any job that has a part there and runs in mode optimize.
+void World::ask_for_snapshot(const SnapshotCall& call) {
+  Box& box = *boxes_[call.box];
+  if (!box.up()) return;
+  const JobModel& job = *jobs_[call.job];
+  const Status begun = box.begin_snapshot(job.name, call.timeout_ns);
+  const bool is_possible = job.options.mode == pipeline::Mode::kOptimize;
+  const ErrorCode error = begun ? ErrorCode::kOk : begun.error().code;
+  require(!begun || is_possible,
+          [&] { return job.title + " has no snapshots, but one was begun"; });
+  require(!is_possible || error != ErrorCode::kInvalidArgument,
+          [&] { return job.title + ": a snapshot was refused: " + begun.error().message; });
 }
 
 }  // namespace pbox::sim
