@@ -28,9 +28,22 @@ bool is_where_left(const ConsumedRounds& worker, const pipeline::ChunkState& chu
   return next != UINT64_MAX && (behind == 0 || behind == 1);
 }
 
+bool has_no_result(const Roster& roster) {
+  const auto workers = roster.stated();
+  return std::all_of(workers.begin(), workers.end(), [](const ConsumedRounds& worker) {
+    return std::all_of(worker.rounds.begin(), worker.rounds.end(),
+                       [](uint32_t round) { return round == 0; });
+  });
+}
+
 // Models other than BSP. No rank's copy contains what other ranks' pushes have made of the weights
 // since, so only a state that is handed over can continue the job.
-Result<std::vector<ChunkStart>> plan_starts_by_clocks(const JobSpec& spec, const PartState* state) {
+Result<std::vector<ChunkStart>> plan_starts_by_clocks(const JobSpec& spec, const Roster& roster,
+                                                      const PartState* state) {
+  // The initial weights are still with rank 0, so nothing was lost.
+  if (state == nullptr && has_no_result(roster)) {
+    return std::vector<ChunkStart>(chunk_count(spec));
+  }
   if (state == nullptr) {
     return Error{ErrorCode::kBoxLost,
                  spec.title() + ": the box that had its weights was lost. A job of sync.model " +
@@ -83,7 +96,7 @@ bool has_shape_of(const JobSpec& job, const PartState& state) {
 
 Result<std::vector<ChunkStart>> plan_starts(const JobSpec& spec, const Roster& roster,
                                             const PartState* state) {
-  if (spec.is_relaxed()) return plan_starts_by_clocks(spec, state);
+  if (spec.is_relaxed()) return plan_starts_by_clocks(spec, roster, state);
   const auto workers = roster.stated();
   const uint32_t chunks = chunk_count(spec);
   auto starts = plan_recovery(workers, chunks);

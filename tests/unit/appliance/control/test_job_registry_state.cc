@@ -359,6 +359,17 @@ TEST_CASE("without its state such a part goes on nowhere, and its ranks are told
   CHECK(boxes.second.job_count() == 0);
 }
 
+TEST_CASE("without its state such a part begins anew if none of its ranks has a result") {
+  Boxes boxes(wire::SyncModel::kAsp);
+  boxes.move_away();
+  boxes.second.parts.knows_boxes = false;
+  boxes.go_to(boxes.second, {0, 0});
+  while (boxes.carry()) {
+  }
+  CHECK(boxes.second.job_count() == 1);
+  for (const uint32_t rank : {0u, 1u}) CHECK(boxes.answer(rank).second.rounds(0) == 0);
+}
+
 TEST_CASE("such a part keeps its fragments, or ends where a path cannot hold them") {
   Boxes boxes(wire::SyncModel::kAsp);
   const uint32_t fragment_bytes = boxes.sessions[0].fragment_bytes();
