@@ -21,7 +21,6 @@ const std::atomic<bool> kNeverStops{false};
 // A box that could go on without the optimizer state waits for 30 s. This is less, because the
 // answer may wait for the box's thread.
 constexpr uint64_t kSurelyInTimeNs = 25 * kNanosPerSecond;
-constexpr uint64_t kLongNs = 40 * kNanosPerSecond;
 
 std::string text_of(const std::string& job, uint64_t number) {
   return "snapshots: " + job + ", snapshot " + std::to_string(number) + ": ";
@@ -148,7 +147,7 @@ template <typename Answer>
 void SimSnapshots::run(std::function<Answer()> work, std::function<void(Answer)> done) {
   uint64_t takes_ns = 20'000 << rng_.below(10);
   if (rng_.below(50) == 0) takes_ns = kNanosPerSecond << rng_.below(3);
-  if (rng_.below(1000) == 0) takes_ns = kLongNs;
+  if (rng_.below(1000) == 0) takes_ns = kLongestNs;
   free_ns_ = std::max(free_ns_, queue_.now_ns()) + takes_ns;
   const bool fails_before = fails(), fails_after = fails();
   at(free_ns_, [this, work = std::move(work), done = std::move(done), fails_before, fails_after] {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "appliance/snapshot/store.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/faults.h"
@@ -63,6 +64,8 @@ class SnapshotFolder {
 // A box's way to the folder.
 class SimSnapshots final : public snapshot::SnapshotStore {
  public:
+  static constexpr uint64_t kLongestNs = 40 * kNanosPerSecond;  // of a step of the disk
+
   // All outlive it. `on_done` is called after each answer.
   SimSnapshots(EventQueue& queue, const Thread& thread, SnapshotFolder& folder,
                SnapshotFolder::Jobs& jobs, FaultCounts& counts, uint64_t seed,

@@ -34,7 +34,9 @@ uint64_t World::limit_ns(const JobModel& job) const {
     limit_ns += 2 * job.options.rounds * job.options.longest_think_ns();
   }
   if (options_.has_cluster) limit_ns += kMovesWithinNs;
-  if (options_.has_levels) limit_ns *= 2;                     // a round waits for both
+  if (options_.has_levels) limit_ns *= 2;  // a round waits for both
+  // A part waits for the disk to read what it begins with.
+  if (job.options.has_snapshots) limit_ns += 2 * SimSnapshots::kLongestNs;
   if (job.options.has_copy) limit_ns += kReconnectsWithinNs;  // possible backup boxes are asked
   // A rank that was away when its job ended joins it anew, and waits there for the others.
   const bool may_be_alone = job.options.disagreement && job.disturbed;
@@ -50,7 +52,8 @@ void World::watch() {
   queue_.after(kWatchNs, [this] { watch(); });
   if (healed_ns_ == UINT64_MAX) return;
   uint64_t longest_ns = 0;
-  uint64_t kept_ns = 0;  // time for which boxes keep state that nobody asks for any more
+  // Time for which boxes keep state that nobody asks for any more, or that a disk is writing.
+  uint64_t kept_ns = options_.has_snapshots ? 3 * SimSnapshots::kLongestNs : 0;
   for (const auto& job : jobs_) {
     longest_ns = std::max(longest_ns, limit_ns(*job));
     const bool keeps = job->options.may_move && job->options.mode == pipeline::Mode::kOptimize;
