@@ -1,10 +1,8 @@
 // Takes up what pipelines and their ports report while the box runs.
-#include <unistd.h>
-
-#include <cerrno>
 
 #include "appliance/appliance.h"
 #include "base/clock.h"
+#include "base/event.h"
 
 namespace pbox::appliance {
 namespace {
@@ -26,17 +24,14 @@ void Appliance::look_for_port_events() {
 
 // A tick of the registry looks for the reports, and for all else that may be due.
 void Appliance::wait_for_step_reports() {
-  step_reports_.async_wait(
-      boost::asio::posix::stream_descriptor::wait_read,
-      [this](const boost::system::error_code& error) {
-        if (error) return;
-        uint64_t count = 0;
-        while (read(step_reports_.native_handle(), &count, sizeof(count)) < 0 && errno == EINTR) {
-        }
-        registry_->on_tick(monotonic_ns());
-        control_->flush();
-        wait_for_step_reports();
-      });
+  step_reports_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                           [this](const boost::system::error_code& error) {
+                             if (error) return;
+                             clear_event(step_reports_.native_handle());
+                             registry_->on_tick(monotonic_ns());
+                             control_->flush();
+                             wait_for_step_reports();
+                           });
 }
 
 }  // namespace pbox::appliance

@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "nic/quantize/rounding.h"
 #include "nic/wire/chunk_layout.h"
-#include "pipeline/control_event.h"
 #include "pipeline/state/state_codec.h"
 #include "pipeline/sync/rules.h"
 

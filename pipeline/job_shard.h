@@ -119,7 +119,7 @@ struct ShardSpec {
   uint32_t workers = 0;
   uint32_t uplink_lanes = 1;  // relayed or replicated: the lanes to the other box
   bool gated = false;         // rounds wait for a verdict (StepGate). Needs mode optimize and BSP
-  int report_fd = -1;         // an eventfd of the control thread (wake_control); -1: none
+  int report_fd = -1;         // an event of the control thread; -1: none
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;  // kOrdered needs BSP and no tables
   // kReject needs BSP; in mode optimize also `gated`.

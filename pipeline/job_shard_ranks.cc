@@ -2,7 +2,7 @@
 // job.
 #include <algorithm>
 
-#include "pipeline/control_event.h"
+#include "base/event.h"
 #include "pipeline/job_shard.h"
 
 namespace pbox::pipeline {
@@ -31,7 +31,7 @@ void JobShard::reject(const Session& session) {
   if (has_rejected()) return;
   accepted_generation = kNoGeneration;
   rejected_.store(session.rank + 1, std::memory_order_release);
-  wake_control(report_fd_);
+  set_event(report_fd_);
 }
 
 void JobShard::reject_shape(const ShapeMismatch& mismatch) {
@@ -41,7 +41,7 @@ void JobShard::reject_shape(const ShapeMismatch& mismatch) {
   accepted_generation = kNoGeneration;
   mismatch_ = mismatch;
   has_mismatch_.store(true, std::memory_order_release);
-  wake_control(report_fd_);
+  set_event(report_fd_);
 }
 
 std::optional<ShapeMismatch> JobShard::mismatch() const {

@@ -14,14 +14,13 @@
 #pragma once
 
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/event.h"
 #include "base/spsc_ring.h"
 #include "base/standstill.h"
 #include "nic/coalescing.h"
@@ -44,7 +43,7 @@ struct Mailbox {
   SpscRing<Command> commands{256};
   std::atomic<uint64_t> completed_ticket{0};
   std::atomic<bool> stop{false};
-  int wake_fd = -1;  // eventfd that the control thread owns and writes to
+  int wake_fd = -1;  // event that the control thread owns and sets
 };
 
 // Drives one engine over one port. The pipeline's own core calls everything here.
@@ -165,9 +164,7 @@ class Loop {
     const timespec timeout = timespec_of(limit_ns);
     if (ppoll(waits, event_fd < 0 ? 1 : 2, &timeout, nullptr) > 0 &&
         (waits[0].revents & POLLIN) != 0) {
-      uint64_t drained = 0;
-      while (read(mailbox_.wake_fd, &drained, sizeof(drained)) < 0 && errno == EINTR) {
-      }
+      clear_event(mailbox_.wake_fd);
     }
   }
 

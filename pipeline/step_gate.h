@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "pipeline/control_event.h"
+#include "base/event.h"
 
 namespace pbox::pipeline {
 
@@ -74,7 +74,7 @@ class StepGate {
   void report(const StepReport& report) {
     squares_[report.round & 1].store(report.squares, std::memory_order_relaxed);
     reported_.store(uint64_t{report.round} + 1, std::memory_order_release);
-    wake_control(report_fd_);
+    set_event(report_fd_);
   }
   // Returns the newest report; nullopt before the first. The report of the next round follows only
   // after a verdict, so it does not replace one that the control thread is reading. Control thread.

@@ -75,10 +75,7 @@ bool Client::forked() const {
 
 Client::~Client() {
   static_cast<void>(leave());
-  if (wake_fd_ >= 0) {
-    forget_in_child(wake_fd_);
-    close(wake_fd_);
-  }
+  if (wake_.ok()) forget_in_child(wake_.get());
 }
 
 // Returns an error unless the client is in the wanted phase. mutex_ must be held.

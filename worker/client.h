@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "pbox/base.h"
 #include "worker/choice/caller_tensors.h"
 #include "worker/collective/collectives.h"
@@ -245,7 +246,7 @@ class Client {
   uint64_t nap_ns_ = 0;   // length of the last nap; used if must_poll()
   uint64_t control_due_ns_ = 0;
   std::optional<AddressWatch> address_watch_;  // nothing if the kernel offers none
-  int wake_fd_ = -1;
+  Descriptor wake_;                            // event that wakes the I/O thread
   std::thread thread_;
 };
 

@@ -1,13 +1,12 @@
 #include <poll.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/event.h"
 #include "worker/client.h"
 #include "worker/process/io_thread.h"
 
@@ -36,12 +35,6 @@ void notice_lost_addresses(std::optional<AddressWatch>& watch, const Drivers& dr
   const std::vector<nic::Endpoint> lost = watch->take_lost();
   if (lost.empty()) return;
   for (const auto& driver : drivers) driver->on_addresses_lost(lost, now_ns);
-}
-
-void drain(int event_fd) {
-  uint64_t drained = 0;
-  while (read(event_fd, &drained, sizeof(drained)) < 0 && errno == EINTR) {
-  }
 }
 
 bool must_poll(const Drivers& drivers) {
@@ -314,20 +307,18 @@ void Client::sleep(uint64_t now_ns) {
     if (collectives_ && collectives_->has_ready()) return;
   }
   if (source_ != nullptr && !source_->may_sleep()) return;
-  const int own[] = {wake_fd_, source_ != nullptr ? source_->fd() : -1,
+  const int own[] = {wake_.get(), source_ != nullptr ? source_->fd() : -1,
                      address_watch_ ? address_watch_->fd() : -1};
   const bool has_control = waits_.wait(own, drivers_, sleep_limit_ns(now_ns), must_poll(drivers_));
   const uint64_t end_ns = monotonic_ns();
   control_due_ns_ = has_control ? end_ns : std::min(control_due_ns_, end_ns + kControlDelayNs);
   for (const size_t event : {0, 1}) {
-    if (waits_.is_ready(event)) drain(own[event]);
+    if (waits_.is_ready(event)) clear_event(own[event]);
   }
 }
 
 void Client::wake() {
-  const uint64_t one = 1;
-  while (write(wake_fd_, &one, sizeof(one)) < 0 && errno == EINTR) {
-  }
+  set_event(wake_.get());
 }
 
 }  // namespace pbox::worker

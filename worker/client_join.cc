@@ -1,15 +1,14 @@
 // The join: drives the parts on the caller's thread until all of them have a session. Also the
 // consistency models, which are registered before the join and may change after it.
 #include <poll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <random>
 #include <thread>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/event.h"
 #include "base/glob.h"
 #include "base/version.h"
 #include "nic/wire/control_frame.h"
@@ -153,6 +152,16 @@ Result<std::shared_ptr<const WorkerKeys>> keys_in(const std::string& folder) {
   return open_keys(folder);
 }
 
+// Makes the event that wakes the I/O thread, if a join that has failed has not made it.
+Status open_wake(Descriptor& wake) {
+  if (wake.ok()) return ok_status();
+  auto event = create_event();
+  if (!event) return event.error();
+  wake = std::move(*event);
+  close_in_child(wake.get());
+  return ok_status();
+}
+
 }  // namespace
 
 // Asks the boxes that the caller has named, in turn, and sets joining.box to the one that answered.
@@ -268,11 +277,7 @@ Status Client::join() {
     return Error{ErrorCode::kInvalidArgument,
                  "mode optimize needs an optimizer; call pbox_set_optimizer before pbox_join"};
   }
-  if (wake_fd_ < 0) {
-    wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (wake_fd_ < 0) return system_error("cannot create an eventfd", errno);
-    close_in_child(wake_fd_);
-  }
+  if (const Status opened = open_wake(wake_); !opened) return opened;
   if (options_.collective) tensors_.clear();  // the slots of a join that has failed
   auto keys = keys_in(options_.keys);
   if (!keys) return keys.error();

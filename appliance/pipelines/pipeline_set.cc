@@ -1,28 +1,24 @@
 #include "appliance/pipelines/pipeline_set.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <cerrno>
-
+#include "base/event.h"
 #include "config/address.h"
 
 namespace pbox::pipelines {
 
-PipelineSet::PipelineSet()
-    : report_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), prefaulter_(report_fd_) {}
+PipelineSet::PipelineSet(Descriptor reports)
+    : reports_(std::move(reports)), prefaulter_(reports_.get()) {}
 
-// The pipelines end first, because they write to the descriptor.
+// The pipelines end first, because they use what the other members own.
 PipelineSet::~PipelineSet() {
   threads_.clear();
-  if (report_fd_ >= 0) close(report_fd_);
 }
 
 Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const topology::Topology& topology,
                                                         const config::Config& config,
                                                         const FlightRecorder* recorder) {
-  auto set = std::make_unique<PipelineSet>();
-  if (set->report_fd_ < 0) return system_error("cannot create an eventfd", errno);
+  auto reports = create_event();
+  if (!reports) return reports.error();
+  auto set = std::make_unique<PipelineSet>(std::move(*reports));
   const bool is_off = config.memory.hugepages == config::OnOffAuto::kOff;
   set->hugepages_ = is_off ? Hugepages::kNever : Hugepages::kIfFree;
   auto ports = Ports::start(topology, config);

@@ -12,12 +12,14 @@
 #include "appliance/pipelines/pipeline_thread.h"
 #include "appliance/pipelines/ports.h"
 #include "appliance/pipelines/prefaulter.h"
+#include "base/descriptor.h"
 
 namespace pbox::pipelines {
 
 class PipelineSet : public control::PipelineHost {
  public:
-  PipelineSet();
+  // `reports`: as report_fd().
+  explicit PipelineSet(Descriptor reports);
   ~PipelineSet() override;
   // Opens the ports and starts a thread for each pipeline of the plan. `recorder` may be null; else
   // each pipeline writes to its ring there, and the recorder outlives the set.
@@ -32,7 +34,7 @@ class PipelineSet : public control::PipelineHost {
   control::PipelineInfo info(uint32_t pipeline) const override;
   void execute(uint32_t pipeline, pipeline::Command command) override;
   void wake(uint32_t pipeline) override { threads_[pipeline]->wake(); }
-  int report_fd() const override { return report_fd_; }
+  int report_fd() const override { return reports_.get(); }
   std::unique_ptr<Prefault> prefault(const NumaArena& memory) override {
     return prefaulter_.begin(memory);
   }
@@ -56,7 +58,7 @@ class PipelineSet : public control::PipelineHost {
   };
   void free_retired();
 
-  int report_fd_;
+  Descriptor reports_;  // event of the control thread
   Prefaulter prefaulter_;
   Hugepages hugepages_ = Hugepages::kIfFree;
   std::vector<Retired> retired_;  // freed once nobody reads them

@@ -1,13 +1,12 @@
 #include "appliance/pipelines/pipeline_thread.h"
 
-#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <future>
 
 #include "base/cpu_set.h"
+#include "base/event.h"
 
 namespace pbox::pipelines {
 
@@ -16,8 +15,10 @@ Result<std::unique_ptr<PipelineThread>> PipelineThread::create(const topology::P
                                                                AnyPort port,
                                                                std::span<std::byte> flight) {
   std::unique_ptr<PipelineThread> thread(new PipelineThread(plan, config, std::move(port), flight));
-  thread->mailbox_.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (thread->mailbox_.wake_fd < 0) return system_error("cannot make an eventfd", errno);
+  auto event = create_event();
+  if (!event) return event.error();
+  thread->wake_ = std::move(*event);
+  thread->mailbox_.wake_fd = thread->wake_.get();
   return thread;
 }
 
@@ -36,7 +37,6 @@ PipelineThread::~PipelineThread() {
     wake();
     thread_.join();
   }
-  if (mailbox_.wake_fd >= 0) close(mailbox_.wake_fd);
 }
 
 Status PipelineThread::start() {
@@ -150,9 +150,7 @@ std::optional<std::string> PipelineThread::next_port_event() {
 }
 
 void PipelineThread::wake() {
-  const uint64_t one = 1;
-  while (write(mailbox_.wake_fd, &one, sizeof(one)) < 0 && errno == EINTR) {
-  }
+  set_event(mailbox_.wake_fd);
 }
 
 void PipelineThread::execute(pipeline::Command command) {

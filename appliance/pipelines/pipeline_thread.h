@@ -7,6 +7,7 @@
 
 #include "appliance/pipelines/any_port.h"
 #include "appliance/topology/plan.h"
+#include "base/descriptor.h"
 #include "pipeline/loop.h"
 
 namespace pbox::pipelines {
@@ -58,6 +59,7 @@ class PipelineThread {
   nic::Capabilities capabilities_;
   pipeline::Engine engine_;
   pipeline::PollPolicy policy_;
+  Descriptor wake_;  // event; mailbox_.wake_fd
   pipeline::Mailbox mailbox_;
   uint64_t next_ticket_ = 1;
   std::thread thread_;

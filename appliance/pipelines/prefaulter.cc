@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/cpu_set.h"
-#include "pipeline/control_event.h"
+#include "base/event.h"
 
 namespace pbox::pipelines {
 namespace {
@@ -87,7 +87,7 @@ void Prefaulter::run() {
     if (!has_pages || !order.has_rest()) {
       orders_.remove(&order);
       order.end();
-      pipeline::wake_control(done_fd_);
+      set_event(done_fd_);
     }
     changed_.notify_all();
   }

@@ -1,8 +1,6 @@
 #include "appliance/relay/box_relay.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -12,18 +10,13 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_set.h"
+#include "base/event.h"
 
 namespace pbox::relay {
 namespace {
 
 constexpr int kAskAgainMs = 500;
 constexpr char kThreadName[] = "relay";
-
-int open_eventfd() {
-  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  PBOX_CHECK(fd >= 0);
-  return fd;
-}
 
 // Returns the chunks of each lane, ascending.
 std::vector<std::vector<uint32_t>> chunks_by_lane(const std::vector<uint8_t>& lane_of,
@@ -45,7 +38,7 @@ BoxRelay::BoxRelay(boost::asio::io_context& context, const config::Upstream& set
       plan_{settings, std::move(keys), std::move(spec)},
       report_(std::move(report)),
       post_(std::move(post)),
-      wake_fd_(open_eventfd()) {
+      wake_(std::move(*create_event())) {
   PBOX_CHECK(report_ != nullptr);
   thread_ = std::thread([this] {
     name_current_thread(kThreadName);
@@ -61,10 +54,8 @@ BoxRelay::~BoxRelay() {
   lanes_.clear();
   // Closed later: until the owner of this relay has taken the rings away, the pipelines may still
   // write to the eventfds.
-  lane_fds_.push_back(wake_fd_);
-  boost::asio::post(control_context_, [fds = std::move(lane_fds_)] {
-    for (const int fd : fds) close(fd);
-  });
+  lane_wakes_.push_back(std::move(wake_));
+  boost::asio::post(control_context_, [events = std::move(lane_wakes_)] {});
 }
 
 void BoxRelay::seed(std::vector<std::vector<float>> values) {
@@ -248,7 +239,7 @@ Status BoxRelay::run_lanes() {
     rings[ring.lane].push_back(ring);
   }
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-    const int fd = lane_fds_.emplace_back(open_eventfd());
+    const int fd = lane_wakes_.emplace_back(std::move(*create_event())).get();
     if (const Status runs = lanes_[lane]->run(std::move(rings[lane]), fd); !runs) return runs;
   }
   return ok_status();
@@ -271,15 +262,12 @@ void BoxRelay::fail(const Error& error) {
 }
 
 void BoxRelay::sleep(int timeout_ms) {
-  pollfd wait{wake_fd_, POLLIN, 0};
-  if (poll(&wait, 1, timeout_ms) <= 0) return;
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t drained = read(wait.fd, &count, sizeof(count));
+  pollfd wait{wake_.get(), POLLIN, 0};
+  if (poll(&wait, 1, timeout_ms) > 0) clear_event(wait.fd);
 }
 
 void BoxRelay::wake() const {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
+  set_event(wake_.get());
 }
 
 }  // namespace pbox::relay

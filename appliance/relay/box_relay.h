@@ -17,6 +17,7 @@
 
 #include "appliance/control/upstream.h"
 #include "appliance/relay/uplink_lane.h"
+#include "base/descriptor.h"
 #include "config/config.h"
 
 namespace pbox::relay {
@@ -62,8 +63,8 @@ class BoxRelay : public control::Relay {
   const LanePlan plan_;
   const std::function<void(Status)> report_;
   const std::function<void(std::function<void()>)> post_;
-  const int wake_fd_;          // eventfd that wakes the relay's thread
-  std::vector<int> lane_fds_;  // by lane: the eventfd that pipelines write to
+  Descriptor wake_;                     // event that wakes the relay's thread
+  std::vector<Descriptor> lane_wakes_;  // by lane: the event that pipelines set
   std::atomic<bool> stop_ = false;
   std::atomic<bool> failed_ = false;
   std::atomic<bool> is_joined_ = false;

@@ -1,12 +1,12 @@
 #include "nic/rdma/queue.h"
 
 #include <fcntl.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
+#include "base/event.h"
 #include "nic/rdma/connect.h"
 #include "nic/rdma/queue_state.h"
 
@@ -62,7 +62,6 @@ RdmaQueue::State::~State() {
     peer.ring_memory.reset();
     peer.queue_pair.reset();
   }
-  if (ready_fd >= 0) ::close(ready_fd);
 }
 
 Status RdmaQueue::State::open() {
@@ -101,8 +100,9 @@ Status RdmaQueue::State::open() {
   wanted.attr.max_sge = 1;
   receive_queue = SharedReceiveQueue(ibv_create_srq(domain->get(), &wanted));
   if (!receive_queue) return verbs_error(*device, "cannot create a shared receive queue", errno);
-  ready_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (ready_fd < 0) return system_error("cannot create an eventfd", errno);
+  auto event = create_event(true);
+  if (!event) return event.error();
+  ready = std::move(*event);
   if (const Status registered = register_memory(); !registered) return registered;
   return post_all_buffers();
 }

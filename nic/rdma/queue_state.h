@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/descriptor.h"
 #include "nic/payload_memory.h"
 #include "nic/rdma/held_packets.h"
 #include "nic/rdma/memory.h"
@@ -129,7 +130,7 @@ struct RdmaQueue::State {
   std::atomic<uint32_t> pending_changes{0};  // peers in kClosing or kDestroyed
 
   // Polling thread only.
-  int ready_fd = -1;  // always readable; event_fd() returns it if packets wait already
+  Descriptor ready;  // always readable; event_fd() returns it if packets wait already
   std::array<ibv_wc, limits::kBurstPackets> completions;
   std::vector<ibv_wc>
       received;  // completed receives; those from received_next on are not returned yet

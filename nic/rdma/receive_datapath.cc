@@ -202,7 +202,7 @@ int RdmaQueue::State::event_fd() {
   send_held();
   const bool has_work =
       received_next < received.size() || pending_changes.load(std::memory_order_relaxed) != 0;
-  return has_work ? ready_fd : channel->fd;
+  return has_work ? ready.get() : channel->fd;
 }
 
 }  // namespace pbox::nic

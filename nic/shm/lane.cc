@@ -1,9 +1,10 @@
 #include "nic/shm/lane.h"
 
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
+
+#include "base/event.h"
 
 namespace pbox::nic {
 
@@ -21,9 +22,7 @@ void ShmLane::ring() const {
     }
     return;
   }
-  const uint64_t one = 1;
-  while (write(bell_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
-  }
+  set_event(bell_.get());
 }
 
 }  // namespace pbox::nic

@@ -1,17 +1,19 @@
 #include "nic/shm/lane_set.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cerrno>
+
+#include "base/event.h"
 
 namespace pbox::nic {
 
 LaneSet::LaneSet()
     : epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      ready_(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)),
-      copies_(new std::byte[limits::kBurstPackets * limits::kPacketBytesMax]) {}
+      copies_(new std::byte[limits::kBurstPackets * limits::kPacketBytesMax]) {
+  if (auto event = create_event(true)) ready_ = std::move(*event);
+}
 
 LaneSet::~LaneSet() = default;
 

@@ -2,13 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 
 #include "base/clock.h"
+#include "base/event.h"
 
 namespace pbox::nic {
 namespace {
@@ -75,15 +75,15 @@ Status ShmPort::attach(uint64_t owner, const LaneGrant& grant, const ReceivedHel
   std::vector<Descriptor> files;
   auto lane = make_lane(grant, received, std::move(*socket), answer, files);
   if (!lane) return lane.error();
-  Descriptor bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!bell.ok()) return system_error("cannot make an eventfd", errno);
-  std::vector<int> sent_along{files[0].get(), bell.get()};  // the bell stays open with the lane
+  auto bell = create_event();
+  if (!bell) return bell.error();
+  std::vector<int> sent_along{files[0].get(), bell->get()};  // the bell stays open with the lane
   if (answer.memory_bytes > 0) {
     if (const Status shown = show(*grant.results, connection); !shown) return shown;
     sent_along.push_back(grant.results->file().get());
   }
   const Status attached =
-      lanes_->attach(owner, grant.spi, std::move(*lane), std::move(bell), socket_.counters());
+      lanes_->attach(owner, grant.spi, std::move(*lane), std::move(*bell), socket_.counters());
   if (!attached) return attached;
   const Status sent = send_answer(connection.get(), answer, sent_along);
   if (sent) {

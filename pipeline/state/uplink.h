@@ -8,14 +8,13 @@
 // round, and the chunk comes back once the backup box has it.
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 
 #include "base/check.h"
+#include "base/event.h"
 #include "base/limits.h"
 #include "base/spsc_ring.h"
 
@@ -68,12 +67,8 @@ class Uplink {
 
  private:
   void wake_relay() const {
-    const uint64_t one = 1;
-    const int fd = wake_fd_.load(std::memory_order_acquire);
-    // The relay does not sleep before open() has set the fd. If the write fails because the
-    // eventfd's counter is full, the relay wakes all the same.
-    if (fd >= 0) [[maybe_unused]]
-      const ssize_t written = write(fd, &one, sizeof(one));
+    // The relay does not sleep before open() has set the fd.
+    set_event(wake_fd_.load(std::memory_order_acquire));
   }
 
   SpscRing<Sum> sums_;

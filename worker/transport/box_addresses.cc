@@ -1,10 +1,7 @@
 #include "worker/transport/box_addresses.h"
 
 #include <netdb.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -12,6 +9,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/event.h"
 #include "worker/process/fork_guard.h"
 #include "worker/process/io_thread.h"
 
@@ -75,12 +73,13 @@ struct BoxAddresses::State {
   };
 
   explicit State(Resolve resolve_in) : resolve(std::move(resolve_in)) {
-    if (ended_fd >= 0) close_in_child(ended_fd);
+    auto event = create_event();
+    if (!event) return;
+    ended = std::move(*event);
+    close_in_child(ended.get());
   }
   ~State() {
-    if (ended_fd < 0) return;
-    forget_in_child(ended_fd);
-    close(ended_fd);
+    if (ended.ok()) forget_in_child(ended.get());
   }
 
   // Call both with the mutex held.
@@ -88,7 +87,7 @@ struct BoxAddresses::State {
   Name& name_of(const std::string& box);
 
   const Resolve resolve;
-  const int ended_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  Descriptor ended;  // event that is set when a name has been resolved
   std::mutex mutex;
   std::map<std::string, Name> names;
 };
@@ -119,9 +118,7 @@ void BoxAddresses::State::begin(const std::shared_ptr<State>& self, const std::s
           resolved.failure = found.error();
         }
       }
-      const uint64_t one = 1;
-      while (write(self->ended_fd, &one, sizeof(one)) < 0 && errno == EINTR) {
-      }
+      set_event(self->ended.get());
     }).detach();
     name.is_being_resolved = true;
   } catch (const std::system_error& error) {
@@ -133,9 +130,7 @@ void BoxAddresses::State::begin(const std::shared_ptr<State>& self, const std::s
 BoxAddresses::BoxAddresses(Resolve resolve) : state_(std::make_shared<State>(std::move(resolve))) {}
 
 std::optional<Result<BoxAddresses::Addresses>> BoxAddresses::find(const std::string& box) {
-  uint64_t ended = 0;
-  while (read(state_->ended_fd, &ended, sizeof(ended)) < 0 && errno == EINTR) {
-  }
+  clear_event(state_->ended.get());
   if (auto numeric = look_up(box, AI_NUMERICHOST | AI_NUMERICSERV);
       numeric || numeric.error().code == ErrorCode::kInvalidArgument) {
     return numeric;
@@ -158,7 +153,7 @@ void BoxAddresses::refresh(const std::string& box) {
 }
 
 int BoxAddresses::fd() const {
-  return state_->ended_fd;
+  return state_->ended.get();
 }
 
 Result<BoxAddresses::Addresses> BoxAddresses::resolve_by_system(const std::string& box) {

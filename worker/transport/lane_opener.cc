@@ -1,14 +1,11 @@
 #include "worker/transport/lane_opener.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <system_error>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/event.h"
 #include "worker/process/fork_guard.h"
 #include "worker/process/io_thread.h"
 #include "worker/transport/transport_library.h"
@@ -42,14 +39,14 @@ Result<std::unique_ptr<Transport>> PortChoice::open_next() {
   }
 }
 
-LaneOpener::LaneOpener(Order order)
-    : order_(std::move(order)),
-      memory_(order_.memory),
-      ready_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+LaneOpener::LaneOpener(Order order) : order_(std::move(order)), memory_(order_.memory) {
   PBOX_CHECK(order_.transport != nullptr);
   outcome_.choice = std::move(order_.choice);
   outcome_.transport = std::move(order_.transport);
-  if (ready_fd_ >= 0) close_in_child(ready_fd_);
+  if (auto event = create_event()) {
+    ready_ = std::move(*event);
+    close_in_child(ready_.get());
+  }
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
@@ -68,15 +65,11 @@ LaneOpener::~LaneOpener() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  if (ready_fd_ < 0) return;
-  forget_in_child(ready_fd_);
-  close(ready_fd_);
+  if (ready_.ok()) forget_in_child(ready_.get());
 }
 
 std::optional<proto::QueuePairs> LaneOpener::take_request() {
-  uint64_t woken = 0;
-  while (read(ready_fd_, &woken, sizeof(woken)) < 0 && errno == EINTR) {
-  }
+  clear_event(ready_.get());
   const std::lock_guard lock(mutex_);
   if (requests_.empty()) return std::nullopt;
   proto::QueuePairs request = std::move(requests_.front());
@@ -128,9 +121,7 @@ bool LaneOpener::remove_memory(const std::byte* memory) {
 }
 
 void LaneOpener::wake() const {
-  const uint64_t one = 1;
-  while (write(ready_fd_, &one, sizeof(one)) < 0 && errno == EINTR) {
-  }
+  set_event(ready_.get());
 }
 
 void LaneOpener::run() {

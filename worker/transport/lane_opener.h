@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "nic/wire/control.pb.h"
 #include "worker/membership/membership.h"
 #include "worker/transport/transport.h"
@@ -64,7 +65,7 @@ class LaneOpener {
   LaneOpener(const LaneOpener&) = delete;
   LaneOpener& operator=(const LaneOpener&) = delete;
 
-  int fd() const { return ready_fd_; }  // readable when there is a request or an outcome
+  int fd() const { return ready_.get(); }  // readable when there is a request or an outcome
   // Requests of the transport to the box over the control connection, and the box's answers.
   std::optional<proto::QueuePairs> take_request();
   void give_answer(const proto::QueuePairs& answer);
@@ -101,7 +102,7 @@ class LaneOpener {
   std::shared_ptr<MemoryRegistrar> registrar_;  // once open, if the transport needs one
   std::map<const std::byte*, size_t> memory_;   // regions to register
   std::set<const std::byte*> registered_;       // including the one that is being registered
-  int ready_fd_ = -1;
+  Descriptor ready_;
   std::thread thread_;
 };
 

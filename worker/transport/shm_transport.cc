@@ -1,7 +1,6 @@
 #include "worker/transport/shm_transport.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/event.h"
 #include "nic/socket/address.h"
 #include "nic/wire/control.pb.h"
 #include "worker/process/fork_guard.h"
@@ -50,8 +50,9 @@ Result<uint32_t> ShmTransport::path_mtu(const nic::Endpoint& /*box*/) {
 Status ShmTransport::open(const SessionSpec& session, const Opening& opening) {
   PBOX_CHECK(lanes_.empty());
   fragment_bytes_ = session.fragment_bytes;
-  ready_ = Descriptor(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!ready_.ok()) return system_error("cannot make an eventfd", errno);
+  auto ready = create_event(true);
+  if (!ready) return ready.error();
+  ready_ = std::move(*ready);
   const nic::Endpoint& box = session.pipelines[0].box;
   if (!nic::host_has_address(box)) {
     return Error{ErrorCode::kNotFound,
