@@ -64,7 +64,8 @@ class SnapshotFolder {
 // A box's way to the folder.
 class SimSnapshots final : public snapshot::SnapshotStore {
  public:
-  static constexpr uint64_t kLongestNs = 40 * kNanosPerSecond;  // of a step of the disk
+  // The longest time that the disk takes for a step.
+  static constexpr uint64_t kLongestNs = 40 * kNanosPerSecond;
 
   // All outlive it. `on_done` is called after each answer.
   SimSnapshots(EventQueue& queue, const Thread& thread, SnapshotFolder& folder,
