@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/event.h"
 #include "base/glob.h"
 #include "base/version.h"
 #include "nic/wire/control_frame.h"
@@ -155,10 +154,9 @@ Result<std::shared_ptr<const WorkerKeys>> keys_in(const std::string& folder) {
 // Makes the event that wakes the I/O thread, if a join that has failed has not made it.
 Status open_wake(Descriptor& wake) {
   if (wake.ok()) return ok_status();
-  auto event = create_event();
+  auto event = create_own_event();
   if (!event) return event.error();
   wake = std::move(*event);
-  close_in_child(wake.get());
   return ok_status();
 }
 

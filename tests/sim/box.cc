@@ -139,7 +139,7 @@ void Box::start() {
                        seed, [this] {
                          if (up()) flush();
                        });
-    snapshots_->fail_one_of(failures_one_of_);
+    snapshots_->fail_one_of(disk_.failures_one_of());
   }
   registry_ = std::make_unique<control::JobRegistry>(registry_options(), *this, epochs, parts,
                                                      snapshots_ ? &*snapshots_ : nullptr,

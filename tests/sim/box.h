@@ -51,7 +51,6 @@ class Box final : public ControlEnd,
   void crash(bool silently);
   void set_disk_failures(uint32_t one_of) {
     disk_.fail_one_of(one_of);
-    failures_one_of_ = one_of;
     if (snapshots_) snapshots_->fail_one_of(one_of);
   }
   bool up() const { return registry_ != nullptr; }
@@ -173,7 +172,6 @@ class Box final : public ControlEnd,
   Thread control_thread_;
   std::unique_ptr<BoxChecker> checker_;  // null while the box is down, and in a run without checks
   SimDisk disk_;
-  uint32_t failures_one_of_ = 0;           // as SimDisk::fail_one_of()
   std::optional<SimSnapshots> snapshots_;  // nothing while the box is down, or keeps no snapshots
   std::optional<storage::EpochStore> epochs_;
   std::optional<BoxEpochs> box_epochs_;

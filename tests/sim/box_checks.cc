@@ -8,13 +8,12 @@ namespace pbox::sim {
 namespace {
 
 // Returns whether a part of a snapshot has this optimizer state, after as many steps.
-bool has_state(const snapshot::Restored& part, uint32_t chunk, const Oracle::State& state) {
+bool has_state(const JobModel& job, const snapshot::Restored& part, uint32_t chunk,
+               const Oracle::State& state) {
   return std::any_of(part.chunks.begin(), part.chunks.end(), [&](const auto& saved) {
-    const size_t weights =
-        saved.values.size() - std::min(saved.values.size(), state.optimizer_state.size());
-    return saved.chunk == chunk && saved.steps == state.steps &&
-           std::equal(state.optimizer_state.begin(), state.optimizer_state.end(),
-                      saved.values.begin() + static_cast<ptrdiff_t>(weights), saved.values.end());
+    if (saved.chunk != chunk) return false;
+    const Oracle::State in_part = job.saved_state(saved);
+    return in_part.steps == state.steps && in_part.optimizer_state == state.optimizer_state;
   });
 }
 
@@ -50,7 +49,7 @@ void Box::check_adopted(const pipeline::JobShard& shard) {
     const float* values = chunk.optimizer_state;
     Oracle::State state{.weights = {}, .optimizer_state = {}, .steps = steps};
     if (floats > 0) state.optimizer_state.assign(values, values + floats * chunk.elements);
-    require(number == 0 || has_state(*from, chunk.id, state), [&] {
+    require(number == 0 || has_state(job, *from, chunk.id, state), [&] {
       return job.title + " chunk " + std::to_string(chunk.id) +
              ": the optimizer does not go on with the state of snapshot " + std::to_string(number);
     });

@@ -55,6 +55,8 @@ struct JobModel {
   // A rank is asked to give back these chunks' results of the open rounds, because a box has lost
   // their state. The loss must have had a cause.
   void give_back(std::span<const uint32_t> give, std::span<const uint32_t> open_rounds);
+  // Divides a state that a snapshot has into weights and optimizer state.
+  Oracle::State saved_state(const pipeline::ChunkState& state) const;
   // Returns whether a chunk can have had this state, which a snapshot has, after so many rounds.
   bool has_had(const pipeline::ChunkState& state, uint64_t rounds);
   // The job begins with this snapshot; with none if its number is 0.
@@ -113,6 +115,8 @@ struct JobModel {
     return collectives ? collectives->rounds(chunks[chunk].tensor) : options.rounds;
   }
   bool may_lack_ranks() const { return options.on_worker_lost == control::LostPolicy::kPartial; }
+  // A new process that makes pushes of its own has taken some rank's place.
+  bool has_replacements() const;
 
   uint32_t index;  // in Rack::jobs
   bool checks;     // as Rack::checks
@@ -152,7 +156,6 @@ struct JobModel {
   std::set<uint32_t> done;  // ranks that may leave, or have failed for good
 
  private:
-  Oracle::State saved_state(const pipeline::ChunkState& state) const;
   std::optional<uint32_t> ranks_in(const Chunk& chunk, uint32_t round, uint32_t ranks,
                                    const std::byte* bytes, uint32_t first, uint32_t count) const;
   uint32_t silent_ranks(std::span<const double> sums) const;
@@ -160,7 +163,6 @@ struct JobModel {
   // whole contributions.
   std::optional<uint32_t> contributors(const Chunk& chunk, uint32_t round, uint32_t first,
                                        std::span<const double> sums) const;
-  bool has_replacements() const;
   bool has_lost_residues() const { return has_replacements() || has_new_process_; }
   std::optional<std::string> wrong_decoded(uint32_t chunk, uint32_t round, uint32_t ranks,
                                            uint32_t first, std::span<const float> sums);

@@ -27,6 +27,7 @@ class SimDisk final : public storage::Disk {
   void crash();
   // One step in this many fails, at random; 0: none.
   void fail_one_of(uint32_t steps) { fail_one_of_ = steps; }
+  uint32_t failures_one_of() const { return fail_one_of_; }
 
  private:
   struct File {

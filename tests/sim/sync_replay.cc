@@ -345,7 +345,7 @@ void SyncReplay::check_sent(uint32_t rank, const nic::TxPacket& packet) {
   const pipeline::Chunk* held = shard_.find(header.chunk);
   if (header.type() != wire::PacketType::kResult || held == nullptr) return;
   Chunk& current = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
-  if (!current.last) current.due &= ~(1u << rank);
+  current.due &= ~(1u << rank);
   const Chunk& chunk = current.last ? *current.last : current;
   const auto who = [&] { return place(chunk) + ", sent to rank " + std::to_string(rank) + ": "; };
   require(is_present(rank), [&] { return who() + "it was excluded"; });

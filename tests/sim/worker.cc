@@ -344,7 +344,8 @@ void Worker::end() {
 // took its predecessor for alive.
 bool Worker::may_try_again() const {
   const bool in_anothers_place = starts_ > 1 && !is_placed_;
-  const bool was_left_behind = job_.may_lack_ranks() && failure_->code == ErrorCode::kWorkerLost;
+  const bool goes_on_alone = job_.may_lack_ranks() || job_.has_replacements();
+  const bool was_left_behind = goes_on_alone && failure_->code == ErrorCode::kWorkerLost;
   return (in_anothers_place || was_left_behind) && !job_.is_ending && starts_ < kStartsMax;
 }
 

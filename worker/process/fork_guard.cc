@@ -6,6 +6,8 @@
 #include <array>
 #include <atomic>
 
+#include "base/event.h"
+
 namespace pbox::worker {
 namespace {
 
@@ -47,6 +49,12 @@ void forget_in_child(int fd) {
     int expected = fd;
     if (slot.compare_exchange_strong(expected, kFree)) return;
   }
+}
+
+Result<Descriptor> create_own_event() {
+  auto event = create_event();
+  if (event) close_in_child(event->get());
+  return event;
 }
 
 }  // namespace pbox::worker

@@ -73,10 +73,7 @@ struct BoxAddresses::State {
   };
 
   explicit State(Resolve resolve_in) : resolve(std::move(resolve_in)) {
-    auto event = create_event();
-    if (!event) return;
-    ended = std::move(*event);
-    close_in_child(ended.get());
+    if (auto event = create_own_event()) ended = std::move(*event);
   }
   ~State() {
     if (ended.ok()) forget_in_child(ended.get());

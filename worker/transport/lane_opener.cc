@@ -43,10 +43,7 @@ LaneOpener::LaneOpener(Order order) : order_(std::move(order)), memory_(order_.m
   PBOX_CHECK(order_.transport != nullptr);
   outcome_.choice = std::move(order_.choice);
   outcome_.transport = std::move(order_.transport);
-  if (auto event = create_event()) {
-    ready_ = std::move(*event);
-    close_in_child(ready_.get());
-  }
+  if (auto event = create_own_event()) ready_ = std::move(*event);
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
