@@ -137,7 +137,8 @@ struct JobModel {
   // The models before a change, while an operator makes it, because the parts of a job change one
   // after another. Otherwise empty.
   std::vector<wire::SyncSpec> former_models;
-  // A box may have gone on from a backup copy, which has no changes of models.
+  // A box may have been lost whose part has gone on from a backup copy, or has begun anew. Neither
+  // has changes of models.
   bool may_have_registered_models = false;
   const wire::SyncSpec& model_of(uint32_t chunk) const { return models[chunks[chunk].tensor]; }
 

@@ -408,7 +408,7 @@ void World::lose_box(const Episode& episode) {
     // The loss of a rack's box ends the job.
     job->may_fail = job->may_fail || (options_.has_levels && box.host() != options_.top());
     if (!is_copied) lose_state(*job);
-    job->may_have_registered_models = job->may_have_registered_models || job->options.has_copy;
+    job->may_have_registered_models = true;
   }
   box.crash((episode.draw >> 41 & 1) != 0);
 }
