@@ -197,6 +197,7 @@ Status Appliance::start() {
   step_reports_.assign(dup(pipelines_->report_fd()));
   wait_for_step_reports();
   on_second();
+  start_balancing();
   if (config_.data.port == config::PortKind::kRdma) look_for_port_events();
 
   std::string where = "control=" + address_and_port(config_.box.listen, control_->port());

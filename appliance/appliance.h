@@ -20,6 +20,7 @@
 #include "appliance/cluster/box_directory.h"
 #include "appliance/cluster/epoch_pool.h"
 #include "appliance/cluster/part_maps.h"
+#include "appliance/cluster/pipeline_balancer.h"
 #include "appliance/cluster/scale_hook.h"
 #include "appliance/cluster/scaler.h"
 #include "appliance/control/exported_keys.h"
@@ -108,6 +109,8 @@ class Appliance : public admin::AdminSource {
            const std::string& job = {});
   void on_registry_event(const control::RegistryEvent& event);
   void on_second();
+  void start_balancing();
+  void balance_pipelines();
 
   config::Config config_;
   std::function<config::ParseOutcome()> read_again_;
@@ -142,8 +145,10 @@ class Appliance : public admin::AdminSource {
   control::SingleBoxDirectory single_box_directory_{0};  // with store = local
   std::optional<cluster::PartMaps> part_maps_;           // with store = etcd
   std::optional<cluster::Balancer> balancer_;            // with store = etcd and cluster.rebalance
-  std::optional<cluster::ScaleHook> scale_hook_;         // with cluster.scale_hook
-  std::optional<cluster::Scaler> scaler_;                // with store = etcd
+  std::optional<cluster::PipelineBalancer> pipeline_balancer_;  // with pipeline.rebalance
+  boost::asio::steady_timer balance_timer_{context_};
+  std::optional<cluster::ScaleHook> scale_hook_;               // with cluster.scale_hook
+  std::optional<cluster::Scaler> scaler_;                      // with store = etcd
   std::optional<snapshot::DiskSnapshotStore> snapshot_store_;  // with snapshots.directory
   std::optional<relay::BoxUpstream> upstream_;                 // with upstream.box
   std::optional<relay::BoxBackups> backups_;                   // with cluster.store = etcd

@@ -155,7 +155,7 @@ void Appliance::join_cluster(uint64_t incarnation) {
       cluster::Balancer::Options{
           .self = config_.box.name,
           .interval_ms = config_.cluster.rebalance_interval_ms,
-          .progress = [this] { return registry_->progress(); },
+          .progress = [this] { return registry_->pipeline_moves().progress(); },
           .log = [this](cluster::BoxDirectory::Severity severity, const char* event,
                         const std::string& text) { log_cluster(severity, event, text); }});
 }
@@ -196,9 +196,39 @@ void Appliance::start_scaler() {
                         const std::string& text) { log_cluster(severity, event, text); }});
 }
 
+void Appliance::start_balancing() {
+  const auto pipelines = static_cast<uint32_t>(topology_.pipelines.size());
+  if (!config_.pipeline.rebalance || pipelines < 2) return;
+  pipeline_balancer_.emplace(pipelines);
+  balance_pipelines();
+}
+
+void Appliance::balance_pipelines() {
+  control::PipelineMoves& moves = registry_->pipeline_moves();
+  pipeline_balancer_->step(
+      moves.progress(), [&](const std::string& job) { return moves.is_gathering(job); },
+      [&](const std::string& job, const auto& by_part, const std::string& why) {
+        return moves.move(job, by_part, why);
+      },
+      cluster::Environment::of(context_).unix_seconds());
+  for (const auto& [job, decision] : pipeline_balancer_->take_decisions()) {
+    if (decision.repeats) continue;
+    log(EventLog::Level::kInfo, "rebalance_pipelines",
+        "job '" + job + "': " + placement::to_string(decision.kind) + ": " + decision.reason, job);
+  }
+  control_->flush();
+  balance_timer_.expires_after(std::chrono::milliseconds(config_.cluster.rebalance_interval_ms));
+  balance_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) balance_pipelines();
+  });
+}
+
 cluster::BalancingView Appliance::balancing() const {
   cluster::BalancingView view = balancer_ ? balancer_->view() : cluster::BalancingView{};
   if (scaler_) view.scaling = scaler_->view();
+  if (pipeline_balancer_) {
+    view.inside = {true, pipeline_balancer_->groups_moved(), pipeline_balancer_->view()};
+  }
   return view;
 }
 

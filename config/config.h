@@ -135,6 +135,7 @@ struct Pipeline {
   OnOffAuto pin = OnOffAuto::kAuto;
   OnOffAuto numa = OnOffAuto::kAuto;  // kAuto or kOff
   uint64_t window_bytes = 0;          // most in flight per worker and pipeline; 0: 1 MiB
+  bool rebalance = true;              // chunks of jobs move to pipelines that finish sooner
   bool operator==(const Pipeline&) const = default;
 };
 

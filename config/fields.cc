@@ -186,6 +186,9 @@ void add_machine(std::vector<Field>& list) {
                         limits::kCreditBytesMax, Reload::kNo,
                         "maximum number of bytes in flight per worker and pipeline; 0: 1 MiB. The "
                         "worker's share of 3/4 of the receive buffer limits it too"));
+  list.push_back(boolean("pipeline.rebalance", PBOX_MEMBER(pipeline, rebalance),
+                         "move chunks of jobs, while they train, to pipelines of this box that "
+                         "finish sooner"));
   list.push_back(fraction("memory.job_share", PBOX_MEMBER(memory, job_share), 0.01, 0.98,
                           Reload::kYes,
                           "share of the box's memory that all jobs together may use"));

@@ -35,6 +35,12 @@ Json job_object(const cluster::BalanceView& job) {
           {"decisions", std::move(decisions)}};
 }
 
+Json list_of(const std::vector<cluster::BalanceView>& jobs) {
+  Json list = Json::array();
+  for (const cluster::BalanceView& job : jobs) list.push_back(job_object(job));
+  return list;
+}
+
 Json scaling_object(const cluster::ScalingView& scaling) {
   Json decisions = Json::array();
   for (const cluster::ScaledDecision& made : scaling.decisions) {
@@ -58,15 +64,17 @@ std::string balancing_json(const cluster::BalancingView& balancing, const std::s
     const char* name = placement::to_string(static_cast<placement::DecisionKind>(kind));
     counts[name] = balancing.decisions[kind];
   }
-  Json jobs = Json::array();
-  for (const cluster::BalanceView& job : balancing.jobs) jobs.push_back(job_object(job));
+  const Json inside = {{"enabled", balancing.inside.enabled},
+                       {"groups_moved", balancing.inside.groups_moved},
+                       {"jobs", list_of(balancing.inside.jobs)}};
   const Json page = {{"enabled", balancing.enabled},
                      {"leads", balancing.leads},
                      {"leader", leader.empty() ? Json(nullptr) : Json(leader)},
                      {"parts_moved", balancing.parts_moved},
                      {"decisions", std::move(counts)},
-                     {"jobs", std::move(jobs)},
-                     {"scaling", scaling_object(balancing.scaling)}};
+                     {"jobs", list_of(balancing.jobs)},
+                     {"scaling", scaling_object(balancing.scaling)},
+                     {"inside", inside}};
   return page.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

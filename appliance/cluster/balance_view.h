@@ -66,6 +66,13 @@ struct BalancingView {
   uint64_t parts_moved = 0;
   std::vector<BalanceView> jobs = {};
   ScalingView scaling = {};
+  // Moves between the pipelines of this box (pipeline_balancer.h). A box of a job's view is a
+  // pipeline here, and a part is a group of chunks.
+  struct Inside {
+    bool enabled = false;
+    uint64_t groups_moved = 0;
+    std::vector<BalanceView> jobs = {};
+  } inside = {};
 };
 
 }  // namespace pbox::cluster

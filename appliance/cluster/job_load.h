@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "appliance/control/job.h"
+#include "appliance/control/pipeline_moves.h"
 #include "nic/wire/control.pb.h"
 
 namespace pbox::cluster {

@@ -124,9 +124,11 @@ void BackupKeeper::note_refused(const Job& job, const Backup& backup, const Stat
 void BackupKeeper::lose_backup(Job& job, const Backup& backup, const std::string& why) {
   job.drop_relay();
   ++context_.totals.backups_lost;
-  owner_.gather_again(job, std::nullopt, "backup_lost",
+  owner_.gather_again(
+      job, {.event = {RegistryEvent::Severity::kWarning, "backup_lost",
                       job.spec().title() + ": box " + backup.box + ", which has its copy, " + why +
-                          "; its ranks join again here, and another box gets a copy");
+                          "; its ranks join again here, and another box gets a copy",
+                      job.spec().name}});
 }
 
 void BackupKeeper::on_tick(Job& job) {
@@ -171,9 +173,11 @@ void BackupKeeper::find_backup(Job& job, Backup& backup) {
 void BackupKeeper::on_probe(Job& job, Backup& backup, const Status& status) {
   backup.probe.reset();
   if (status) {
-    owner_.gather_again(job, std::nullopt, "backup_found",
+    owner_.gather_again(
+        job, {.event = {RegistryEvent::Severity::kWarning, "backup_found",
                         job.spec().title() + ": box " + backup.box +
-                            " can have a copy of it; its ranks join again here to begin one");
+                            " can have a copy of it; its ranks join again here to begin one",
+                        job.spec().name}});
     return;
   }
   const uint64_t waited_ns = std::max(backup.probe_interval_ns, kProbeNs);

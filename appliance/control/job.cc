@@ -28,20 +28,9 @@ Job::Job(JobSpec spec, uint64_t created_ns, const Placement& placement, JobTimeo
       members_(spec_.world_size),
       shards_(spec_, placement),
       timeouts_(timeouts),
-      footprints_(placement.loads_bytes.size(), 0),
       control_bytes_(control_bytes(spec_)),
       created_ns_(created_ns),
-      priority_policy_(spec_.priority_policy) {
-  const pipeline::ShardSpec shape = shard_shape(spec_);
-  std::vector<pipeline::ShardMemory> memory(shards_.pipelines().size(),
-                                            pipeline::ShardMemory(shape));
-  for (const auto& chunk : cut_into_chunks(spec_)) {
-    memory[shards_.chunk_pipeline()[chunk.chunk]].add(chunk);
-  }
-  for (size_t index = 0; index < memory.size(); ++index) {
-    footprints_[shards_.pipelines()[index]] = memory[index].bytes();
-  }
-}
+      priority_policy_(spec_.priority_policy) {}
 
 void Job::on_rank_resumes(uint64_t now_ns) {
   if (recovering_since_ns_ == 0) recovering_since_ns_ = now_ns;
@@ -58,7 +47,7 @@ void Job::begin_again(uint64_t now_ns) {
 }
 
 uint64_t Job::footprint() const {
-  return std::accumulate(footprints_.begin(), footprints_.end(), control_bytes_);
+  return std::accumulate(shards_.footprints().begin(), shards_.footprints().end(), control_bytes_);
 }
 
 std::string Job::placement() const {
@@ -70,7 +59,7 @@ std::string Job::placement() const {
     const auto chunks = std::count(owners.begin(), owners.end(), index);
     text += "; pipeline " + std::to_string(pipeline) + ": " + std::to_string(chunks) + " chunks, " +
             std::to_string(shards_.bytes_on(pipeline)) + " bytes a round, " +
-            std::to_string(footprints_[pipeline]) + " of memory";
+            std::to_string(footprint_on(pipeline)) + " of memory";
   }
   return text;
 }

@@ -27,15 +27,6 @@
 
 namespace pbox::control {
 
-// The progress of a part that runs on this box and could move to another one.
-struct PartProgress {
-  std::string job;
-  uint32_t part = 0;
-  uint32_t part_count = 1;
-  uint64_t bytes = 0;               // bytes that one rank pushes in a round
-  std::vector<RankProgress> ranks;  // all ranks that are not excluded
-};
-
 class Job {
  public:
   // Places the chunks; allocates no memory for their values.
@@ -70,7 +61,7 @@ class Job {
   // Bytes that the part takes, also while it still gathers: in all, and for its shard on one
   // pipeline. Tables and names count, not only arenas.
   uint64_t footprint() const;
-  uint64_t footprint_on(uint32_t pipeline) const { return footprints_[pipeline]; }
+  uint64_t footprint_on(uint32_t pipeline) const { return shards_.footprints()[pipeline]; }
   // "4 chunks of at most 32256 bytes; pipeline 0: 2 chunks, 40014 bytes a round, 80156 of memory;
   // ..."
   std::string placement() const;
@@ -170,7 +161,6 @@ class Job {
   JobShards shards_;
   JobTrace trace_;
   JobTimeouts timeouts_;
-  std::vector<uint64_t> footprints_;  // bytes, by pipeline of the box
   uint64_t control_bytes_ = 0;
   uint64_t created_ns_ = 0;
   uint64_t recovering_since_ns_ = 0;

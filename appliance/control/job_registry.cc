@@ -70,6 +70,7 @@ JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host,
       admission_(context_, host, epochs, handover_, *this,
                  {.has_upstream = upstream != nullptr, .knows_backups = backups != nullptr}),
       requests_(context_, host),
+      moves_(context_, host, *this),
       verdicts_(context_, host, parts, *this),
       guards_(context_, *this),
       mismatches_(context_, *this) {}

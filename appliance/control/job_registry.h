@@ -26,6 +26,7 @@
 #include "appliance/control/job_starter.h"
 #include "appliance/control/member_requests.h"
 #include "appliance/control/part_directory.h"
+#include "appliance/control/pipeline_moves.h"
 #include "appliance/control/registry_context.h"
 #include "appliance/control/relay_connector.h"
 #include "appliance/control/retired_counts.h"
@@ -102,8 +103,7 @@ class JobRegistry : private JobOwner {
   bool has_job(const std::string& name) const { return context_.jobs.has_job(name); }
   // The job's parts that run here; nullopt if there are none.
   std::optional<RunningParts> running(const std::string& name) const;
-  // Parts that run here and could move to another box, by job and part.
-  std::vector<PartProgress> progress() const;
+  PipelineMoves& pipeline_moves() { return moves_; }
   uint64_t memory_taken_bytes(std::optional<std::string_view> tenant = {}) const override;
   // The tenants that have a job, a kept state or a connection here.
   std::map<std::string, TenantUse, std::less<>> tenants() const;
@@ -155,8 +155,7 @@ class JobRegistry : private JobOwner {
   void remove_if_over(Job& job);
 
   // job_registry_gathering.cc: parts whose ranks have not all joined.
-  void gather_again(Job& job, std::optional<uint32_t> kept_rank, const char* event,
-                    std::string why) override;
+  void gather_again(Job& job, Regathering how) override;
   void tick_gathering(Job& job);
   void tick_recovering(Job& job);
 
@@ -172,6 +171,7 @@ class JobRegistry : private JobOwner {
   JobStarter starter_;
   JobAdmission admission_;
   MemberRequests requests_;
+  PipelineMoves moves_;
   StepVerdicts verdicts_;
   GuardWatch guards_;
   SlotMismatches mismatches_;

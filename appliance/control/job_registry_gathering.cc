@@ -12,6 +12,8 @@ using Severity = RegistryEvent::Severity;
 // An elastic job that could begin waits this long after each rank for the next one, because ranks
 // that are started together do not join in the same instant.
 constexpr uint64_t kLastCallNs = 3 * kNanosPerSecond;
+// The control protocol from which on `moved` may have no address.
+constexpr uint32_t kMovedInsideVersion = 3;
 
 // An elastic job may begin: min_world_size ranks are there, and none has joined for a while. In
 // mode optimize rank 0 is among them, because it gives the initial weights.
@@ -39,30 +41,39 @@ std::string needed_ranks(const JobSpec& spec) {
 }  // namespace
 
 // The part cannot go on as it is: a rank was lost that alone held what others need, a new rank
-// needs what only others hold, or a backup copy has to begin. The ranks state once more what they
-// have, and the part goes on from that. Their connections are closed without a message, as when a
-// box is lost; only `kept_rank` stays.
-void JobRegistry::gather_again(Job& job, std::optional<uint32_t> kept_rank, const char* event,
-                               std::string why) {
-  context_.note(Severity::kWarning, event, std::move(why), job.spec().name);
+// needs what only others hold, a backup copy has to begin, or chunks move to other pipelines. The
+// ranks state once more what they have, and the part goes on from that.
+void JobRegistry::gather_again(Job& job, Regathering how) {
+  context_.events.push_back(std::move(how.event));
   keep_state(job);
   close(job);
   job.begin_again(context_.now_ns);
+  proto::PartPlace here;  // without an address: the one that the worker has used
+  here.set_box(context_.options.box_name);
+  const bool tells = !how.group_pipelines.empty();
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
     Member& member = job.members()[rank];
-    if (rank == kept_rank) continue;
-    if (member.state == Member::State::kJoined) context_.connections.drop(member.connection);
+    if (rank == how.kept_rank) continue;
+    const bool is_here = member.state == Member::State::kJoined;
+    if (is_here && tells && member.protocol_version >= kMovedInsideVersion) {
+      context_.connections.detach(member.connection);
+      context_.connections.redirect(member.connection, here);
+    } else if (is_here) {
+      context_.connections.drop(member.connection);
+    }
     auto seat = std::move(member.identity);
     member = {};
     member.identity = std::move(seat);
   }
   sessions_.share_credit();
-  remove_if_over(job);
+  if (!tells) return remove_if_over(job);
+  job.shards().move_groups(job.spec(), how.group_pipelines);
+  job.on_rank_resumes(context_.now_ns);  // all of them are about to
 }
 
 void JobRegistry::tick_gathering(Job& job) {
   if (starter_.on_tick(job)) return;
-  if (job.recovering()) return tick_recovering(job);
+  if (job.recovering_since_ns() != 0) return tick_recovering(job);
   if (has_enough_ranks(job, context_.now_ns)) {
     return starter_.advance_without_missing(key_of(job.spec()));
   }

@@ -227,8 +227,11 @@ void JobRegistry::readmit(Job& job, uint32_t rank) {
   Member& member = job.members()[rank];
   if (!member.resumes && needs_others_copies(job, rank, host_)) {
     member.state = Member::State::kJoined;
-    return gather_again(job, rank, "job_gathers_again",
-                        job.spec().title() + ": a new rank needs results that only others have");
+    return gather_again(
+        job, {.event = {Severity::kWarning, "job_gathers_again",
+                        job.spec().title() + ": a new rank needs results that only others have",
+                        job.spec().name},
+              .kept_rank = rank});
   }
   Status admitted = job.check_path(host_, member, rank);
   if (admitted) admitted = job.admit(host_, spis_, context_.session_maker(), rank);
@@ -283,9 +286,11 @@ void JobRegistry::exclude(Job& job, uint32_t rank) {
   const Member& member = job.members()[rank];
   const auto rounds = job.shards().open_rounds(host_);
   if (!copies_owed(job.starts(), rank, rounds).empty()) {
-    return gather_again(job, std::nullopt, "job_gathers_again",
+    return gather_again(
+        job, {.event = {Severity::kWarning, "job_gathers_again",
                         job.spec().title() + ": rank " + std::to_string(rank) +
-                            " was lost before it had given back the results that it alone had");
+                            " was lost before it had given back the results that it alone had",
+                        job.spec().name}});
   }
   if (rank == 0 && lacks_initial_weights(job.spec(), rounds)) {
     return fail(job, {ErrorCode::kWorkerLost, job.spec().title() + ": rank 0 was lost (" +

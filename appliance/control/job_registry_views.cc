@@ -38,23 +38,6 @@ std::vector<JobView> JobRegistry::views(uint64_t now_ns) const {
   return views;
 }
 
-std::vector<PartProgress> JobRegistry::progress() const {
-  std::vector<PartProgress> list;
-  for (const auto& [key, job] : context_.jobs) {
-    const JobSpec& spec = job->spec();
-    if (!job->running() || !spec.may_move()) continue;
-    PartProgress part{spec.name, spec.part, spec.parts, 0, {}};
-    for (uint32_t index = 0; index < host_.count(); ++index) {
-      part.bytes += job->shards().bytes_on(index);
-    }
-    for (const Member& member : job->members()) {
-      if (member.state != Member::State::kExcluded) part.ranks.push_back(member.progress);
-    }
-    list.push_back(std::move(part));
-  }
-  return list;
-}
-
 Status JobRegistry::begin_trace(const std::string& name, uint64_t duration_ns, uint64_t now_ns) {
   const std::vector<Job*> parts = context_.jobs.parts_of(name);
   if (parts.empty()) return no_job(name);

@@ -1,10 +1,14 @@
 #include "appliance/control/job_shards.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "appliance/control/job_relay.h"
+#include "appliance/control/part_memory.h"
 #include "appliance/placement/chunk_map.h"
+#include "base/limits.h"
+#include "pipeline/shard_memory.h"
 
 namespace pbox::control {
 namespace {
@@ -16,16 +20,25 @@ Error no_free_session(uint32_t pipeline) {
           "the box has no free session on pipeline " + std::to_string(pipeline)};
 }
 
+// Groups of a part that uses all pipelines. With this many, moving one takes little of a pipeline's
+// load.
+constexpr size_t kGroupsPerPipeline = 8;
+
+std::vector<uint32_t> bytes_of_chunks(const JobSpec& spec) {
+  std::vector<uint32_t> bytes;
+  for (const auto& chunk : cut_into_chunks(spec)) {
+    bytes.push_back(wire::payload_bytes(chunk.dtype, chunk.elements));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 JobShards::JobShards(const JobSpec& spec, const Placement& placement)
     : models_(spec), pipeline_bytes_(placement.loads_bytes.size(), 0) {
   const std::vector<uint64_t>& loads_bytes = placement.loads_bytes;
   PBOX_CHECK(!loads_bytes.empty());  // a box has at least one pipeline
-  std::vector<uint32_t> chunk_bytes;
-  for (const auto& chunk : cut_into_chunks(spec)) {
-    chunk_bytes.push_back(wire::payload_bytes(chunk.dtype, chunk.elements));
-  }
+  const std::vector<uint32_t> chunk_bytes = bytes_of_chunks(spec);
   if (placement.pipeline) {
     PBOX_CHECK(*placement.pipeline < loads_bytes.size());
     pipelines_ = {*placement.pipeline};
@@ -41,9 +54,93 @@ JobShards::JobShards(const JobSpec& spec, const Placement& placement)
     chunk_pipeline_.assign(chunk_bytes.size(), 0);
   }
   PBOX_CHECK(chunk_pipeline_.size() == chunk_bytes.size());  // every chunk has a place
+  count_bytes(chunk_bytes);
+  footprints_ = footprints_of(spec, {pipelines_, chunk_pipeline_});
+  form_groups(chunk_bytes);
+}
+
+void JobShards::count_bytes(const std::vector<uint32_t>& chunk_bytes) {
+  std::fill(pipeline_bytes_.begin(), pipeline_bytes_.end(), 0);
   for (size_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
     pipeline_bytes_[pipelines_[chunk_pipeline_[chunk]]] += chunk_bytes[chunk];
   }
+}
+
+// Divides the chunks of each pipeline into as many groups as its share of the part's bytes is
+// worth.
+void JobShards::form_groups(const std::vector<uint32_t>& chunk_bytes) {
+  if (pipelines_.size() == 1) {
+    chunk_group_.assign(chunk_bytes.size(), 0);
+    group_pipelines_ = pipelines_;
+    return;
+  }
+  const auto in_all = static_cast<double>(
+      std::accumulate(pipeline_bytes_.begin(), pipeline_bytes_.end(), uint64_t{0}));
+  const size_t groups =
+      std::min<size_t>(kGroupsPerPipeline * pipelines_.size(), limits::kPartsPerJobMax);
+  chunk_group_.resize(chunk_bytes.size());
+  for (uint32_t index = 0; index < pipelines_.size(); ++index) {
+    std::vector<uint32_t> own, own_bytes;
+    for (uint32_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
+      if (chunk_pipeline_[chunk] != index) continue;
+      own.push_back(chunk);
+      own_bytes.push_back(chunk_bytes[chunk]);
+    }
+    if (own.empty()) continue;
+    const double share = static_cast<double>(pipeline_bytes_[pipelines_[index]]) / in_all;
+    const double worth = std::round(share * static_cast<double>(groups));
+    const auto count =
+        std::clamp<size_t>(static_cast<size_t>(worth), 1, std::min<size_t>(own.size(), UINT8_MAX));
+    const auto bins = placement::assign_chunks(own_bytes, std::vector<uint64_t>(count, 0));
+    for (size_t chunk = 0; chunk < own.size(); ++chunk) {
+      chunk_group_[own[chunk]] = static_cast<uint16_t>(group_pipelines_.size() + bins[chunk]);
+    }
+    group_pipelines_.insert(group_pipelines_.end(), count, pipelines_[index]);
+  }
+}
+
+// A part that is on all pipelines of the box stays there, even if some have none of its chunks.
+JobShards::Map JobShards::map_with(const std::vector<uint32_t>& group_pipelines) const {
+  PBOX_CHECK(group_pipelines.size() == group_pipelines_.size());
+  Map map{pipelines_, chunk_pipeline_};
+  if (pipelines_.size() == 1) {
+    map.pipelines = group_pipelines;
+    return map;
+  }
+  for (size_t chunk = 0; chunk < chunk_group_.size(); ++chunk) {
+    const uint32_t pipeline = group_pipelines[chunk_group_[chunk]];
+    PBOX_CHECK(pipeline < pipelines_.size() && pipelines_[pipeline] == pipeline);
+    map.chunk_pipeline[chunk] = static_cast<uint8_t>(pipeline);
+  }
+  return map;
+}
+
+std::vector<uint64_t> JobShards::footprints_of(const JobSpec& spec, const Map& map) const {
+  const pipeline::ShardSpec shape = shard_shape(spec);
+  std::vector<pipeline::ShardMemory> memory(map.pipelines.size(), pipeline::ShardMemory(shape));
+  for (const auto& chunk : cut_into_chunks(spec))
+    memory[map.chunk_pipeline[chunk.chunk]].add(chunk);
+  std::vector<uint64_t> footprints(pipeline_bytes_.size(), 0);
+  for (size_t index = 0; index < memory.size(); ++index) {
+    PBOX_CHECK(map.pipelines[index] < footprints.size());
+    footprints[map.pipelines[index]] = memory[index].bytes();
+  }
+  return footprints;
+}
+
+std::vector<uint64_t> JobShards::footprints_with(const JobSpec& spec,
+                                                 const std::vector<uint32_t>& pipelines) const {
+  return footprints_of(spec, map_with(pipelines));
+}
+
+void JobShards::move_groups(const JobSpec& spec, const std::vector<uint32_t>& pipelines) {
+  PBOX_CHECK(!running() && !has_reserved());
+  Map map = map_with(pipelines);
+  footprints_ = footprints_of(spec, map);
+  pipelines_ = std::move(map.pipelines);
+  chunk_pipeline_ = std::move(map.chunk_pipeline);
+  group_pipelines_ = pipelines;
+  count_bytes(bytes_of_chunks(spec));
 }
 
 pipeline::Chunk* JobShards::find(uint32_t chunk) const {

@@ -51,6 +51,21 @@ class JobShards {
     PBOX_CHECK(pipeline < pipeline_bytes_.size());
     return pipeline_bytes_[pipeline];
   }
+  // Bytes of the part's shard on each pipeline of the box, also while it still gathers.
+  const std::vector<uint64_t>& footprints() const { return footprints_; }
+
+  // Groups of chunks move between pipelines as a whole. They have about the same number of bytes. A
+  // part of several, which is on one pipeline, is one group.
+  //
+  // Returns the pipeline of each group.
+  const std::vector<uint32_t>& group_pipelines() const { return group_pipelines_; }
+  // Returns footprints() as they would be after move_groups(). `pipelines`: as group_pipelines(),
+  // each a pipeline of the box.
+  std::vector<uint64_t> footprints_with(const JobSpec& spec,
+                                        const std::vector<uint32_t>& pipelines) const;
+  // Places each group on the pipeline that `pipelines` has for it. The part does not run, and has
+  // reserved nothing.
+  void move_groups(const JobSpec& spec, const std::vector<uint32_t>& pipelines);
   // By index in pipelines(); empty unless the part is running.
   const Shards& all() const { return shards_; }
   // The chunk on its shard. The part is running.
@@ -114,6 +129,15 @@ class JobShards {
   void end_cut(PipelineHost& host) const;
 
  private:
+  // Where chunks are, as pipelines() and chunk_pipeline().
+  struct Map {
+    std::vector<uint32_t> pipelines;
+    std::vector<uint8_t> chunk_pipeline;
+  };
+  void form_groups(const std::vector<uint32_t>& chunk_bytes);
+  Map map_with(const std::vector<uint32_t>& group_pipelines) const;
+  std::vector<uint64_t> footprints_of(const JobSpec& spec, const Map& map) const;
+  void count_bytes(const std::vector<uint32_t>& chunk_bytes);
   // Returns the values of each shard's chunks, in its order.
   template <typename Value>
   std::vector<std::vector<Value>> by_shard(const std::vector<Value>& by_chunk) const;
@@ -123,7 +147,10 @@ class JobShards {
   PartModels models_;
   std::vector<uint32_t> pipelines_;
   std::vector<uint8_t> chunk_pipeline_;
-  std::vector<uint64_t> pipeline_bytes_;                // by pipeline of the box
+  std::vector<uint64_t> pipeline_bytes_;  // by pipeline of the box
+  std::vector<uint64_t> footprints_;      // by pipeline of the box
+  std::vector<uint16_t> chunk_group_;
+  std::vector<uint32_t> group_pipelines_;
   std::vector<pipeline::JobShard::Reserved> reserved_;  // as pipelines_, or empty
   Shards shards_;                                       // as pipelines_, or empty
   struct Share {

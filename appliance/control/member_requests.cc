@@ -90,7 +90,12 @@ void MemberRequests::on_heartbeat(ConnectionId id, const Connection& connection,
   member.reads_by_staleness.assign(reads.begin(),
                                    reads.begin() + std::min(reads.size(), kBucketsMax));
   const proto::FinishedRounds& finished = request.finished();
-  member.progress = {finished.rounds(), finished.at_ns(), finished.busy_ns()};
+  const auto& by_pipeline = finished.busy_ns_by_pipeline();
+  const int pipelines = std::min(by_pipeline.size(), static_cast<int>(limits::kPipelinesMax));
+  member.progress = {finished.rounds(),
+                     finished.at_ns(),
+                     finished.busy_ns(),
+                     {by_pipeline.begin(), by_pipeline.begin() + pipelines}};
   proto::BoxMessage answer;
   answer.mutable_heartbeat()->set_sequence(request.sequence());
   context_.connections.send(id, std::move(answer));

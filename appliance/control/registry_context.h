@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,8 +63,9 @@ struct RegistryEvent {
 struct RegistryTotals {
   uint64_t joins_refused = 0, workers_lost = 0, jobs_failed = 0, jobs_finished = 0;
   uint64_t workers_back = 0, workers_excluded = 0, jobs_recovered = 0;
-  uint64_t parts_moved = 0;  // to other boxes
-  uint64_t refusals = 0;     // jobs and parts that found no room here
+  uint64_t parts_moved = 0;         // to other boxes
+  uint64_t parts_moved_inside = 0;  // chunks of the part moved to other pipelines of this box
+  uint64_t refusals = 0;            // jobs and parts that found no room here
   uint64_t optimizer_restarts = 0;
   uint64_t backups_lost = 0;    // backup boxes of parts here that were lost or drained
   uint64_t ports_given_up = 0;  // ports that workers have stopped using
@@ -106,6 +108,16 @@ struct RegistryContext {
 // Returns the entry of the audit log about a JOIN.
 audit::Record join_record(audit::Kind kind, const proto::Join& join, std::string reason = {});
 
+// Why and how a part gathers its ranks once more.
+struct Regathering {
+  RegistryEvent event;                     // for the log
+  std::optional<uint32_t> kept_rank = {};  // this rank's connection stays
+  // The pipeline of each group of chunks from now on (JobShards::move_groups()); empty: as before.
+  // The ranks are told to come again. Otherwise their connections close without a message, as when
+  // a box is lost.
+  std::vector<uint32_t> group_pipelines = {};
+};
+
 // The services that the parts of the registry need from it.
 class JobOwner {
  public:
@@ -114,10 +126,9 @@ class JobOwner {
   virtual void advance(const JobKey& part) = 0;
   // The part ends here with this error, which its ranks are told. The job is gone on return.
   virtual void fail(Job& job, const Error& error) = 0;
-  // The ranks of a running part join once more, here. Their connections are closed, except that of
-  // `kept_rank`. `event` and `why` are logged.
-  virtual void gather_again(Job& job, std::optional<uint32_t> kept_rank, const char* event,
-                            std::string why) = 0;
+  // The ranks of a running part join once more, here. If all of them have left, the job is gone on
+  // return.
+  virtual void gather_again(Job& job, Regathering how) = 0;
   // Memory of all jobs, kept states and cuts together, or of those of one tenant, in bytes.
   virtual uint64_t memory_taken_bytes(std::optional<std::string_view> tenant) const = 0;
 };

@@ -29,6 +29,7 @@ struct RankProgress {
   uint64_t rounds = 0;  // 0 before the first report
   uint64_t at_ns = 0;
   uint64_t busy_ns = 0;
+  std::vector<uint64_t> busy_ns_by_pipeline = {};  // by pipeline of the session; may be too short
   bool operator==(const RankProgress&) const = default;
 };
 

@@ -108,6 +108,8 @@ constexpr AddedField kAddedFields[] = {
     {"DataAddresses.newest_version", 3},
     // A box that does not know it answers without, and the worker uses its next port.
     {"QueuePairs.shared_memory", 3},
+    // A box that does not know it moves no chunks between its pipelines.
+    {"FinishedRounds.busy_ns_by_pipeline", 3},
     // The answer to a question that only version 3 has.
     {"BoxMessage.report", 3},
     {"BoxMessage.needs", 3},

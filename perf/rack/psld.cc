@@ -18,6 +18,7 @@
 #include "perf/measure.h"
 #include "perf/rack/cluster.h"
 #include "perf/rack/job.h"
+#include "perf/rack/psld_inside.h"
 #include "perf/scenario.h"
 
 namespace pbox::perf::rack_psld {
@@ -217,7 +218,9 @@ void add_options(po::options_description& options) {
       "iterations of each job whose parts stay")("moving-iterations",
                                                  po::value<uint32_t>()->default_value(150),
                                                  "iterations of the job whose parts move")(
-      "setting", po::value<std::string>()->default_value(""), "measure only this setting");
+      "setting", po::value<std::string>()->default_value(""), "measure only this setting")(
+      "inside", po::bool_switch(),
+      "measure moves between the two pipelines of one box instead: settings none and core_hog");
 }
 
 Settings settings_from(const po::variables_map& options) {
@@ -354,6 +357,18 @@ void print_table(const nlohmann::json& figures, std::ostream& report) {
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   const Settings settings = settings_from(options);
+  if (options["inside"].as<bool>()) {
+    return rack_psld_inside::run({.model = settings.model,
+                                  .only = settings.only,
+                                  .workers = settings.workers,
+                                  .scale = settings.scale,
+                                  .iterations = settings.moving_iterations,
+                                  .slow_by = settings.slow_by,
+                                  .turns = settings.turns,
+                                  .megabits = settings.megabits,
+                                  .compute_ms = settings.compute_ms},
+                                 report);
+  }
   Experiment experiment(settings);
   nlohmann::json list = nlohmann::json::array();
   double best = 0;

@@ -28,6 +28,7 @@ inline constexpr char kTail[] = R"(
 |---|---|
 | `replicas 1` with all but the above | needs a cluster: `test_service_replicas`, with guards too |
 | ports `dpdk:` and `rdma:` | need devices; `test_service_memif`, `tests/vm` train over them |
+| chunks that move between pipelines | `test_service_pipeline_moves` and `pbox-sim` move them |
 | parts that move | needs a cluster; `test_service_moves`, `test_service_sync_moves` move parts |
 | `on_worker_lost abort` with a rank that rejoins | the job ends at the loss |
 

@@ -250,6 +250,13 @@ Status Box::set_sync(const std::string& job, const control::SyncChange& change) 
   return set;
 }
 
+Status Box::move_chunks(const std::string& job, uint32_t part,
+                        const std::vector<uint32_t>& groups) {
+  const Status moved = registry_->pipeline_moves().move(job, {{part, groups}}, "an operator asks");
+  flush();
+  return moved;
+}
+
 void Box::turn_control() {
   if (!up()) return;
   rack_.meter.run([&] {
@@ -257,7 +264,7 @@ void Box::turn_control() {
     flush();
   });
   if (checker_) {
-    for (const auto& part : registry_->progress()) check_place(part.job, part.part);
+    for (const auto& part : progress()) check_place(part.job, part.part);
   }
   control_thread_.wake_at(control_thread_.now_ns() + kTickNs);
 }

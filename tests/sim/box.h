@@ -68,6 +68,9 @@ class Box final : public ControlEnd,
   Status set_sync(const std::string& job, const control::SyncChange& change);
   // The operator asks for a snapshot.
   Status begin_snapshot(const std::string& job, uint64_t timeout_ns);
+  // The parts that run here and could move, and a move of one part's groups of chunks.
+  std::vector<control::PartProgress> progress() { return registry_->pipeline_moves().progress(); }
+  Status move_chunks(const std::string& job, uint32_t part, const std::vector<uint32_t>& groups);
   bool has_part(const std::string& job, uint32_t part) const;
   // These functions carry out episodes.
   void pause(uint64_t length_ns);

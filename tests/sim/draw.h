@@ -78,6 +78,7 @@ void draw_takeovers(uint64_t seed, Options& options);
 // options_snapshots.cc, with a generator of its own: in some seeds boxes take snapshots of jobs in
 // mode optimize, which last longer then, and more boxes are lost.
 void draw_snapshots(uint64_t seed, Options& options);
+void draw_chunk_moves(uint64_t seed, Options& options);
 
 // options_cable.cc, with a generator of its own: in one seed in twenty some workers have a cable
 // that is a bottleneck.

@@ -37,6 +37,7 @@ namespace pbox::sim {
   X(kBoxCrash, "box_crash")                 \
   X(kDiskFault, "disk_fault")               \
   X(kPartMove, "part_move")                 \
+  X(kChunkMove, "chunk_move")               \
   X(kStaleMap, "stale_map")                 \
   X(kDrain, "drain")                        \
   X(kRebind, "rebind")                      \

@@ -472,6 +472,7 @@ Options draw(uint64_t seed) {
   draw_lapses(seed, options);
   draw_takeovers(seed, options);
   draw_snapshots(seed, options);
+  draw_chunk_moves(seed, options);
   return options;
 }
 

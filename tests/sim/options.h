@@ -215,6 +215,13 @@ struct ModelChange {
   wire::SyncSpec sync;
 };
 
+// A box moves some groups of chunks of one of its parts to other pipelines.
+struct ChunkMove {
+  uint64_t begin_ns = 0;  // counted from the start of the run
+  uint32_t box = 0;
+  uint64_t draw = 0;  // chooses the part, the groups and the pipelines
+};
+
 struct Options {
   uint64_t seed = 1;
   uint32_t boxes = 1;
@@ -274,6 +281,7 @@ struct Options {
   bool has_snapshots = false;
   uint64_t snapshot_every_ns = 0;
   std::vector<SnapshotCall> snapshot_calls;
+  std::vector<ChunkMove> chunk_moves;
   // The same jobs have run before, without faults, and their snapshots are there. `run` tells the
   // processes of the former run from those of this one.
   bool has_former_run = false;

@@ -55,6 +55,7 @@ Options former_run(const Options& options) {
   former.model_changes.clear();
   former.attack_bursts = 0;
   former.snapshot_calls.clear();
+  former.chunk_moves.clear();
   for (uint32_t index = 0; index < former.jobs.size(); ++index) {
     JobOptions& job = former.jobs[index];
     job.rogue = job.restores = false;

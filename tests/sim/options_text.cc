@@ -152,6 +152,9 @@ std::string to_string(const Options& options) {
     line.add(" | snapshot of job%u by box %u at %.3fms within %.0fms", call.job, call.box,
              ms(call.begin_ns), ms(call.timeout_ns));
   }
+  for (const ChunkMove& move : options.chunk_moves) {
+    line.add(" | chunks of box %u move at %.3fms", move.box, ms(move.begin_ns));
+  }
   for (const Episode& episode : options.episodes) {
     line.add(" | %s at %.3fms for %.3fms", name_of(episode.kind), ms(episode.begin_ns),
              ms(episode.length_ns));

@@ -152,6 +152,9 @@ void World::schedule_faults() {
   for (const SnapshotCall& call : options_.snapshot_calls) {
     queue_.at(begin_ns_ + call.begin_ns, [this, &call] { ask_for_snapshot(call); });
   }
+  for (const ChunkMove& move : options_.chunk_moves) {
+    queue_.at(begin_ns_ + move.begin_ns, [this, &move] { move_chunks(move); });
+  }
   network_.start_flows();
   queue_.at(begin_ns_ + options_.faults_end_ns, [this] { heal(); });
 }
@@ -439,38 +442,6 @@ void World::drain(const Episode& episode) {
       name_of_box(box_of(episode.draw).host()),
       is_standby ? cluster::Duty::kStandby : cluster::Duty::kDrains, [](const Status&) {},
       is_standby);
-}
-
-// Asks the leader to move a part, as the rebalancer does. The part may go to a box whose lease has
-// ended, as happens when the leader has not heard of that yet.
-void World::move_part(const Episode& episode) {
-  const JobModel& job = worker_of(episode.draw).job();
-  BoxCluster* leader = leaders_cluster();
-  if (!job.options.may_move || leader == nullptr) return;
-  cluster::PartMaps& maps = leader->maps();
-  const auto found = maps.maps().find(job.name);
-  if (found == maps.maps().end() || found->second.is_over) return;
-  cluster::PartMap map = found->second;
-  std::string& box = map.boxes[job.options.part];
-  const HostId step = 1 + static_cast<HostId>((episode.draw >> 32) % (options_.boxes - 1));
-  box = name_of_box((box_at(box) + step) % options_.boxes);
-  if (maps.lacks_room(job.name, map) || maps.is_draining(box)) return;
-  const bool needs_room = options_.is_tight && map.part_memory_bytes > 0;
-  if (needs_room && !leader->knows_room(box)) return;
-  maps.move(job.name, map, "an episode", [](const Status&) {});
-}
-
-// Ranks that are away during the move must be back before the job can continue.
-void World::on_move(const std::string& name, uint32_t part, HostId from, HostId to) {
-  rack_.say("world", [&] {
-    return name + "/" + std::to_string(part) + " moves from box " + std::to_string(from) +
-           " to box " + std::to_string(to);
-  });
-  counts_.add(Fault::kPartMove);
-  for (auto& job : jobs_) {
-    const bool is_it = job->name == name && job->options.part == part;
-    if (is_it) gather_again(*job, are_all_in(*job));
-  }
 }
 
 // Returns the same rank of all parts of its job, which are one process in the product.

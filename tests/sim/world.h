@@ -81,6 +81,7 @@ class World {
   void drop_fragment(const Episode& episode);
   void change_model(const ModelChange& change);
   void ask_for_snapshot(const SnapshotCall& call);
+  void move_chunks(const ChunkMove& move);
   void send_from_outside(const Episode& episode, uint32_t left);
   void forge(const nic::Endpoint& from);
   void overhear(const Packet& packet);

@@ -51,18 +51,19 @@ void print_decision(const Json& decision, const std::string& text) {
   std::printf("  %s %-12s %s\n", when, text_of(decision, "kind").c_str(), text.c_str());
 }
 
-void print_job(const Json& job) {
-  std::printf("job %s: %s, an iteration takes %s, %lu parts moved, the last move saved %s\n",
+// `what`: what moves, "parts" or "groups".
+void print_job(const Json& job, const char* what) {
+  std::printf("job %s: %s, an iteration takes %s, %lu %s moved, the last move saved %s\n",
               text_of(job, "name").c_str(), text_of(job, "state").c_str(),
               in_time(number_of(job, "iteration_seconds")).c_str(),
-              static_cast<unsigned long>(number_of(job, "parts_moved")),
+              static_cast<unsigned long>(number_of(job, "parts_moved")), what,
               percent(job, "last_gain").c_str());
   const std::string waits_for = text_of(job, "waits_for");
   if (!waits_for.empty()) std::printf("  waits for %s\n", waits_for.c_str());
   for (const Json& box : list_of(job, "boxes")) {
-    std::printf("  %-24s %-8s %4lu parts  busy %8s of an iteration  %s\n",
+    std::printf("  %-24s %-8s %4lu %s  busy %8s of an iteration  %s\n",
                 text_of(box, "name").c_str(), text_of(box, "state").c_str(),
-                static_cast<unsigned long>(number_of(box, "parts")),
+                static_cast<unsigned long>(number_of(box, "parts")), what,
                 in_time(number_of(box, "busy_seconds")).c_str(),
                 in_units(number_of(box, "bytes_per_second"), 1e6, "MB/s").c_str());
   }
@@ -86,7 +87,23 @@ void print_scaling(const Json& scaling) {
   }
 }
 
+// Prints the decisions about the box's own pipelines. Boxes of older releases have none.
+void print_inside(const Json& inside) {
+  if (!inside.is_object()) return;
+  const Json jobs = list_of(inside, "jobs");
+  if (!inside.value("enabled", false)) {
+    std::printf(
+        "chunks stay on their pipelines: pipeline.rebalance is off, or there is only one\n");
+  } else if (jobs.empty()) {
+    std::printf("this box has no jobs whose chunks could move between its pipelines\n");
+  } else {
+    std::printf("groups of chunks between the pipelines of this box:\n");
+  }
+  for (const Json& job : jobs) print_job(job, "groups");
+}
+
 void print_why(const Json& page) {
+  if (page.contains("inside")) print_inside(page["inside"]);
   if (page.contains("scaling")) print_scaling(page["scaling"]);
   if (!page.value("enabled", false)) {
     std::printf(
@@ -100,7 +117,7 @@ void print_why(const Json& page) {
   }
   const Json jobs = list_of(page, "jobs");
   if (jobs.empty()) std::printf("the cluster has no jobs\n");
-  for (const Json& job : jobs) print_job(job);
+  for (const Json& job : jobs) print_job(job, "parts");
 }
 
 boost::program_options::options_description boxes_options() {

@@ -35,6 +35,8 @@ proto::WorkerMessage heartbeat_message(const Exchange* exchange, uint64_t now_ns
   heartbeat.mutable_finished()->set_rounds(finished.rounds);
   heartbeat.mutable_finished()->set_at_ns(finished.at_ns);
   heartbeat.mutable_finished()->set_busy_ns(finished.busy_ns);
+  const auto& by_lane = finished.lane_busy_ns;
+  heartbeat.mutable_finished()->mutable_busy_ns_by_pipeline()->Add(by_lane.begin(), by_lane.end());
   return message;
 }
 

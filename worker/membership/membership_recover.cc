@@ -97,10 +97,12 @@ void Membership::on_part_map(const proto::PartMap& map, uint64_t now_ns) {
 
 // Nothing is lost: what is in flight is pushed again to the new owner.
 void Membership::on_moved(const proto::PartPlace& place, uint64_t now_ns) {
-  if (phase_ == Phase::kRunning) {
-    begin_recovery("box " + place.box() + " has taken over part " + std::to_string(options_.part) +
-                       " of the job",
+  const std::string part = "part " + std::to_string(options_.part) + " of the job";
+  if (phase_ == Phase::kRunning && place.address().empty()) {
+    begin_recovery("box " + place.box() + " moves chunks of " + part + " to other pipelines",
                    now_ns);
+  } else if (phase_ == Phase::kRunning) {
+    begin_recovery("box " + place.box() + " has taken over " + part, now_ns);
   }
   redirect(place, now_ns);
 }
@@ -108,8 +110,9 @@ void Membership::on_moved(const proto::PartPlace& place, uint64_t now_ns) {
 // For a while, boxes may disagree about which one owns the part.
 void Membership::redirect(const proto::PartPlace& place, uint64_t now_ns) {
   constexpr uint32_t kAtOnce = 4;
-  if (place.address() != options_.box) unreachable_since_ns_ = 0;
-  options_.box = place.address();
+  const std::string& address = place.address().empty() ? connected_box_ : place.address();
+  if (address != options_.box) unreachable_since_ns_ = 0;
+  options_.box = address;
   options_.box_name = place.box();
   seems_lost_ = false;
   const Error why{ErrorCode::kUnavailable, "the part is on box " + place.box() + " now"};

@@ -148,6 +148,7 @@ void Exchange::open_lanes() {
   for (size_t index = 0; index < session.pipelines.size(); ++index) {
     lanes_.emplace_back(state_, session.pipelines[index], largest[index]);
   }
+  lane_times_.resize(std::max(lane_times_.size(), lanes_.size()));
 }
 
 void Exchange::start(const Operation& operation) {

@@ -205,9 +205,15 @@ class Exchange {
   NumaArena shadow_;  // memory of the shadows, or of the cache
   RoundSkips skips_;  // used with model drop
   uint32_t active_tensors_ = 0;
-  uint64_t busy_since_ns_ = 0;     // 0: no operation is active, or to_send() was not called since
-  uint64_t busy_ns_ = 0;           // total time with an active operation, up to busy_since_ns_
-  uint64_t operations_ended_ = 0;  // without votes
+  uint64_t busy_since_ns_ = 0;  // 0: no operation is active, or to_send() was not called since
+  uint64_t busy_ns_ = 0;        // total time with an active operation, up to busy_since_ns_
+  // Lanes of later sessions go on with the times of those of the same index.
+  struct LaneTime {
+    uint64_t last_result_ns = 0;
+    uint64_t busy_ns = 0;  // as in FinishedRounds
+  };
+  std::vector<LaneTime> lane_times_;
+  uint64_t operations_ended_ = 0;     // without votes
   uint64_t operations_of_round_ = 0;  // a tensor and its compressed form are one operation
   FinishedRounds finished_;
   bool suspended_ = false;

@@ -329,7 +329,8 @@ void Exchange::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
     if (is_pending(chunk)) lane.queue(state_.chunk_id(chunk), tensor.priority);
     return;
   }
-  PBOX_DCHECK(tensor.chunks_left > 0);
+  PBOX_DCHECK(tensor.chunks_left > 0 && chunk.pipeline < lane_times_.size());
+  lane_times_[chunk.pipeline].last_result_ns = now_ns;
   if (tensor.fetching) {
     chunk.fetched = true;
     if (tensor.deltas) read_weights(state_, tensor, chunk);
@@ -352,9 +353,21 @@ void Exchange::end(const Tensor& tensor, uint64_t now_ns) {
   PBOX_DCHECK(operations_of_round_ <= state_.tensors.size());
   if (!tensor.fetching && !tensor.is_votes) ++operations_ended_;
   if (--active_tensors_ > 0) return;
-  if (busy_since_ns_ != 0) busy_ns_ += now_ns - std::exchange(busy_since_ns_, 0);
+  if (busy_since_ns_ != 0) {
+    const uint64_t since_ns = std::exchange(busy_since_ns_, 0);
+    busy_ns_ += now_ns - since_ns;
+    for (LaneTime& lane : lane_times_) {
+      if (lane.last_result_ns > since_ns) lane.busy_ns += lane.last_result_ns - since_ns;
+    }
+  }
   if (operations_of_round_ == 0 || operations_ended_ % operations_of_round_ != 0) return;
-  finished_ = {operations_ended_ / operations_of_round_, now_ns, busy_ns_};
+  finished_.rounds = operations_ended_ / operations_of_round_;
+  finished_.at_ns = now_ns;
+  finished_.busy_ns = busy_ns_;
+  finished_.lane_busy_ns.resize(lanes_.size());
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    finished_.lane_busy_ns[lane] = lane_times_[lane].busy_ns;
+  }
 }
 
 void Exchange::consume(Tensor& tensor, Chunk& chunk) {

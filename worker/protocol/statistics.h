@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "worker/protocol/slot_round.h"
 #include "worker/protocol/staleness.h"
@@ -39,6 +40,8 @@ struct FinishedRounds {
   uint64_t rounds = 0;
   uint64_t at_ns = 0;
   uint64_t busy_ns = 0;  // total time, until then, during which an operation was active
+  // By lane: the same, but of each such time only what passed until the lane's last result.
+  std::vector<uint64_t> lane_busy_ns = {};
 };
 
 }  // namespace pbox::worker

@@ -60,7 +60,8 @@ Config unlike_defaults() {
                   {"net_memif0,role=server", {"10.0.1.1/24"}, {}, 0}},
                  true,
                  512};
-  config.pipeline = {3, {2, 3, 4, 8}, PollMode::kBusy, 7, OnOffAuto::kOn, OnOffAuto::kOff, 12'345};
+  config.pipeline = {3,      {2, 3, 4, 8}, PollMode::kBusy, 7, OnOffAuto::kOn, OnOffAuto::kOff,
+                     12'345, false};
   config.recorder = {"/dev/shm/pbox", 8'192, 500};
   config.snapshots = {"/mnt/snapshots", 600};
   config.memory = {0.3, OnOffAuto::kOff};

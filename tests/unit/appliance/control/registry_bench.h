@@ -21,9 +21,8 @@ class RecordingOwner : public JobOwner {
     failures.push_back(error.message);
     if (on_fail) on_fail(job);
   }
-  void gather_again(Job& /*job*/, std::optional<uint32_t> /*kept_rank*/, const char* event,
-                    std::string /*why*/) override {
-    gathered.push_back(event);
+  void gather_again(Job& /*job*/, Regathering how) override {
+    gathered.emplace_back(how.event.name);
   }
   uint64_t memory_taken_bytes(std::optional<std::string_view>) const override {
     return memory_taken;

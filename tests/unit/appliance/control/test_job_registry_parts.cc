@@ -327,7 +327,7 @@ TEST_CASE("progress of ranks is reported by part, for parts that may move") {
   finished.set_at_ns(900);
   finished.set_busy_ns(40);
   desk.say(first[1], message);
-  const auto parts = desk.registry().progress();
+  const auto parts = desk.registry().pipeline_moves().progress();
   REQUIRE(parts.size() == 2);
   CHECK(parts[0].job == "train");
   CHECK(parts[0].part == 1);

@@ -112,6 +112,18 @@ TEST_CASE("a part that moves is resumed at its new box at once") {
   CHECK(member.membership.history().recoveries == 1);
 }
 
+TEST_CASE("a part whose chunks move inside its box is resumed there at once") {
+  Member member(part_options());
+  member.join();
+  const std::string box = member.membership.box();
+  member.deliver(moved("seven", ""));
+  REQUIRE(member.act() == kGoesOn);
+  CHECK(member.actions.back().box == box);
+  CHECK(member.membership.phase() == Phase::kRecovering);
+  CHECK_THAT(member.membership.loss()->reason,
+             Contains("box seven moves chunks of part 2 of the job to other pipelines"));
+}
+
 TEST_CASE("a lost box is tried first, then other boxes are told that it is lost") {
   Member member(part_options());
   member.join();

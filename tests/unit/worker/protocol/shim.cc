@@ -33,6 +33,12 @@ worker::SessionSpec session_of(const ShimOptions& options) {
   for (const uint64_t chunks : options.tensor_chunks) {
     session.chunk_pipeline.insert(session.chunk_pipeline.end(), chunks, 0);
   }
+  if (!options.chunk_pipeline.empty()) {
+    session.chunk_pipeline = options.chunk_pipeline;
+    session.pipelines.push_back(session.pipelines[0]);
+    session.pipelines[1].spi += 1;
+    session.pipelines[1].path = short_path(session.rto_floor_ns);
+  }
   session.open_rounds = options.open_rounds;
   session.sync = options.sync;
   session.learning_rate = options.learning_rate;
@@ -109,14 +115,17 @@ void Shim::start(uint32_t tensor, float value, int32_t priority) {
 
 std::vector<Pushed> Shim::take_burst() {
   std::vector<Pushed> taken;
-  const auto packets = exchange.to_send(0, now_ns);
+  uint32_t pipeline = 0;
+  auto packets = exchange.to_send(pipeline, now_ns);
+  if (packets.empty() && session.pipelines.size() > 1)
+    packets = exchange.to_send(++pipeline, now_ns);
   for (const nic::TxPacket& packet : packets) {
     const wire::Tag tag = wire::make_tag({.payload_crc = true}, packet.header, packet.payload);
     REQUIRE((packet.tag == tag));
     taken.push_back({packet.header, {}});
     taken.back().payload.assign(packet.payload, packet.payload + packet.header.payload_bytes);
   }
-  exchange.sent(0, packets.size());
+  exchange.sent(pipeline, packets.size());
   everything.insert(everything.end(), taken.begin(), taken.end());
   return taken;
 }
@@ -139,7 +148,9 @@ Answer Shim::result(uint32_t chunk, uint32_t round, uint32_t fragment, float val
   Answer answer;
   answer.header.set_type(wire::PacketType::kResult);
   answer.header.payload_bytes = kFragmentBytes;
-  answer.header.spi = session.pipelines[0].spi | wire::kSpiToWorker;
+  const bool is_known = chunk < session.chunk_pipeline.size();
+  const size_t pipeline = is_known ? session.chunk_pipeline[chunk] : 0;
+  answer.header.spi = session.pipelines[pipeline].spi | wire::kSpiToWorker;
   answer.header.packet_number = next_packet_number_++;
   answer.header.epoch = session.epoch;
   answer.header.generation = session.generation;
@@ -199,7 +210,9 @@ void Shim::deliver(const Answer& answer) {
   bytes.insert(bytes.end(), answer.payload.begin(), answer.payload.end());
   bytes.insert(bytes.end(), tag.begin(), tag.end());
   const nic::RxPacket packet{bytes.data(), static_cast<uint32_t>(bytes.size()), {}};
-  exchange.on_burst(0, {&packet, 1}, now_ns);
+  const bool is_second = session.pipelines.size() > 1 &&
+                         answer.header.spi == (session.pipelines[1].spi | wire::kSpiToWorker);
+  exchange.on_burst(is_second ? 1 : 0, {&packet, 1}, now_ns);
 }
 
 void Shim::deliver_result(uint32_t chunk, uint32_t round, float value) {

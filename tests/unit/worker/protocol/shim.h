@@ -32,6 +32,7 @@ struct ShimOptions {
   bool has_upper_box = false;
   bool takes_zeros = false;
   std::vector<uint32_t> open_rounds = {};
+  std::vector<uint8_t> chunk_pipeline = {};  // 0 or 1 by chunk; empty: there is one pipeline
   wire::SyncSpec sync = {};
   float learning_rate = 1;  // used if reads are cached
   float gradient_scale = 1;

@@ -212,6 +212,31 @@ TEST_CASE("a round is finished when every tensor has completed it, and idle time
   CHECK(second.at_ns - first.at_ns >= 107'000'000);
   CHECK(second.busy_ns - first.busy_ns >= 7'000'000);
   CHECK(second.busy_ns - first.busy_ns < 8'000'000);
+  CHECK(second.lane_busy_ns == std::vector<uint64_t>{second.busy_ns});
+}
+
+TEST_CASE("a lane is busy until its last result of a round") {
+  Shim shim({.tensor_chunks = {1, 1}, .chunk_pipeline = {0, 1}});
+  const auto exchange = [&](uint32_t round) {
+    shim.start(0);
+    shim.start(1);
+    CHECK(shim.take_all().size() == 2 * kChunkBytes / kFragmentBytes);
+    shim.now_ns += 1'000'000;
+    shim.deliver_result(0, round, 1.0f);
+    shim.now_ns += 4'000'000;
+    shim.deliver_result(1, round, 1.0f);
+    shim.exchange.take_completed();
+    shim.now_ns += 50'000'000;
+  };
+  exchange(0);
+  const auto first = shim.exchange.finished_rounds();
+  REQUIRE(first.lane_busy_ns.size() == 2);
+  CHECK(first.lane_busy_ns[1] == first.busy_ns);
+  CHECK(first.busy_ns - first.lane_busy_ns[0] >= 4'000'000);
+  exchange(1);
+  const auto second = shim.exchange.finished_rounds();
+  CHECK(second.lane_busy_ns[0] == 2 * first.lane_busy_ns[0]);
+  CHECK(second.lane_busy_ns[1] == 2 * first.lane_busy_ns[1]);
 }
 
 TEST_CASE("a round is finished when a tensor has completed it in one of its forms") {
