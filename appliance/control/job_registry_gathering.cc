@@ -101,10 +101,10 @@ void JobRegistry::tick_recovering(Job& job) {
       can_go_on_without_missing(job)) {
     return starter_.advance_without_missing(key_of(job.spec()));
   }
-  fail(job, {ErrorCode::kWorkerLost, job.spec().title() + ": the box was lost, and after " +
-                                         in_seconds(waited_ns) + " " +
-                                         job.members().ranks_in(Member::State::kAbsent) +
-                                         " did not come back" + no_majority(job)});
+  fail(job, {ErrorCode::kWorkerLost,
+             job.spec().title() + ": the box was lost or its chunks moved, and after " +
+                 in_seconds(waited_ns) + " " + job.members().ranks_in(Member::State::kAbsent) +
+                 " did not come back" + no_majority(job)});
 }
 
 }  // namespace pbox::control

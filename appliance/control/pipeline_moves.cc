@@ -26,7 +26,7 @@ std::vector<PartProgress> PipelineMoves::progress() const {
   std::vector<PartProgress> list;
   for (const auto& [key, job] : context_.jobs) {
     const JobSpec& spec = job->spec();
-    if (!job->running() || !spec.may_move()) continue;
+    if (!job->running() || !spec.may_move() || spec.is_backup) continue;
     const JobShards& shards = job->shards();
     PartProgress part{.job = spec.name,
                       .part = spec.part,
