@@ -71,8 +71,9 @@ void JobBalancer::begin(const PartMap& map, const std::vector<BalancedBox>& boxe
     box_of_part.push_back(static_cast<placement::BoxIndex>(index));
   }
   const auto unit = static_cast<uint32_t>(std::clamp(map.bytes_per_part(), 1.0, kPartUnitsMax));
-  rebalancer_.emplace(std::vector<uint32_t>(map.boxes.size(), unit), std::move(box_of_part),
-                      std::move(list), placement::RebalancerOptions{.seed = ++seed_});
+  rebalancer_.emplace(
+      std::vector<uint32_t>(map.boxes.size(), unit), std::move(box_of_part), std::move(list),
+      placement::RebalancerOptions{.seed = ++seed_, .explore_share = explore_share_});
   parts_ = map.boxes;
   proposed_.reset();
   rounds_.clear();

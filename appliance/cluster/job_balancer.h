@@ -42,6 +42,9 @@ class JobBalancer {
   std::optional<Proposal> step(const PartMap& map, int64_t map_revision,
                                const std::vector<BalancedBox>& boxes,
                                const std::map<std::string, JobLoads>& loads, uint64_t unix_s);
+  // Share of the job's time that explorations may cost, as in RebalancerOptions. It counts from the
+  // next change of the map on that this object has not proposed.
+  void set_explore_share(double share) { explore_share_ = share; }
   void committed();
   void refused(const std::string& why, uint64_t unix_s);
 
@@ -62,6 +65,7 @@ class JobBalancer {
 
   std::string job_;
   uint64_t seed_;
+  double explore_share_ = placement::RebalancerOptions().explore_share;
   std::optional<placement::Rebalancer> rebalancer_;
   std::vector<std::string> parts_;          // box of each part, as the rebalancer knows it
   std::optional<PartMap> proposed_;         // proposed and not yet observed

@@ -45,6 +45,7 @@ bool has_group_on(const PartProgress& part, uint32_t pipeline) {
 
 }  // namespace
 
+// The boxes of a job share what explorations may cost it, in proportion to their parts.
 void PipelineBalancer::collect(const std::vector<PartProgress>& parts,
                                const std::function<bool(const std::string& job)>& is_gathering) {
   for (auto& [name, job] : jobs_) job.parts.clear();
@@ -69,6 +70,9 @@ void PipelineBalancer::collect(const std::vector<PartProgress>& parts,
     if (boxes == job.boxes) continue;
     job.boxes = std::move(boxes);
     ++job.revision;
+    const auto parts = static_cast<double>(job.parts.size());
+    job.balancer.set_explore_share(placement::RebalancerOptions().explore_share * parts /
+                                   job.parts.front()->part_count);
   }
 }
 

@@ -16,12 +16,12 @@ constexpr uint64_t kMilliNs = 1'000'000;
 class BoxOfJobs {
  public:
   // `parts`: by part, the pipeline of each of its groups.
-  explicit BoxOfJobs(std::vector<std::vector<uint32_t>> parts) {
+  explicit BoxOfJobs(std::vector<std::vector<uint32_t>> parts, uint32_t parts_elsewhere = 0) {
     for (uint32_t part = 0; part < parts.size(); ++part) {
       PartProgress& progress = parts_.emplace_back();
       progress = {.job = "train",
                   .part = part,
-                  .part_count = static_cast<uint32_t>(parts.size()),
+                  .part_count = static_cast<uint32_t>(parts.size()) + parts_elsewhere,
                   .bytes = 1'000'000 * parts[part].size(),
                   .group_pipelines = parts[part]};
       progress.ranks.resize(2);
@@ -140,6 +140,15 @@ TEST_CASE("a pipeline that is as fast as the others keeps its chunks") {
   CHECK(std::none_of(decisions.begin(), decisions.end(), [](const auto& made) {
     return made.decision.kind == placement::DecisionKind::kExploit;
   }));
+}
+
+TEST_CASE("boxes share the time that a job may lose by explorations") {
+  const std::vector<std::vector<uint32_t>> parts = {{0}, {1}, {0}, {1}, {0}, {1}, {0}, {1}};
+  BoxOfJobs alone(parts), one_of_four(parts, 24);
+  alone.run(3'000);
+  one_of_four.run(3'000);
+  CHECK(alone.moves >= 8);
+  CHECK(2 * one_of_four.moves <= alone.moves);
 }
 
 TEST_CASE("nothing moves while ranks gather, or if they do not say which pipeline they wait for") {
