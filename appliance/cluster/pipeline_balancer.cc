@@ -70,8 +70,8 @@ void PipelineBalancer::collect(const std::vector<PartProgress>& parts,
     if (boxes == job.boxes) continue;
     job.boxes = std::move(boxes);
     ++job.revision;
-    const auto parts = static_cast<double>(job.parts.size());
-    job.balancer.set_explore_share(placement::RebalancerOptions().explore_share * parts /
+    const auto parts_here = static_cast<double>(job.parts.size());
+    job.balancer.set_explore_share(placement::RebalancerOptions().explore_share * parts_here /
                                    job.parts.front()->part_count);
   }
 }

@@ -103,6 +103,7 @@ class JobRegistry : private JobOwner {
   bool has_job(const std::string& name) const { return context_.jobs.has_job(name); }
   // The job's parts that run here; nullopt if there are none.
   std::optional<RunningParts> running(const std::string& name) const;
+  // Moves of chunks between the pipelines of this box.
   PipelineMoves& pipeline_moves() { return moves_; }
   uint64_t memory_taken_bytes(std::optional<std::string_view> tenant = {}) const override;
   // The tenants that have a job, a kept state or a connection here.

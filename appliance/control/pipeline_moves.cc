@@ -7,21 +7,6 @@
 #include "base/limits.h"
 
 namespace pbox::control {
-namespace {
-
-// Adds what a part takes to the use of the pipelines.
-void add_use(const Job& job, const std::vector<uint64_t>& footprints,
-             const std::vector<uint32_t>& pipelines, std::vector<PipelineUse>& uses) {
-  for (const uint32_t pipeline : pipelines) {
-    PBOX_CHECK(pipeline < uses.size() && footprints.size() == uses.size());
-    uses[pipeline].memory_bytes += footprints[pipeline];
-    uses[pipeline].sessions += static_cast<uint32_t>(job.members().size());
-    ++uses[pipeline].shards;
-  }
-}
-
-}  // namespace
-
 std::vector<PartProgress> PipelineMoves::progress() const {
   std::vector<PartProgress> list;
   for (const auto& [key, job] : context_.jobs) {
@@ -67,27 +52,29 @@ Status PipelineMoves::check(const Job& job, const std::vector<uint32_t>& groups)
 
 Status PipelineMoves::check_room(
     const std::map<const Job*, const std::vector<uint32_t>*>& moves) const {
-  std::vector<PipelineUse> uses(host_.count());
-  for (const auto& [key, job] : context_.jobs) {
-    const auto move = moves.find(job.get());
-    const JobShards& shards = job->shards();
-    if (move == moves.end()) {
-      add_use(*job, shards.footprints(), shards.pipelines(), uses);
-    } else {
-      add_use(*job, shards.footprints_with(job->spec(), *move->second),
-              shards.pipelines().size() > 1 ? shards.pipelines() : *move->second, uses);
+  std::vector<PipelineUse> uses = pipeline_use(context_.jobs, host_.count());
+  for (const auto& [job, groups] : moves) {
+    for (const uint32_t pipeline : job->shards().pipelines()) {
+      uses[pipeline].memory_bytes -= job->footprint_on(pipeline);
+      uses[pipeline].sessions -= static_cast<uint32_t>(job->members().size());
+      --uses[pipeline].shards;
     }
   }
-  for (uint32_t pipeline = 0; pipeline < uses.size(); ++pipeline) {
-    const PipelineUse& use = uses[pipeline];
-    const auto& arenas = context_.options.arena_bytes;
-    const bool has_memory = pipeline >= arenas.size() || use.memory_bytes <= arenas[pipeline];
-    if (has_memory && use.shards <= limits::kShardsPerPipelineMax &&
-        use.sessions <= limits::kSessionsPerPipelineMax) {
-      continue;
+  for (const auto& [job, groups] : moves) {
+    const JobShards& shards = job->shards();
+    const std::vector<uint64_t> footprints = shards.footprints_with(job->spec(), *groups);
+    for (const uint32_t pipeline : shards.pipelines().size() > 1 ? shards.pipelines() : *groups) {
+      PipelineUse& use = uses[pipeline];
+      use.sessions += static_cast<uint32_t>(job->members().size());
+      if (footprints[pipeline] > free_on_pipeline(context_.options, pipeline, use) ||
+          use.shards >= limits::kShardsPerPipelineMax ||
+          use.sessions > limits::kSessionsPerPipelineMax) {
+        return Error{ErrorCode::kResourceExhausted,
+                     "pipeline " + std::to_string(pipeline) + " has no room for these chunks"};
+      }
+      use.memory_bytes += footprints[pipeline];
+      ++use.shards;
     }
-    return Error{ErrorCode::kResourceExhausted,
-                 "pipeline " + std::to_string(pipeline) + " has no room for these chunks"};
   }
   return ok_status();
 }
@@ -109,13 +96,11 @@ Status PipelineMoves::move(const std::string& job,
   for (const auto& [part, groups] : by_part) {
     Job* moved = context_.jobs.find({job, part});
     PBOX_CHECK(moved != nullptr);
-    ++context_.totals.parts_moved_inside;
     owner_.gather_again(
         *moved,
         {.event = {RegistryEvent::Severity::kInfo, "chunks_moved",
                    moved->spec().title() + ": chunks move to other pipelines of this box: " + why,
                    job},
-         .kept_rank = {},
          .group_pipelines = groups});
   }
   return ok_status();

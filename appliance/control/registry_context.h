@@ -63,9 +63,8 @@ struct RegistryEvent {
 struct RegistryTotals {
   uint64_t joins_refused = 0, workers_lost = 0, jobs_failed = 0, jobs_finished = 0;
   uint64_t workers_back = 0, workers_excluded = 0, jobs_recovered = 0;
-  uint64_t parts_moved = 0;         // to other boxes
-  uint64_t parts_moved_inside = 0;  // chunks of the part moved to other pipelines of this box
-  uint64_t refusals = 0;            // jobs and parts that found no room here
+  uint64_t parts_moved = 0;  // to other boxes
+  uint64_t refusals = 0;     // jobs and parts that found no room here
   uint64_t optimizer_restarts = 0;
   uint64_t backups_lost = 0;    // backup boxes of parts here that were lost or drained
   uint64_t ports_given_up = 0;  // ports that workers have stopped using

@@ -74,6 +74,10 @@ double total_ms(const std::vector<double>& iteration_ms) {
   return std::accumulate(iteration_ms.begin(), iteration_ms.end(), 0.0);
 }
 
+double mean_ms(const std::vector<double>& iteration_ms) {
+  return total_ms(iteration_ms) / static_cast<double>(iteration_ms.size());
+}
+
 double iterations_within(const std::vector<double>& iteration_ms, double ms) {
   double count = 0;
   for (const double iteration : iteration_ms) {

@@ -46,6 +46,7 @@ class RackJob {
 };
 
 double total_ms(const std::vector<double>& iteration_ms);
+double mean_ms(const std::vector<double>& iteration_ms);
 
 // Returns how many of a run's iterations are over after `ms`. The one that is then under way counts
 // in part.

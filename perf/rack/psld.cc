@@ -10,7 +10,6 @@
 #include <functional>
 #include <iomanip>
 #include <map>
-#include <numeric>
 #include <stdexcept>
 #include <thread>
 
@@ -242,11 +241,6 @@ Settings settings_from(const po::variables_map& options) {
   return settings;
 }
 
-double mean(const std::vector<double>& values, size_t from = 0) {
-  return std::accumulate(values.begin() + static_cast<ptrdiff_t>(from), values.end(), 0.0) /
-         static_cast<double>(values.size() - from);
-}
-
 // Returns the assignment in which the slow box has `share` parts and the others share the rest.
 std::vector<uint32_t> assignment(uint32_t boxes, uint32_t share) {
   std::vector<uint32_t> parts(share, kSlowBox);
@@ -267,8 +261,8 @@ std::vector<uint32_t> best_assignment(Experiment& experiment, const Settings& se
   std::vector<std::pair<double, uint32_t>> tried;  // milliseconds, share
   const auto run = [&](uint32_t share, const char* turn) {
     const std::string job = std::string(setting.name) + turn + std::to_string(share);
-    return mean(experiment.play(job, false, assignment(settings.boxes, share), setting.straggler,
-                                settings.search_iterations));
+    return mean_ms(experiment.play(job, false, assignment(settings.boxes, share), setting.straggler,
+                                   settings.search_iterations));
   };
   for (uint32_t share = 0; share <= kPartsPerBox; ++share) {
     tried.emplace_back(run(share, ".oracle"), share);
@@ -317,23 +311,23 @@ nlohmann::json measure(Experiment& experiment, const Settings& settings, const S
   }
   const auto dealt_round = play("round_robin", false, round_robin);
   const auto dealt_bytes = play("byte_balanced", false, by_bytes);
-  const double whole = mean(times.moving);
+  const double whole = mean_ms(times.moving);
   const auto share = std::count(best.begin(), best.end(), kSlowBox);
   return {{"name", name},
           {"means", setting.means},
           {"iteration_ms",
-           {{"static", mean(times.still)},
-            {"round_robin", mean(dealt_round)},
-            {"byte_balanced", mean(dealt_bytes)},
-            {"oracle", mean(times.best)},
+           {{"static", mean_ms(times.still)},
+            {"round_robin", mean_ms(dealt_round)},
+            {"byte_balanced", mean_ms(dealt_bytes)},
+            {"oracle", mean_ms(times.best)},
             {"psld", whole},
-            {"psld_last_third", mean(times.last_third)}}},
+            {"psld_last_third", mean_ms(times.last_third)}}},
           {"oracle_parts_of_slow_box", share},
-          {"fraction_of_oracle", mean(times.best) / whole},
-          {"fraction_of_oracle_last_third", mean(times.best) / mean(times.last_third)},
-          {"speedup_over_static", mean(times.still) / whole},
-          {"speedup_over_round_robin", mean(dealt_round) / whole},
-          {"speedup_over_byte_balanced", mean(dealt_bytes) / whole}};
+          {"fraction_of_oracle", mean_ms(times.best) / whole},
+          {"fraction_of_oracle_last_third", mean_ms(times.best) / mean_ms(times.last_third)},
+          {"speedup_over_static", mean_ms(times.still) / whole},
+          {"speedup_over_round_robin", mean_ms(dealt_round) / whole},
+          {"speedup_over_byte_balanced", mean_ms(dealt_bytes) / whole}};
 }
 
 void print_table(const nlohmann::json& figures, std::ostream& report) {

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <iomanip>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -126,11 +125,6 @@ class Experiment {
   std::map<bool, RackBox> boxes_;  // by whether chunks move
 };
 
-double mean(const std::vector<double>& values, size_t from = 0) {
-  return std::accumulate(values.begin() + static_cast<ptrdiff_t>(from), values.end(), 0.0) /
-         static_cast<double>(values.size() - from);
-}
-
 nlohmann::json measure(Experiment& experiment, const Settings& settings, const std::string& name,
                        bool is_hogged) {
   std::vector<double> still, moving, last_third;
@@ -143,12 +137,13 @@ nlohmann::json measure(Experiment& experiment, const Settings& settings, const s
     const auto rest = moves.begin() + static_cast<ptrdiff_t>(moves.size() * 2 / 3);
     last_third.insert(last_third.end(), rest, moves.end());
   }
-  return {
-      {"name", name},
-      {"iteration_ms",
-       {{"static", mean(still)}, {"psld", mean(moving)}, {"psld_last_third", mean(last_third)}}},
-      {"speedup_over_static", mean(still) / mean(moving)},
-      {"speedup_over_static_last_third", mean(still) / mean(last_third)}};
+  return {{"name", name},
+          {"iteration_ms",
+           {{"static", mean_ms(still)},
+            {"psld", mean_ms(moving)},
+            {"psld_last_third", mean_ms(last_third)}}},
+          {"speedup_over_static", mean_ms(still) / mean_ms(moving)},
+          {"speedup_over_static_last_third", mean_ms(still) / mean_ms(last_third)}};
 }
 
 }  // namespace

@@ -102,6 +102,7 @@ class World {
   bool outlives(const JobModel& job, const Box& lost) const;
   bool are_all_in(const JobModel& job) const;
   static void gather_again(JobModel& job, bool all_are_in);
+  void gather_part_again(const std::string& name, uint32_t part);
   void lose_box(const Episode& episode);
   void drain(const Episode& episode);
   void move_part(const Episode& episode);

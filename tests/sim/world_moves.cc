@@ -27,16 +27,19 @@ void World::move_part(const Episode& episode) {
 }
 
 // Ranks that are away during the move must be back before the job can continue.
+void World::gather_part_again(const std::string& name, uint32_t part) {
+  for (auto& job : jobs_) {
+    if (job->name == name && job->options.part == part) gather_again(*job, are_all_in(*job));
+  }
+}
+
 void World::on_move(const std::string& name, uint32_t part, HostId from, HostId to) {
   rack_.say("world", [&] {
     return name + "/" + std::to_string(part) + " moves from box " + std::to_string(from) +
            " to box " + std::to_string(to);
   });
   counts_.add(Fault::kPartMove);
-  for (auto& job : jobs_) {
-    const bool is_it = job->name == name && job->options.part == part;
-    if (is_it) gather_again(*job, are_all_in(*job));
-  }
+  gather_part_again(name, part);
 }
 
 // A box gives some groups of chunks of one of its parts to other pipelines, as its balancer does.
@@ -64,10 +67,7 @@ void World::move_chunks(const ChunkMove& move) {
   });
   if (!moved) return;
   counts_.add(Fault::kChunkMove);
-  for (auto& job : jobs_) {
-    const bool is_it = job->name == part.job && job->options.part == part.part;
-    if (is_it) gather_again(*job, are_all_in(*job));
-  }
+  gather_part_again(part.job, part.part);
 }
 
 }  // namespace pbox::sim
