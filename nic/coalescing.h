@@ -1,6 +1,7 @@
-// When to let packets gather before they are received, as NICs do with their interrupts. A wire
-// that is slower than this machine delivers packets one by one. A receiver that spins for each, or
-// sleeps until each, takes time in proportion to the duration of a transfer instead of its bytes.
+// Decides when to let packets gather before they are received, like interrupt coalescing in NICs. A
+// wire that is slower than this machine delivers packets one by one. A receiver that spins for
+// each, or sleeps until each, takes CPU time in proportion to the duration of a transfer instead of
+// its bytes.
 //
 // A value without I/O, for the one thread that receives.
 #pragma once
@@ -15,8 +16,8 @@ namespace pbox::nic {
 
 class Coalescing {
  public:
-  // How long packets gather: the delay that a packet may suffer. A NIC's interrupts wait similarly
-  // long by default.
+  // How long packets gather, and so the most that a packet is delayed. A NIC delays its interrupts
+  // by a similar time by default.
   static constexpr uint64_t kPauseNs = 50'000;
 
   // Records that `packets` packets, at least one, were received at `now_ns`.
@@ -42,13 +43,13 @@ class Coalescing {
 
  private:
   static constexpr uint64_t kWindowNs = kNanosPerMilli;
-  // A pause must gather at least so many packets to be worth its delay.
+  // A pause must gather at least this many packets to be worth its delay.
   static constexpr uint64_t kDensePackets = 2;
 
-  uint64_t begin_ns_ = 0;  // when the present window began
-  uint64_t packets_ = 0;   // since then
-  bool is_dense_ = false;
-  bool has_paused_ = false;  // since packets were received last
+  uint64_t begin_ns_ = 0;    // when the present window began
+  uint64_t packets_ = 0;     // packets received in the present window
+  bool is_dense_ = false;    // in the last window, a pause would have gathered kDensePackets
+  bool has_paused_ = false;  // since packets were last received
 };
 
 }  // namespace pbox::nic

@@ -14,7 +14,7 @@ bool Endpoint::is_loopback() const {
 
 namespace {
 
-// Returns the endpoint without its port, and an IPv4 address in its own form.
+// Returns the endpoint without its port. A mapped IPv4 address becomes a plain one.
 Endpoint host_of(Endpoint endpoint) {
   constexpr std::array<uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
   endpoint.port = 0;

@@ -19,19 +19,20 @@ struct Endpoint {
   bool is_loopback() const;  // in 127.0.0.0/8, or ::1
 };
 
-// Returns whether two endpoints have the same address, whatever their ports. An IPv4 address and
-// its mapped form (::ffff:a.b.c.d), in which a dual-stack socket shows it, are the same.
+// Returns whether two endpoints have the same address, whatever their ports. An IPv4 address equals
+// its mapped form (::ffff:a.b.c.d), in which a dual-stack socket shows it.
 bool same_host(const Endpoint& a, const Endpoint& b);
 
-// Returns whether an endpoint names a lane of shared memory (nic/shm), not a UDP address: it has an
-// IPv6 address of a reserved scope.
+// Returns whether an endpoint names a lane of shared memory (nic/shm) instead of a UDP address. Its
+// address is then an IPv6 multicast address of a reserved scope.
 inline bool is_lane(const Endpoint& endpoint) {
   return endpoint.ipv6 && endpoint.address[0] == 0xff && endpoint.address[1] == 0x0f;
 }
+// Returns the endpoint that names a lane.
 Endpoint lane_endpoint(uint16_t index, uint32_t number);
 
-// The address of this host at one end of a path, as in Endpoint::address and of the family of the
-// peer at the other end. All zero: unknown.
+// This host's address on a path to a peer, in the form of Endpoint::address and of the peer's
+// address family. All zero: unknown.
 using LocalAddress = std::array<uint8_t, 16>;
 inline constexpr LocalAddress kNoLocalAddress{};
 

@@ -13,7 +13,8 @@
 namespace pbox::nic {
 
 // The payload regions of one port. The control thread adds and removes regions; the polling thread
-// finds them. The command that installs a job orders the two. A worker's I/O thread does both.
+// finds them. The command that installs a job makes a new region visible to the polling thread. In
+// a worker, the I/O thread does both.
 class PayloadMemory {
  public:
   // Key of a region that the device refused to register. Payloads in it are copied.
@@ -36,7 +37,7 @@ class PayloadMemory {
       : regions_(regions_max) {}
 
   // Adds a region that overlaps no other. Returns false if all places are taken; payloads in that
-  // memory are then copied. Control thread.
+  // memory are then copied. The control thread calls it.
   bool add(const std::byte* begin, size_t bytes, uint64_t key = 0) {
     PBOX_CHECK(begin != nullptr);
     for (Region& region : regions_) {
@@ -56,7 +57,8 @@ class PayloadMemory {
 
   // Hides the region that starts at `begin` from find(). Returns false while a packet that points
   // into it is in flight: keep the memory and call again. Returns true once the region is removed,
-  // or if there is none. Control thread, after the last packet was made from the memory.
+  // or if there is none. The control thread calls it, after the last packet was made from the
+  // memory.
   bool remove(const std::byte* begin) {
     for (Region& region : regions_) {
       if (region.begin.load(std::memory_order_relaxed) != begin) continue;
@@ -69,7 +71,8 @@ class PayloadMemory {
     return true;
   }
 
-  // Returns the region that holds the whole payload; nullptr if none does. Polling thread.
+  // Returns the region that holds the whole payload; nullptr if none does. The polling thread calls
+  // it.
   Region* find(const std::byte* payload, size_t bytes) {
     PBOX_DCHECK(payload != nullptr || bytes == 0);
     PBOX_DCHECK(last_ < regions_.size());
@@ -87,7 +90,7 @@ class PayloadMemory {
  private:
   std::vector<Region> regions_;
   std::atomic<size_t> used_{0};  // regions at this index and above were never used
-  size_t last_ = 0;              // region of the last payload found: payloads come in runs
+  size_t last_ = 0;  // region of the last payload found, which often holds the next one too
 };
 
 }  // namespace pbox::nic

@@ -4,9 +4,9 @@
 //
 // Ownership. Received bytes belong to the port and stay valid until the next rx_burst. Header, tag
 // and payload to send belong to the caller and must not change until tx_burst has returned. Where a
-// device reads payloads in place (dpdk, rdma), it may read on after that: the memory may be freed
-// only once the port's remove_memory() has returned true, and its contents may change only once the
-// receivers no longer need the packet.
+// device reads payloads in place (dpdk, rdma), it may still read them after that: the memory may be
+// freed only once the port's remove_memory() has returned true, and its contents may change only
+// once the receivers no longer need the packet.
 //
 // Threads. All functions belong to the one thread that polls the port, except counters().
 #pragma once
@@ -34,14 +34,14 @@ struct RxPacket {
   Endpoint from;
   LocalAddress to{};     // all zero: the port has only one address
   uint16_t to_port = 0;  // UDP port, where one queue serves several; 0: the port's own
-  // Where payload and tag are, if they do not follow the header at `data`: set both, or neither. A
-  // port that shares memory with its peers copies the header, so that it stays as it was checked,
-  // and may leave the payload where its sender has it.
+  // Payload and tag, if they do not follow the header at `data`. Either both are set or neither. A
+  // port that shares memory with its peers copies the header, so that the peer cannot change it
+  // after the checks, and may leave the payload in the sender's memory.
   const std::byte* payload = nullptr;
   const std::byte* tag = nullptr;
 };
 
-// As wire::parse(), of a packet whose parts may lie apart.
+// Does what wire::parse() does, for a packet whose header and payload may be in different places.
 inline wire::Reject parse(const RxPacket& packet, wire::Parsed& parsed) {
   const wire::Reject reject = wire::parse(packet.data, packet.bytes, parsed);
   if (packet.payload == nullptr) return reject;
@@ -105,7 +105,7 @@ concept Port = requires(P port, std::span<RxPacket> rx, std::span<const TxPacket
   // only be polled. Call it just before each sleep.
   { port.event_fd() } -> std::same_as<int>;
   { port.capabilities() } -> std::same_as<Capabilities>;
-  // Any thread, as long as the port exists and is not moved.
+  // Any thread may call it, as long as the port exists and is not moved.
   { std::as_const(port).counters() } -> std::same_as<const PortCounters&>;
 };
 

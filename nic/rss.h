@@ -1,7 +1,7 @@
 // Receive-side scaling (RSS): which queue a NIC chooses for a UDP packet, and which source port
 // makes it choose a given queue. Sources: Microsoft, "RSS hashing types" and "Verifying the RSS
 // hash calculation" (Windows driver documentation). The hash is Krawczyk's Toeplitz construction
-// (CRYPTO 1994). All functions are pure; any thread.
+// (CRYPTO 1994). All functions are pure; any thread may call them.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace pbox::nic {
 
-// A NIC's RSS configuration, set by us or chosen by the NIC. A usable table has a key and at least
-// one entry.
+// A NIC's RSS configuration, set by PBox or chosen by the NIC. A usable table has a key and at
+// least one entry.
 struct RssTable {
   std::vector<uint8_t> key;      // at least 40 bytes (IPv6 with ports needs 40); usually 40 or 52
   std::vector<uint16_t> queues;  // redirection table: index is the hash modulo the table's length
@@ -34,8 +34,9 @@ uint16_t rss_queue(const RssTable& table, const Endpoint& source, const Endpoint
 
 inline constexpr uint16_t kSourcePortFirst = 1024;  // lower ports are reserved for the system
 
-// Returns a source port from which packets of local's address to `remote` reach `queue`, or nothing
-// if there is none. The search goes upwards from `first_candidate` and wraps to kSourcePortFirst.
+// Returns a source port such that packets from it, at the address of `local`, to `remote` reach
+// `queue`; nullopt if there is none. The search goes upwards from `first_candidate` and wraps to
+// kSourcePortFirst.
 std::optional<uint16_t> source_port_for(const RssTable& table, Endpoint local,
                                         const Endpoint& remote, uint32_t queue,
                                         uint16_t first_candidate);

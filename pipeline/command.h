@@ -1,6 +1,6 @@
-// Commands of the control thread to a pipeline: plain values through one ring. The pipeline answers
-// each with its ticket number. It carries them out in their order, one at a time. A command that
-// looks at every chunk of a shard takes several turns of the loop.
+// Commands of the control thread to a pipeline: plain values in one ring. The pipeline carries them
+// out in order, one at a time, and completes each by its ticket number. A command that looks at
+// every chunk of a shard may take several turns of the loop.
 #pragma once
 
 #include <cstdint>
@@ -29,28 +29,28 @@ enum class CommandKind : uint8_t {
   // shard, priorities: one per chunk of the shard, for the results finished from now on.
   kSetPriorities,
   // shard, credit_bytes, weight: the credit of every session of the shard, and its tenant's weight.
-  // GRANTs go out.
+  // A GRANT tells it to each worker whose address is known.
   kSetCredit,
   // shard, rank, spi, credit_bytes, generation, known_host, takes_zeros, seal: the rank takes part
-  // with this session from now on. Its former session, if any, is void, and its seal is in `seal`
-  // afterwards. The fragments that the rank has pushed still count.
+  // with this session from now on. Its former session, if any, ends, and `seal` then points to the
+  // former session's seal. The fragments that the rank has pushed still count.
   kAdmit,
-  // shard, rank, generation: rounds no longer wait for the rank, and its session is void. Not
-  // allowed for a rank that must still give back a copy.
+  // shard, rank, generation: rounds no longer wait for the rank, and its session ends. Not allowed
+  // for a rank that must still give back a result (Chunk::copy_rank).
   kExclude,
   // shard, trace: records into it from now on. nullptr: stops.
   kTrace,
-  // shard, cut: copies each chunk into it before the chunk leaves the cut, and now some of the
-  // chunks that rest there. The same command again copies some more. nullptr: stops.
+  // shard, cut: copies each chunk into `cut` before a round takes it past the cut, and now some of
+  // the chunks that rest there. The same command again copies some more. nullptr: stops.
   kCut,
   // shard, rounds, rank: fills `rounds`, one per chunk of the shard, with the round that the rank
-  // pushes next. With models BSP and drop, and if `rank` is kNoRank: with the open round.
+  // pushes next. With models BSP and drop, or if `rank` is kNoRank, this is the open round.
   kReportRounds,
-  // shard, verdict: the rounds that its StepGate holds are stepped by it. The shard has a gate.
+  // shard, verdict: steps or skips the rounds that its StepGate holds. The shard has a gate.
   kGiveVerdict,
-  // shard, rules: one per chunk of the shard, each for the reads asked for from now on. Reads that
-  // are parked are judged anew. The shard is relaxed, and each rule may follow that of its chunk
-  // (sync::may_follow).
+  // shard, rules: sets the consistency rule of each chunk of the shard, for reads that are asked
+  // for from now on. Parked reads are judged again. The shard is relaxed, and each chunk's rule may
+  // change to the new one (sync::may_follow).
   kSetSync,
 };
 
@@ -73,7 +73,7 @@ struct Command {
   std::span<const wire::SyncSpec> rules = {};
   StepVerdict verdict = {};
   uint32_t chunks_done = 0;    // progress of Engine::step; 0 at first
-  bool changes_ranks = false;  // set by Engine::step: rounds wait for other ranks than before
+  bool changes_ranks = false;  // set by Engine::step: the set of present ranks has changed
   uint64_t ticket = 0;         // ascending from 1; tickets are completed in order
 };
 

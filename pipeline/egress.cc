@@ -1,4 +1,4 @@
-// The packets that a pipeline sends: replies first, then tenants and jobs in turns
+// The packets that a pipeline sends: replies first, then results of tenants and jobs in turns
 // (egress_turns.h). Within the turn of a job its parts have one order: by priority, then by age.
 #include "pipeline/egress.h"
 
@@ -23,7 +23,7 @@ const EgressPlace* place_of(const Queued* queued) {
   return queued != nullptr ? &queued->place : nullptr;
 }
 
-// Returns the place of the shard's next first copy; null if none waits.
+// Returns the place of the next first copy of a result that the shard sends; null if none waits.
 const EgressPlace* next_place(const JobShard& shard) {
   const EgressQueue::Cursor& cursor = shard.egress.cursor;
   const EgressPlace* next = cursor.count > 0 ? &cursor.group[0].place : nullptr;
@@ -115,7 +115,7 @@ size_t Egress::fill_replies(size_t filled) {
     const Reply& reply = replies_[reply_head_++ % kReplyCapacity];
     Session& session = *reply.session;
     if ((session.spi | wire::kSpiToWorker) != reply.header.spi) continue;  // a former session's
-    // The payload of a path probe's answer is longer than a STATUS, and zero.
+    // The payload of the answer to a path probe is all zero, and longer than that of a STATUS.
     static constexpr std::array<std::byte, limits::kFragmentBytesMax> kZeros{};
     nic::TxPacket& packet = outgoing_[filled];
     outgoing_status_[filled] = reply.status;
@@ -151,11 +151,11 @@ void Egress::fill_job(const EgressJob& job, EgressRoom& room) {
   }
 }
 
-// A resend goes before first copies of the same priority, since somebody waits for it already, and
-// after those that are more urgent. One packet is for the oldest resend, whatever its priority, so
-// that none starves. While first copies wait too, resends take at most half of the job's turn and
-// of the burst: ranks that ask again and again, or with a spoofed mask, cannot keep the others from
-// their results.
+// A resend goes before first copies of the same priority, because its worker waits for it already,
+// and after first copies that are more urgent. One packet is for the oldest resend, whatever its
+// priority, so that none starves. While first copies wait too, resends take at most half of the
+// job's turn and of the burst: ranks that ask again and again, or with a false mask, cannot keep
+// the others from their results.
 void Egress::fill_resends(const EgressJob& job, EgressRoom& room) {
   if (first_shard(job, next_resend_place) == nullptr) return;
   const JobShard* waiting = first_shard(job, next_place);
@@ -205,7 +205,7 @@ void Egress::fill_answer(JobShard& shard, EgressRoom& room) {
   if (answer.mask != 0) shard.egress.give_back_answer(answer);
 }
 
-// Makes as many of the fragments as there is room for. The others stay in the mask.
+// Makes packets of as many fragments as there is room for. The other fragments stay in the mask.
 void Egress::fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, EgressRoom& room) {
   Chunk& chunk = *asked.chunk;
   PBOX_DCHECK(asked.rank < shard.worker_count());
@@ -214,10 +214,10 @@ void Egress::fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, Egres
                              ? chunk.sync->awaits(asked.rank, asked.round)
                              : asked.round + 1 == chunk.open_round() && !is_replacing(chunk);
   Session& session = shard.sessions()[asked.rank];
-  // A new process has taken the rank's place since, or it asks for another form now.
+  // Since it asked, the rank has become a new process, or has asked for weights in full.
   const bool has_wrong_form =
       chunk.sync != nullptr && !asked.in_full && replies_in_full(chunk, asked.rank);
-  // The rank has consumed it meanwhile, is excluded, or has rejoined and has no known address yet.
+  // The rank has consumed the result, is excluded, or has rejoined and has no known address yet.
   if (!is_wanted || has_wrong_form || !session.present || !session.reachable) {
     asked.mask = 0;
     return;
@@ -248,7 +248,7 @@ void Egress::fill_fan_out(JobShard& shard, EgressRoom& room) {
   PBOX_DCHECK(cursor.index <= cursor.count && cursor.step < shard.worker_count());
   const uint32_t rank = (cursor.step + cursor.rotation) % shard.worker_count();
   fill_group(shard, shard.sessions()[rank], room);
-  if (cursor.index < cursor.count) return;  // no room, or another job's turn
+  if (cursor.index < cursor.count) return;  // the burst is full, or the job's turn is over
   cursor.index = 0;
   if (++cursor.step == shard.worker_count()) cursor.count = 0;
 }
@@ -269,7 +269,7 @@ void Egress::give_way(EgressQueue& egress) {
   cursor.count = 0;
 }
 
-// The chunks of a group begin at the same worker.
+// Takes the next chunk from the queue, and a second one if both can begin at the same worker.
 bool Egress::begin_fan_out(JobShard& shard) {
   EgressQueue& egress = shard.egress;
   EgressQueue::Cursor& cursor = egress.cursor;
@@ -296,9 +296,9 @@ void Egress::fill_group(JobShard& shard, Session& session, EgressRoom& room) {
   for (; cursor.index < cursor.count; ++cursor.index, cursor.fragment = 0) {
     const FanOut& at = cursor.group[cursor.index];
     PBOX_DCHECK(wire::round_distance(at.round + 1, at.chunk->open_round()) <= 0);
-    // Void: an exclusion has finished the next round, so every rank has this result.
+    // No copy is needed: an exclusion has finished the next round, so every rank has this result.
     if (at.round + 1 != at.chunk->open_round() || at.chunk->up.is_sent) continue;
-    // A rank that has rejoined has no known address until its first packet arrives. It asks then.
+    // A rank that has rejoined has no known address until its first packet, which asks for this.
     const bool sends = session.present && session.reachable;
     if (sends && !fill_copy(shard, session, at, room)) return;
     if (cursor.step + 1 < shard.worker_count()) continue;
@@ -364,8 +364,8 @@ void Egress::make_zeros(const ResultMaker& maker, uint64_t fragments, uint8_t fl
   context_.counters.add(Counter::kZeroResults, static_cast<uint64_t>(std::popcount(fragments)));
 }
 
-// Delivery `pull`, and ranks that a slot's result is not for: tells the worker that the chunk is
-// finished, by a STATUS that it did not ask for.
+// Tells the worker that the chunk is finished, by a STATUS that it did not ask for. Used with
+// delivery `pull`, and for ranks that do not get a slot's result.
 void Egress::make_announcement(const JobShard& shard, Session& session, const FanOut& at,
                                size_t index) {
   wire::StatusPayload& status = outgoing_status_[index];

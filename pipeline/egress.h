@@ -1,5 +1,5 @@
-// The packets of a pipeline that leave: replies, then results of tenants and jobs in turns
-// (egress_turns.h). Within a job, results leave by priority, whichever part they are of, and
+// The packets that a pipeline sends: replies, then results of tenants and jobs in turns
+// (egress_turns.h). Within a job, results leave by priority, whatever part they belong to, and
 // whether they are sent again, fanned out, or asked for by PULL. The pipeline's core calls
 // everything here.
 //
@@ -26,13 +26,13 @@ class ResultMaker;
 
 class Egress {
  public:
-  // Both outlive this.
+  // Both arguments outlive this.
   Egress(EngineContext& context, FlightRecording& flight);
 
-  // The shard takes part from now on, until remove().
+  // Sends the shard's results from now on, until remove().
   void add(JobShard& shard) { turns_.add(shard); }
-  // Also drops packets that were made but not sent, and the replies in the queue, which may point
-  // into the shard's memory. They are few, and a worker's timer covers every one of them.
+  // Also drops all packets that were made but not sent, and all queued replies, because they may
+  // point into the shard's memory. They are few, and a worker whose packet is dropped asks again.
   void remove(JobShard& shard);
 
   // Returns the packets to hand to the port next, at most limits::kBurstPackets. The span stays the
@@ -43,10 +43,10 @@ class Egress {
   // Answers a PULL with a STATUS that says what the box has of the chunk.
   void send_status(const JobShard& shard, Session& session, Chunk& chunk,
                    const wire::Header& asked);
-  // Answers a path probe with a STATUS of the same length, to where it came from.
+  // Answers a path probe with a STATUS of the same length, sent to the probe's source.
   void answer_path_probe(const JobShard& shard, Session& session, const wire::Header& asked,
                          const nic::RxPacket& packet);
-  // Sends the session's challenge to where the packet came from.
+  // Sends the session's challenge to the packet's source.
   void send_challenge(const JobShard& shard, Session& session, const wire::Header& asked,
                       const nic::RxPacket& packet);
   // Answers a packet with `status`.
@@ -55,7 +55,7 @@ class Egress {
   // Tells every rank its credit.
   void send_grants(JobShard& shard);
 
-  // Results of a job whose model is not BSP have changed, so that packets that were made but not
+  // Called when results of a relaxed shard have changed, so that packets that were made but not
   // sent must be made again.
   void note_results_changed() { results_changed_ = true; }
   // Drops packets that were made but not sent.
@@ -70,7 +70,7 @@ class Egress {
     nic::Endpoint to;
     nic::LocalAddress from;
   };
-  // A small packet whose payload and addresses live beside it until it leaves. It is sealed then.
+  // A small packet with its payload and addresses. It is sealed when it leaves.
   struct Reply {
     Session* session = nullptr;
     wire::Header header;
@@ -81,12 +81,12 @@ class Egress {
   void add_from_ledger(const JobShard& shard, const Chunk& chunk,
                        wire::StatusPayload& status) const;
   static Path path_to(const Session& session);
-  // Returns false if the queue of replies is full; the worker's timer asks again.
+  // Returns false if the queue of replies is full; the worker then asks again after a while.
   bool push_reply(Session& session, const wire::Header& header, const wire::StatusPayload& status,
                   const Path& path);
   // Fills outgoing_ from index `filled` on, and returns the new fill level.
   size_t fill_replies(size_t filled);
-  // Each adds packets while there is room.
+  // Each of these adds packets while there is room.
   void fill_job(const EgressJob& job, EgressRoom& room);
   void fill_resends(const EgressJob& job, EgressRoom& room);
   void resend(JobShard& shard, Answer& asked, EgressRoom& room);
@@ -101,7 +101,7 @@ class Egress {
                       uint8_t flags, size_t index);
   void fill_fragments(JobShard& shard, Answer& asked, uint8_t flags, EgressRoom& room);
   static bool begin_fan_out(JobShard& shard);
-  // Put back what is leaving, if something more urgent waits.
+  // Put the rest of what is leaving back into the queue if something more urgent waits.
   static void give_way(EgressQueue& egress);
   static void give_way(JobShard& shard);
   void make_announcement(const JobShard& shard, Session& session, const FanOut& at, size_t index);
@@ -116,7 +116,7 @@ class Egress {
   EngineContext& context_;
   FlightRecording& flight_;
   EgressTurns turns_;
-  bool results_changed_ = false;  // since packets were made, in a job whose model is not BSP
+  bool results_changed_ = false;  // since packets were made, in a relaxed shard
 
   std::vector<Reply> replies_;  // a ring of kReplyCapacity
   size_t reply_head_ = 0;
@@ -126,8 +126,8 @@ class Egress {
   std::array<wire::StatusPayload, limits::kBurstPackets> outgoing_status_;
   std::array<wire::ZerosPayload, limits::kBurstPackets> outgoing_zeros_;
   std::array<Path, limits::kBurstPackets> outgoing_paths_;
-  seal::SealRoom room_;       // sealed payloads, by index in outgoing_
-  seal::SealRoom rows_room_;  // payloads by rows, which are not contiguous in the result
+  seal::SealRoom room_;       // encrypted payloads, by index in outgoing_
+  seal::SealRoom rows_room_;  // payloads by rows, because rows are not contiguous in the result
   size_t outgoing_begin_ = 0;
   size_t outgoing_end_ = 0;
 };

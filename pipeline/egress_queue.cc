@@ -30,8 +30,8 @@ void EgressQueue::give_back(const FanOut& rest) {
   std::push_heap(heap_.begin(), heap_.end(), kLeavesLater);
 }
 
-// Exclusions may finish several rounds of a chunk before any of their results has left. Only the
-// newest result still counts.
+// Drops results that a newer result of the same chunk has replaced: exclusions may finish several
+// rounds of a chunk before any of their results has left.
 void EgressQueue::drop_superseded() {
   std::erase_if(heap_, [](const FanOut& one) { return one.round + 1 != one.chunk->open_round(); });
   std::make_heap(heap_.begin(), heap_.end(), kLeavesLater);

@@ -1,8 +1,8 @@
 // A shard's finished chunks, in the order in which they leave: strictly by descending priority,
 // then by ascending sequence number (P3: Jayarajan et al., MLSys 2019). An order by priority alone
-// would let chunks of equal priority starve. Sequence numbers are the pipeline's, so that the parts
-// of a job have one order. Bounded, and allocated once, by reserve(). The pipeline's own core calls
-// everything else.
+// would let chunks of equal priority starve. All shards of a pipeline draw sequence numbers from
+// one counter, so that the parts of a job have one order. The queue is bounded, and reserve()
+// allocates it once. The pipeline's own core calls everything else.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace pbox::pipeline {
 
 struct Chunk;
 
-// The position of something that leaves, among all that leaves of one job.
+// The position of a queued result or reply in the order in which those of one job leave.
 struct EgressPlace {
   int32_t priority = 0;
   uint64_t sequence = 0;
@@ -28,14 +28,14 @@ struct EgressPlace {
   }
 };
 
-// A finished round of a chunk that is to leave for every worker. Step `step` of [0, workers) serves
-// rank (step + rotation) % workers, so that successive chunks do not all reach the same worker
-// first.
+// A finished round of a chunk, whose result is to leave for every worker. Step `step` in
+// [0, workers) serves rank (step + rotation) % workers, so that successive chunks do not all reach
+// the same worker first.
 struct FanOut {
   Chunk* chunk = nullptr;
   uint32_t round = 0;
   EgressPlace place = {};
-  uint32_t step = 0;      // ranks that were served before something more urgent went first
+  uint32_t step = 0;      // steps that were done before a more urgent chunk went first
   uint32_t rotation = 0;  // valid if step > 0
 };
 
@@ -58,10 +58,10 @@ struct Answer {
 
 class EgressQueue {
  public:
-  // Reserves room for `results` finished rounds; and for answers, where delivery is `pull`. Control
-  // thread.
+  // Reserves room for `results` finished rounds, and for answers if delivery is `pull`. Called by
+  // the control thread.
   void reserve(size_t results, bool answers = false);
-  // Returns the bytes that reserve() takes. Any thread.
+  // Returns the bytes that reserve() takes. Any thread may call it.
   static constexpr size_t reserved_bytes(size_t results, bool answers) {
     return results * sizeof(FanOut) + kResendCapacity * sizeof(Answer) +
            (answers ? kAnswerCapacity * sizeof(Answer) : 0);
@@ -73,21 +73,21 @@ class EgressQueue {
   void push(Chunk* chunk, uint32_t round, int32_t priority) {
     give_back({chunk, round, {priority, take_sequence()}});
   }
-  // Puts a round that has left for some ranks back, in its former place.
+  // Puts back, in its former place, a round that has left for some ranks only.
   void give_back(const FanOut& rest);
   bool pop(FanOut& next);
   // Returns the next to leave; null if there is none.
   const FanOut* top() const { return heap_.empty() ? nullptr : &heap_.front(); }
   size_t size() const { return heap_.size(); }
 
-  // The same for resends and for answers. Return false when the queue is full; the worker's timer
-  // asks again. A resend is merged into the one before if that one is for the same worker, chunk,
-  // round and form. `asked.place` is ignored.
+  // The same functions for resends and for answers. push_resend() and push_answer() return false if
+  // the queue is full; the worker then asks again after a while. A resend is merged into the one
+  // pushed before it if both have the same worker, chunk, round and form. `asked.place` is ignored.
   bool push_resend(const Answer& asked, int32_t priority);
   void give_back_resend(const Answer& rest) { insert(resends_, rest); }
   bool pop_resend(Answer& next) { return take_top(resends_, next); }
   const Answer* top_resend() const { return resends_.empty() ? nullptr : &resends_.front(); }
-  // The same for the resend that waits longest. Takes time linear in their number.
+  // The same for the resend that has waited longest. Takes time linear in the number of resends.
   const Answer* oldest_resend() const;
   bool pop_oldest_resend(Answer& oldest);
   bool push_answer(const Answer& asked, int32_t priority);
@@ -106,7 +106,7 @@ class EgressQueue {
     uint32_t index = 0;  // in [0, count)
     uint32_t fragment = 0;
 
-    // Whether a worker has been sent a part of the group only.
+    // Returns whether the current worker has been sent a part of the group only.
     bool is_within_worker() const { return index > 0 || fragment > 0; }
   } cursor;
 
@@ -123,9 +123,9 @@ class EgressQueue {
 
   uint64_t* shared_sequence_ = nullptr;
   uint64_t sequence_ = 0;
-  std::vector<FanOut> heap_;  // here and below: the next to leave in front
+  std::vector<FanOut> heap_;  // in this and the other heaps, the next to leave is in front
   std::vector<Answer> resends_;
-  Answer newest_resend_;  // as it was pushed, without its mask
+  Answer newest_resend_;  // as it was pushed; its mask is not kept up to date
   std::vector<Answer> answers_;
 };
 

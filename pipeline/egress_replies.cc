@@ -1,4 +1,4 @@
-// Small packets that leave before any result: STATUS in answer to a PULL, and GRANT.
+// Small packets that leave before any result: STATUS, which answers a packet, and GRANT.
 #include "base/clock.h"
 #include "nic/wire/path_probe.h"
 #include "nic/wire/tag.h"
@@ -8,7 +8,7 @@
 namespace pbox::pipeline {
 namespace {
 
-// Returns the header of a STATUS that answers `asked`, but for what push_reply() fills in.
+// Returns the header of a STATUS that answers `asked`, without the fields that push_reply() sets.
 wire::Header status_header(const JobShard& shard, const wire::Header& asked, size_t payload_bytes) {
   wire::Header header;
   header.set_type(wire::PacketType::kStatus);

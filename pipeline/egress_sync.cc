@@ -28,7 +28,7 @@ void Egress::fill_due_replies(JobShard& shard, EgressRoom& room) {
   Session& session = shard.sessions()[reply.rank];
   PBOX_DCHECK(at.chunk->rounds_finished > 0);
   const bool in_full = replies_in_full(*at.chunk, reply.rank);
-  if (in_full != reply.in_full) reply.begin();  // the forms have other fragments
+  if (in_full != reply.in_full) reply.begin();  // the two forms have different fragments
   reply.in_full = in_full;
   const ResultMaker maker(shard, session, *at.chunk, at.chunk->open_round() - 1, in_full,
                           context_.tag);
@@ -49,7 +49,7 @@ void Egress::fill_due_replies(JobShard& shard, EgressRoom& room) {
   reply.begin();
 }
 
-// Begins the replies of the chunk that comes next. Returns false if none may leave.
+// Begins the replies of the next chunk in the queue. Returns false if none may leave.
 bool Egress::begin_replies(JobShard& shard) {
   sync::ReplyCursor& at = shard.reply_cursor;
   FanOut next;
@@ -66,12 +66,12 @@ bool Egress::begin_replies(JobShard& shard) {
   return !at.ranks.empty();
 }
 
-// Weights may change after a full port has refused packets that point at them. Their labels must be
-// true when they leave. A packet in full stays one, because its number may be beyond a delta's
-// fragments. A delta becomes a packet in full if its rank must not be sent the new delta.
+// Makes packets again that a full port has refused, because their weights may have changed since,
+// and the round that they name must be true. Packets with weights in full stay so, because their
+// number may be beyond a delta's fragments. Deltas that the rank cannot use are replaced by them.
 void Egress::refresh_unsent() {
   results_changed_ = false;
-  JobShard* shard = nullptr;  // here and below: of packets that belong to a newer round now
+  JobShard* shard = nullptr;  // these three are for packets that belong to a newer round now
   Chunk* chunk = nullptr;
   sync::ReplyProgress reply;
   for (size_t index = outgoing_begin_; index < outgoing_end_; ++index) {
@@ -82,7 +82,7 @@ void Egress::refresh_unsent() {
     if ((entry.spi | wire::kSpiToWorker) != packet.header.spi) continue;  // a former session's
     PBOX_DCHECK(entry.shard->find(packet.header.chunk) != nullptr);
     Chunk& changed = *entry.shard->find(packet.header.chunk);
-    if (waits_for_copy(changed)) continue;  // it is still the last result
+    if (waits_for_copy(changed)) continue;  // the packet still has the last result
     const uint32_t rank = entry.session->rank;
     const uint32_t round = changed.open_round() - 1;
     const bool is_of_round = packet.header.round == round;
@@ -100,7 +100,7 @@ void Egress::refresh_unsent() {
   if (chunk != nullptr) owe_rest(*shard, *chunk, reply);
 }
 
-// Makes an unsent packet again, of the chunk as it is now. Returns whether it is one in full.
+// Makes an unsent packet again, of the chunk as it is now. Returns whether it has weights in full.
 bool Egress::remake(const JobShard& shard, Session& session, Chunk& chunk, size_t index) {
   nic::TxPacket& packet = outgoing_[index];
   const bool was_full = gives_deltas(chunk) && asks_in_full(packet.header);
@@ -110,7 +110,7 @@ bool Egress::remake(const JobShard& shard, Session& session, Chunk& chunk, size_
   PBOX_DCHECK(fragment < maker.fragment_count());
   const uint8_t flags = packet.header.flags & wire::flag::kRetransmission;
   if ((packet.header.flags & wire::flag::kRows) == 0) {
-    // The packet may belong to a newer reply now, which begins with it.
+    // The packet may belong to a newer reply now, and be its first.
     const bool notes_readers = chunk.table != nullptr && chunk.has_own_rounds();
     if (notes_readers) static_cast<void>(chunk.table->begin_reply(session.rank));
     maker.make(fragment, flags, room_.at(index), packet);
@@ -121,19 +121,19 @@ bool Egress::remake(const JobShard& shard, Session& session, Chunk& chunk, size_
   return in_full;
 }
 
-// Sees to it that a rank some of whose packets belong to a newer round now is sent the rest of that
-// round too. The packets that left before them are of no use to it any more.
+// Queues the rest of a newer round for a rank that is sent some packets of that round already,
+// because they were made again. The rank cannot use the packets of the older round any more.
 void Egress::owe_rest(JobShard& shard, Chunk& chunk, const sync::ReplyProgress& reply) {
   const sync::ReplyCursor& at = shard.reply_cursor;
   PBOX_DCHECK(!chunk.applies_on_arrival() && !waits_for_copy(chunk));
   if (reply.sent == result_mask(shard, chunk, reply.rank, reply.in_full)) return;
-  if (at.chunk == &chunk && at.ranks.has(reply.rank)) return;  // it leaves already
+  if (at.chunk == &chunk && at.ranks.has(reply.rank)) return;  // the reply is already leaving
   chunk.sync->cut_short = reply;
   shard.queue_reply(chunk, reply.rank);
 }
 
-// Makes a packet of what the rank lacks of the chunk, as it is now. Returns the number of fragments
-// that it covers: of a table they may be several.
+// Makes a packet of the chunk as it is now, from `fragment` on. For a table it has only the rows
+// that the rank lacks, and may cover several fragments. Returns the number of fragments.
 uint32_t Egress::make_reply(const ResultMaker& maker, Chunk& chunk, uint32_t rank,
                             uint32_t fragment, uint8_t flags, size_t index) {
   const bool by_rows =
@@ -146,7 +146,7 @@ uint32_t Egress::make_reply(const ResultMaker& maker, Chunk& chunk, uint32_t ran
   return 1;
 }
 
-// Puts the ranks that are still to be served back, if a more urgent chunk waits.
+// If a more urgent chunk waits, puts this one back into the queue for the ranks still to be served.
 void Egress::give_way(JobShard& shard) {
   sync::ReplyCursor& at = shard.reply_cursor;
   const FanOut* next = shard.egress.top();

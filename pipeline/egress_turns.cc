@@ -7,7 +7,7 @@
 namespace pbox::pipeline {
 namespace {
 
-// Returns the element of this name, which is appended if there is none.
+// Returns the element of this name; appends one if there is none.
 template <typename Named>
 Named& find_or_add(std::vector<Named>& list, std::string_view name) {
   const auto same =

@@ -1,5 +1,5 @@
-// The order in which jobs send: tenants in turns, each in proportion to its weight, and the jobs of
-// a tenant in turns among themselves (deficit round robin: Shreedhar and Varghese, SIGCOMM 1995).
+// The order in which jobs send. Tenants take turns in proportion to their weights, and the jobs of
+// a tenant take turns among themselves (deficit round robin: Shreedhar and Varghese, SIGCOMM 1995).
 // A tenant with many jobs gets no more than one with a single job, and a job with many parts no
 // more than one with a single part. The pipeline's own core calls everything here.
 #pragma once
@@ -18,7 +18,7 @@ namespace pbox::pipeline {
 
 // The shards of one job, which are its parts on this pipeline.
 struct EgressJob {
-  std::string_view name;  // lies in the first shard's name
+  std::string_view name;  // points into the first shard's name
   std::vector<JobShard*> shards;
   int64_t deficit_bytes = 0;  // bytes left in this turn
 };
@@ -35,15 +35,15 @@ struct EgressRoom {
     ++filled;
     bytes -= payload_bytes;
   }
-  // Returns how many of `count` packets there is room for, one after another. The last of them may
-  // be shorter than the others, which have this length.
+  // Returns how many of `count` successive packets there is room for. All have payloads of this
+  // length, except that the last one may be shorter.
   size_t fits(size_t count, uint32_t payload_bytes) const {
     PBOX_DCHECK(!is_used_up() && payload_bytes > 0);
     const size_t most = std::min(count, limit - filled);
     const auto left = static_cast<uint64_t>(bytes);
     return most * payload_bytes <= left ? most : (left + payload_bytes - 1) / payload_bytes;
   }
-  // Takes `count` packets, whose payloads together have `payload_bytes`.
+  // Takes `count` packets, whose payloads have `payload_bytes` in total.
   void take_run(size_t count, uint64_t payload_bytes) {
     PBOX_DCHECK(!is_used_up() && count > 0 && count <= limit - filled);
     filled += count;
@@ -54,7 +54,7 @@ struct EgressRoom {
 class EgressTurns {
  public:
   // Bytes that a job may send before the next job of its tenant, and a tenant of weight 1 before
-  // the next tenant. Two of the largest packets, so that every turn sends something.
+  // the next tenant: two of the largest packets, so that every turn sends something.
   static constexpr int64_t kQuantumBytes = 2 * int64_t{limits::kPacketBytesMax};
 
   EgressTurns() { tenants_.reserve(limits::kShardsPerPipelineMax); }
@@ -62,12 +62,12 @@ class EgressTurns {
   EgressTurns& operator=(const EgressTurns&) = delete;
 
   void add(JobShard& shard);
-  // No effect if it was not added.
+  // Has no effect if the shard was not added.
   void remove(JobShard& shard);
 
-  // Fills a burst up to `limit`, from `filled` packets on, and returns the new number of packets.
+  // Fills a burst that has `filled` packets up to `limit`, and returns the new number of packets.
   // `fill(job, room)` adds packets of the job until it has none or the room is used up. A turn that
-  // the limit has cut short goes on with the next burst.
+  // the limit has cut short goes on in the next burst.
   template <typename Fill>
   size_t fill_burst(size_t filled, size_t limit, const Fill& fill) {
     size_t idle_tenants = 0;
@@ -85,7 +85,7 @@ class EgressTurns {
 
  private:
   struct Tenant {
-    std::string_view name;  // lies in the first job's name
+    std::string_view name;  // points into the first job's name
     std::vector<EgressJob> jobs;
     size_t next = 0;            // the job whose turn it is
     int64_t deficit_bytes = 0;  // bytes left in this turn

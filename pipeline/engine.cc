@@ -28,8 +28,8 @@ void count_key_updates(Counters& counters, Session& session) {
 }
 
 // Model `drop`: when a session ends in the middle of a late push, the rest of the push never comes.
-// The push counts as complete, so that no answer waits for the rest. The new session may be of
-// another process, which has no weights.
+// The push counts as complete, so that no answer waits for the rest. The new session may belong to
+// a new process, which has no weights.
 void forget_late_push(const JobShard& shard, Chunk& chunk, uint32_t rank) {
   PBOX_DCHECK(chunk.sync != nullptr && chunk.sync->pushed != nullptr);
   const bool is_closed = waits_for_copy(chunk) && gives_deltas(chunk);
@@ -38,13 +38,13 @@ void forget_late_push(const JobShard& shard, Chunk& chunk, uint32_t rank) {
   chunk.sync->forget_cut_short(rank);
 }
 
-// Updates in each session its keys, and how long the other ranks have waited for it.
+// Updates each session's keys, and how long the other ranks have waited for its rank.
 void tick_sessions(Counters& counters, JobShard& shard, uint64_t now_ns) {
   const uint32_t oldest = shard.stragglers.oldest();
   const bool any = oldest != StragglerLedger::kNone;
   PBOX_DCHECK(!any || oldest < shard.chunk_count());
   const uint64_t first_ns = any ? shard.stragglers.first_arrival_ns(oldest) : 0;
-  // At least 1, because 0 says that no rank waits.
+  // At least 1, because 0 means that no rank waits.
   const uint64_t waited_ns = now_ns > first_ns ? now_ns - first_ns : 1;
   for (Session& session : shard.sessions()) {
     session.seal.tick(now_ns);
@@ -125,7 +125,7 @@ bool Engine::begin(Command& command) {
   return false;
 }
 
-// Carries out the command on some more chunks. Returns true after the last.
+// Carries out the command on some more chunks. Returns true after the last chunk.
 bool Engine::walk(Command& command) {
   JobShard& shard = *command.shard;
   const auto count = static_cast<uint32_t>(shard.chunk_count());
@@ -170,9 +170,9 @@ void Engine::connect(JobShard& shard, Session& session) {
   entry = {session.spi, &shard, &session};
 }
 
-// Gives the rank a new session. The rank's address is unknown until its first packet arrives.
-// Packets already made for it go to its former address. Results that it was to be sent again are
-// not made any more. Returns true if walk() has work to do on the chunks.
+// Gives the rank a new session. The rank's address is unknown until its first packet arrives, and
+// until then its queued resends are dropped. Packets already made for it go to its former address.
+// Returns true if walk() has work to do on the chunks.
 bool Engine::admit(JobShard& shard, Command& command) {
   PBOX_CHECK(command.rank < shard.worker_count());
   Session& session = shard.sessions()[command.rank];
@@ -203,7 +203,7 @@ bool Engine::admit(JobShard& shard, Command& command) {
   return walks;
 }
 
-// Returns false if there is nothing to do.
+// Returns true if walk() has work to do on the chunks: the rank was present.
 bool Engine::exclude(JobShard& shard, const Command& command) {
   PBOX_CHECK(command.rank < shard.worker_count());
   Session& session = shard.sessions()[command.rank];
@@ -212,12 +212,12 @@ bool Engine::exclude(JobShard& shard, const Command& command) {
   shard.set_present(session, false);
   shard.generation = command.generation;
   shard.accepted_generation = JobShard::kNoGeneration;
-  // Packets made for the rank but not sent can no longer be refreshed. Drop all, as remove() does.
+  // Unsent packets for the rank can no longer be refreshed. Drop all unsent ones, as remove() does.
   if (shard.is_relaxed()) egress_.drop_unsent();
   return true;
 }
 
-// One chunk's part in kAdmit and kExclude. Returns the number of elements that it has worked on.
+// Carries out kAdmit or kExclude for one chunk. Returns how many elements it has worked on.
 size_t Engine::change_membership(JobShard& shard, Chunk& chunk, const Command& command) {
   PBOX_DCHECK(shard.accepted_generation == JobShard::kNoGeneration);
   const Session& session = shard.sessions()[command.rank];

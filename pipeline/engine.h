@@ -2,9 +2,9 @@
 // The loop drives it over a real port, tests drive it over an in-process network. One core calls
 // everything here, unless a declaration says otherwise.
 //
-// A packet's way: parse -> session -> tag -> message type -> chunk -> claim the fragment's bit ->
-// add. Claiming and adding are one step. A packet that fails a check is counted and dropped, with
-// no reply.
+// The steps of a packet: parse -> session -> tag -> message type -> chunk -> claim the fragment's
+// bit -> add. Claiming and adding are one step. A packet that fails a check is counted and dropped,
+// with no reply.
 //
 //   engine_receive.cc  a burst: authenticate, claim, add
 //   engine_finish.cc   the end of a round (round_result.h makes its result)
@@ -12,9 +12,9 @@
 //   engine_sync.cc     jobs with consistency models other than BSP
 //   engine.cc          commands of the control thread, and the tick
 //
-// Classes of their own are Egress (the packets that leave), ShapedPushes (pushes of collectives),
-// TablePushes (pushes of tables), ZeroPushes (fragments that are zero) and FlightRecording (the
-// flight recorder).
+// Some concerns have classes of their own: Egress (the packets that leave), ShapedPushes (pushes of
+// collectives), TablePushes (pushes of tables), ZeroPushes (fragments that are zero) and
+// FlightRecording (the flight recorder).
 #pragma once
 
 #include <array>
@@ -42,7 +42,7 @@ struct EngineOptions {
   wire::TagPolicy tag;
   // Memory that the flight recorder writes to, see FlightRing. Empty: nothing is recorded.
   std::span<std::byte> flight = {};
-  Draws draw = system_entropy;  // challenges, which only their receiver may know
+  Draws draw = system_entropy;  // draws challenges, which nobody but their receiver may know
 };
 
 // The bits of an spi that hold the pipeline's index. See wire::kSpiIndexMask and
@@ -69,8 +69,8 @@ class Engine {
 
   // Phase "housekeeping": carries out a command of the control thread, or a part of it that takes
   // less than about a millisecond. Returns true once the command is complete; until then the caller
-  // passes it again, and no other command. While a change of the membership is under way, packets
-  // of that shard are rejected as of another generation.
+  // passes it again, and no other command. While a command changes a shard's membership, all
+  // packets of the shard are rejected as packets of another generation.
   bool step(Command& command);
   // Carries out the whole command.
   void execute(Command command) {
@@ -78,27 +78,27 @@ class Engine {
     }
   }
 
-  // Phase "housekeeping": publishes the results of the chunks that relays have given back, and
-  // finishes some of the rounds that have waited for a verdict and have it now, or whose grace is
-  // over, in less than about a millisecond. Returns true if there were any.
+  // Phase "housekeeping": publishes the results of the chunks that relays have given back. Finishes
+  // some of the rounds that have their verdict now, or whose grace is over. Takes less than about a
+  // millisecond. Returns true if there were any.
   bool finish_waiting(uint64_t now_ns) {
     return waiting_shards_ > 0 && finish_waiting_rounds(now_ns);
   }
-  // When finish_waiting() has to be called again at the latest, by the clock of `now_ns`;
-  // UINT64_MAX: packets and commands will wake the caller.
+  // Returns the time, on the clock of `now_ns`, by which finish_waiting() has to be called again.
+  // UINT64_MAX: a packet or a command will come first.
   uint64_t due_ns() const { return due_ns_; }
 
-  // Phase "housekeeping", every turn. Every kTickNs it counts a sign of life and updates, in each
-  // session, its keys and how long the other ranks have waited for it. It looks at the oldest open
-  // round of each shard only, so its time does not grow with the number of chunks.
+  // Phase "housekeeping", every turn. Once per kTickNs it counts a tick, which shows that the loop
+  // runs, and updates each session's keys and how long others have waited for its rank. It looks at
+  // the oldest open round of each shard only, so its time does not grow with the number of chunks.
   void tick(uint64_t now_ns) {
     if (now_ns < next_tick_ns_) return;
     next_tick_ns_ = now_ns + kTickNs;
     take_tick(now_ns);
   }
 
-  // Called before a turn that begins `gap_ns` after the turn before, if this thread did not run
-  // meanwhile. The time then counts neither as a rank's lateness nor as part of a round's grace.
+  // Called before a turn if this thread did not run for `gap_ns` since the turn before. This time
+  // counts neither as a rank's lateness nor as part of a round's grace.
   void discount_standstill(uint64_t gap_ns);
 
   // Any thread may read the counters.
@@ -115,8 +115,8 @@ class Engine {
   [[gnu::always_inline]] inline SessionEntry* authenticate(wire::Parsed& parsed);
   [[gnu::always_inline]] inline void note_sender(Session& session, const nic::RxPacket& packet,
                                                  const wire::Header& header, uint64_t now_ns);
-  // Takes a PUSH, or a STATE. STATE carries the result that the rank has consumed of a round that
-  // must not be summed again.
+  // Takes a PUSH or a STATE. A STATE gives back the result of a round that must not be summed
+  // again, because some rank has consumed it.
   [[gnu::always_inline]] inline void on_push(JobShard& shard, Session& session,
                                              const wire::Parsed& parsed, uint64_t now_ns);
   bool on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
@@ -133,7 +133,7 @@ class Engine {
   void on_push_of_finished(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                            uint64_t now_ns);
 
-  // engine_checks.h: checks that every consistency model shares.
+  // engine_checks.h: checks that all consistency models share.
   [[gnu::always_inline]] inline Chunk* find_chunk(JobShard& shard, const wire::Header& header);
   [[gnu::always_inline]] inline Chunk* check_round(JobShard& shard, const wire::Header& header);
   [[gnu::always_inline]] inline bool check_fragment(const Chunk& chunk, const wire::Header& header);
@@ -160,7 +160,7 @@ class Engine {
   // Returns false if the push belongs to a round that all ranks share: on_push then takes it.
   bool on_sync_push(JobShard& shard, Session& session, const wire::Parsed& parsed);
   void on_sync_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
-  // `rows`: the rows in the payload if the chunk is of a table; else null.
+  // `rows`: the rows in the payload if the chunk belongs to a table; else null.
   void on_own_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed,
                    const wire::RowsView* rows);
   void on_late_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed,

@@ -1,4 +1,4 @@
-// Checks and questions that the files of Engine share. They are on the data path and inlined.
+// Checks that the files of Engine share. They are on the data path and inlined.
 #pragma once
 
 #include "nic/wire/chunk_layout.h"
@@ -40,7 +40,7 @@ inline void count_duplicate(EngineContext& context, Session& session) {
   const int32_t ahead = wire::round_distance(header.round, chunk->open_round());
   if (ahead == 0) [[likely]]
     return chunk;
-  // Before the first round there is no result that a rank could ask for.
+  // The first round is open, so there is no result yet that a rank could ask for.
   if (ahead > 0 || (ahead == -1 && chunk->rounds_finished == chunk->first_round)) {
     context_.counters.add(Counter::kRejectRound);
     return nullptr;
@@ -54,8 +54,8 @@ inline void count_duplicate(EngineContext& context, Session& session) {
   return chunk;
 }
 
-// Returns false, and counts the packet, unless it carries a fragment as the chunk's description
-// says: index, type and length.
+// Returns true if the packet's fragment index, type and length are valid for the chunk. Otherwise
+// counts the packet and returns false.
 [[gnu::always_inline]] inline bool Engine::check_fragment(const Chunk& chunk,
                                                           const wire::Header& header) {
   PBOX_DCHECK(chunk.fragment_count > 0 && chunk.fragment_count <= limits::kFragmentCountMax);

@@ -1,4 +1,4 @@
-// The end of a round: its pushes are in, the result is made (round_result.h) and published.
+// The end of a round whose pushes have arrived: its result is made (round_result.h) and published.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -14,8 +14,8 @@
 namespace pbox::pipeline {
 namespace {
 
-// Opens a round of gradients in blocks. The finished round may have been one of full weights, whose
-// pushes had other fragments.
+// Opens a round of gradients in blocks. If the finished round was one of full weights, its pushes
+// were cut into different fragments.
 void open_delta_round(const JobShard& shard, Chunk& chunk) {
   chunk.deltas.is_result_full = chunk.dtype == wire::Dtype::kF32;
   PBOX_DCHECK(chunk.deltas.is_result_full || chunk.dtype == chunk.deltas.dtype);
@@ -23,9 +23,9 @@ void open_delta_round(const JobShard& shard, Chunk& chunk) {
 }
 
 // Relaxed shards, once the result is made: notes which fragments each rank has pushed in time.
-// Where results are deltas, initial weights had other fragments than the next round has. A rank
-// that has pushed all of them counts as one that has pushed all of a delta, any other as one that
-// has pushed nothing.
+// Where results are deltas, initial weights were cut into different fragments than later rounds. A
+// rank that has pushed all of them counts as having pushed all of a delta; any other rank counts as
+// having pushed nothing.
 void close_pushes(JobShard& shard, Chunk& chunk, uint64_t now_ns) {
   if (chunk.sync == nullptr || chunk.applies_on_arrival()) return;
   PBOX_DCHECK(chunk.sync->pushed != nullptr && !chunk.is_stepped);
@@ -46,8 +46,8 @@ void close_pushes(JobShard& shard, Chunk& chunk, uint64_t now_ns) {
   }
 }
 
-// The lane has given the chunk back. Makes the result of a relayed round; that of a replicated
-// round is made already.
+// Called when the lane has given the chunk back. Makes the result of a relayed round; the result of
+// a replicated round is made already.
 void take_back(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(chunk.up.is_sent == chunk.up.is_relayed());
   PBOX_DCHECK(chunk.is_stepped == !chunk.up.is_relayed());
@@ -57,7 +57,7 @@ void take_back(JobShard& shard, Chunk& chunk) {
 
 }  // namespace
 
-// The round takes no more pushes. Holds it if it must wait for a verdict, else completes it.
+// Ends a round that takes no more pushes: holds it if it must wait for a verdict, or completes it.
 void Engine::end_round(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(!chunk.is_stepped && !chunk.is_held && !chunk.has_own_rounds());
   PBOX_DCHECK(chunk.complete_workers >= shard.workers_needed(chunk));
@@ -161,7 +161,7 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
   if (chunk.sync == nullptr) shard.egress.push(&chunk, round, chunk.priority);
 }
 
-// Ends the chunk's open round if it has the pushes that it needs, after a change of what it needs.
+// Called after a change of the pushes that the chunk's open round needs: ends it if it has them.
 // An exclusion completes the rounds that lacked only the excluded rank's push. A rank that returns
 // to a job without present ranks completes the rounds that it has pushed in full. A rank that has
 // pushed a round in full holds the result of the round before, so copies of that result that have
@@ -170,7 +170,7 @@ size_t Engine::finish_if_complete(JobShard& shard, Chunk& chunk) {
   const bool lacks_quorum =
       shard.present_count() == 0 || chunk.complete_workers < shard.workers_needed(chunk);
   if (shard.grace.is_reserved() && lacks_quorum) shard.grace.cancel(shard.index_of(chunk));
-  // A relayed job excludes no rank, and its complete rounds are already sent, as are stepped ones.
+  // Relayed jobs exclude no rank. Stepped rounds wait for the backup box, held ones for a verdict.
   if (shard.present_count() == 0 || chunk.up.is_relayed() || chunk.is_stepped || chunk.is_held) {
     return 0;
   }

@@ -48,7 +48,7 @@ bool Engine::check_address(JobShard& shard, Session& session, const nic::RxPacke
                            const wire::Parsed& parsed) {
   PBOX_DCHECK(session.present && !session.is_at(packet.from));
   if (find_chunk(shard, parsed.header) == nullptr) return false;
-  if (!session.known_host) return session.reachable;  // then its newest packet says where it is
+  if (!session.known_host) return session.reachable;  // then the newest packet's address counts
   wire::ProvingPullPayload proof;
   if (parsed.header.payload_bytes == sizeof(proof)) {
     std::memcpy(&proof, parsed.payload, sizeof(proof));
@@ -67,8 +67,8 @@ bool Engine::check_address(JobShard& shard, Session& session, const nic::RxPacke
   return false;
 }
 
-// Delivery `pull`. The first copy of a result for each worker is no resend: only the queue's
-// capacity bounds it. Returns false if nothing was queued.
+// Delivery `pull`: queues the first copy of a result for a worker. It is no resend, so only the
+// queue's capacity bounds it. Returns false if nothing was queued.
 bool Engine::answer_pull(JobShard& shard, const Session& session, Chunk& chunk,
                          const AskedResult& asked) {
   PBOX_DCHECK(shard.delivery == wire::Delivery::kPull && session.rank < shard.worker_count());
@@ -91,7 +91,7 @@ bool Engine::request_resend(JobShard& shard, Session& session, Chunk& chunk,
   if (!session.reachable) return false;
   // The first copy has not left for every worker yet.
   if (chunk.fanned_out_rounds != chunk.open_round()) return false;
-  // Every rank has consumed the last result, and the open round's is replacing it.
+  // Every rank has consumed the last result, and the open round's result is overwriting it.
   if (is_replacing(chunk)) return false;
   if (!session.has_resend_budget(now_ns) ||
       !shard.egress.push_resend(

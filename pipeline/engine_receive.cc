@@ -1,4 +1,4 @@
-// A burst's way in: parse, authenticate, check, claim the fragment's bit, add.
+// How a burst is received: parse, authenticate, check, claim the fragment's bit, add.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -25,11 +25,11 @@ Counter counter_of(wire::Reject reject) {
   }
 }
 
-// A session whose packets are lost sends at most a window of them before it asks, and then asks
-// ever less often. So the box never misses this many packet numbers in a row.
+// A worker whose packets are lost sends at most a window of them, and then only PULLs, ever less
+// often. So the box never misses this many packet numbers in a row.
 constexpr uint64_t kPacketNumberLeapMax = 1 << 20;
 
-// The binary logarithm of wire::dtype_bytes(), without its switch: gradients have few types.
+// Returns log2 of wire::dtype_bytes(). It needs no switch, because gradients have few types.
 uint32_t element_shift(wire::Dtype dtype) {
   PBOX_DCHECK(static_cast<uint32_t>(dtype) < wire::kDtypeCount);
   static_assert(wire::kDtypeCount == 3 && wire::dtype_bytes(wire::Dtype::kF32) == 4 &&
@@ -168,10 +168,10 @@ SessionEntry* Engine::authenticate(wire::Parsed& parsed) {
   return &entry;
 }
 
-// The newest authentic packet says where the worker is. An old or replayed packet does not change
-// the address. Neither does a packet whose number is far ahead, because after it no packet of the
-// worker's own would be newer. Another address may have to be proved (on_pull), unless it is a lane
-// of shared memory, in which nobody else can send.
+// Notes the worker's address, which is that of its newest authentic packet. An old or replayed
+// packet does not change it. Neither does a packet whose number is far ahead, because after it no
+// packet of the worker itself would be newer. A new address may have to be proved (on_pull), unless
+// it is a lane of shared memory, which only this worker can send on.
 void Engine::note_sender(Session& session, const nic::RxPacket& packet, const wire::Header& header,
                          uint64_t now_ns) {
   session.last_packet_ns.set(now_ns);
@@ -199,7 +199,7 @@ void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& pars
   }
   if (gives_deltas(*chunk) && chunk->copy_rank != kNoRank &&
       header.type() == wire::PacketType::kPush) [[unlikely]] {
-    return count_duplicate(context_, session);  // it counts already, and may be in another form
+    return count_duplicate(context_, session);  // only STATE counts, and the form may differ
   }
   if ((shard.is_collective || shard.has_tables) &&
       on_formatted_push(shard, session, *chunk, wire::Parsed(parsed), now_ns)) [[unlikely]] {
@@ -215,8 +215,8 @@ void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& pars
   finish_push(shard, session, *chunk);
 }
 
-// Takes pushes of slots and of tables, and zeros. Returns false, and has no effect, if the push
-// consists of plain fragments.
+// Takes pushes of slots and of tables, and packets that name zeros. Returns false, and has no
+// effect, if the push is a plain fragment.
 bool Engine::on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
                                const wire::Parsed& parsed, uint64_t now_ns) {
   const wire::Header& header = parsed.header;
@@ -240,7 +240,7 @@ bool Engine::on_formatted_push(JobShard& shard, Session& session, Chunk& chunk,
     on_push_of_finished(shard, session, chunk, fragments, now_ns);
     return true;
   }
-  if (names_zeros) {  // claimed as if each had come by itself
+  if (names_zeros) {  // each counts as if it had arrived in a packet of its own
     const uint64_t missing = fragments & ~chunk.claimed[session.rank];
     if (!claim(shard, session, chunk, header, missing != 0 ? missing : fragments)) return true;
     add_weight(chunk, header, missing);
@@ -290,9 +290,9 @@ bool Engine::claim(const JobShard& shard, Session& session, Chunk& chunk,
     context_.counters.add(Counter::kRejectType);
     return false;
   }
-  // A rank that pushes the last fragment of a round holds the result of the one before, if it keeps
-  // the protocol. A rank that does not must neither grow the egress queue nor change a result that
-  // has not left yet.
+  // A rank that follows the protocol holds the result of the round before when it pushes the last
+  // fragment of this one. A rank that violates it must neither grow the egress queue nor change a
+  // result that has not left yet.
   if ((chunk.claimed[session.rank] | fragments) == chunk.full_mask &&
       chunk.complete_workers + 1u == shard.present_count() &&
       chunk.fanned_out_rounds != chunk.open_round()) {
@@ -328,7 +328,7 @@ void Engine::add_fragment(JobShard& shard, Session& session, Chunk& chunk,
   clock_.mark(Phase::kAdd);
 }
 
-// Stores or adds the payload, according to the round's kind. Returns false if it has found an
+// Stores or adds the payload, according to the kind of the round. Returns false if it has found an
 // unsound value. Weights have no bound: only infinities and NaNs are unsound in them. Pushes that
 // are kept until the round ends are examined only then (add_in_order).
 bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
@@ -347,9 +347,8 @@ bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
   PBOX_DCHECK(offset + elements <= chunk.elements);
   if (shard.receives_weights(chunk)) {
     PBOX_DCHECK(chunk.weights != nullptr);
-    // Initial weights: rank 0's count. The others take part so that the round is a barrier. Where
-    // a worker gives weights back, only `copy_rank`'s count. A snapshot's weights are already
-    // loaded.
+    // Only rank 0's initial weights count; the others push so that the round is a barrier. Where
+    // a worker gives weights back, `copy_rank`'s count. A snapshot's weights are already loaded.
     if ((session.rank == 0 && !chunk.is_restored) || chunk.copy_rank != kNoRank) {
       return kernels_.store[type](chunk.weights + offset, parsed.payload, elements, FLT_MAX);
     }
@@ -358,7 +357,7 @@ bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
   PBOX_DCHECK(chunk.accumulator[chunk.open_round() & 1] != nullptr);
   float* accumulator = chunk.accumulator[chunk.open_round() & 1] + offset;
   if (chunk.copy_rank != kNoRank) [[unlikely]] {  // a result, which the guard has let pass
-    if (is_block) {                               // it stays as it came
+    if (is_block) {                               // kept as it arrived
       std::memcpy(chunk.result[0] + size_t{header.fragment} * chunk.fragment_bytes, parsed.payload,
                   header.payload_bytes);
       return true;
@@ -379,7 +378,7 @@ bool Engine::accumulate(JobShard& shard, Session& session, Chunk& chunk,
                                     shard.value_limit, *following_);
   }
   if (GradientSquares::measures(header.round)) [[unlikely]] {
-    // After the sum, which has fetched the payload ahead: it is in the cache now.
+    // After the sum, because the sum has brought the payload into the cache.
     measure_gradient(kernels_, shard, session, chunk, wire::Parsed(parsed));
   }
   return are_sound;

@@ -3,11 +3,10 @@
 // steps the weights at once, fragment by fragment, and also asks for the rank's next read
 // (FluentPS, CLUSTER 2019: push and pull overlap shard by shard). The chunk's own progress decides
 // whether that read is answered or parked. Model `drop` is the slot machine (job_shard.h) with
-// rounds that close early. In a relaxed shard BSP is the same, but waits for all present ranks.
+// rounds that close early. BSP in a relaxed shard is like `drop`, but waits for all present ranks.
 //
-// A reply carries the weights as they are when it leaves, never a copy from earlier. Each packet
-// names the rank's own round up to which it may read. So no late or duplicated packet can release a
-// parked read.
+// A reply carries the weights as they are when it leaves, never an earlier copy. Each packet names
+// the rank's round up to which it may read. So no late or duplicated packet releases a parked read.
 #include <cstring>
 
 #include "pipeline/engine.h"
@@ -24,7 +23,7 @@ namespace pbox::pipeline {
 
 namespace {
 
-// Answers every parked read of the chunk that need not wait any more.
+// Answers every parked read of the chunk that need not wait any more: waits(rank) is false.
 template <typename Waits>
 void release_parked(JobShard& shard, Chunk& chunk, uint64_t now_ns, const Waits& waits) {
   const sync::Progress& progress = chunk.sync->progress;
@@ -37,7 +36,7 @@ void release_parked(JobShard& shard, Chunk& chunk, uint64_t now_ns, const Waits&
   }
 }
 
-// True if the rank must wait for the data it asks for; its read is parked then.
+// Parks the rank's read if the rank must wait for the data that it asks for. Returns true if so.
 bool park_cached_read(JobShard& shard, Chunk& chunk, uint32_t rank, uint64_t now_ns) {
   PBOX_DCHECK(!chunk.sync->progress.is_parked(rank));
   shard.pulls.add(1);
@@ -52,7 +51,7 @@ bool park_cached_read(JobShard& shard, Chunk& chunk, uint32_t rank, uint64_t now
 }
 
 bool is_pushing_late(const Chunk& chunk, uint32_t rank, uint32_t round) {
-  if (round == chunk.open_round()) return false;  // it waits for the backup box
+  if (round == chunk.open_round()) return false;  // the round waits for the backup box
   return chunk.sync->pushed != nullptr && chunk.sync->is_pushing(rank, round, chunk.full_mask);
 }
 
@@ -105,7 +104,7 @@ bool Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed&
     context_.counters.add(Counter::kRejectType);
     return true;
   }
-  // Initial weights, which came in full. All ranks have pushed them.
+  // A push of initial weights, which are sent in full. All ranks have pushed them already.
   if (gives_deltas(*chunk) && header.round == 0 && asks_in_full(header)) [[unlikely]] {
     count_duplicate(context_, session);
     return true;
@@ -124,7 +123,7 @@ bool Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed&
   return true;
 }
 
-// Fragments of the rank's own round, to be applied on arrival.
+// Takes fragments of the rank's own round, and applies them.
 void Engine::on_own_push(JobShard& shard, Session& session, Chunk& chunk,
                          const wire::Parsed& parsed, const wire::RowsView* rows) {
   const wire::Header& header = parsed.header;
@@ -160,7 +159,7 @@ void Engine::on_own_push(JobShard& shard, Session& session, Chunk& chunk,
   clock_.mark(Phase::kFinish);
 }
 
-// Steps the fragment's part of the chunk: one update of the optimizer.
+// Runs one step of the optimizer on the fragment's part of the chunk.
 void Engine::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
@@ -215,7 +214,7 @@ void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
   }
 }
 
-// Every rank that takes part has pushed the open round, so the minimum clock advances.
+// Called when every rank that takes part has pushed the open round: advances the minimum clock.
 void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   const sync::Progress& progress = chunk.sync->progress;
   PBOX_DCHECK(progress.slowest() >= chunk.rounds_finished);
@@ -240,7 +239,7 @@ void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   }
 }
 
-// Gives the chunk this rule from now on. Reads that were answered stay answered. A parked read is
+// Changes the chunk's consistency rule. Reads that were answered stay answered. A parked read is
 // judged as if it were asked for now. Returns the number of elements that it has worked on.
 size_t Engine::change_rule(JobShard& shard, Chunk& chunk, const wire::SyncSpec& rule) {
   PBOX_DCHECK(chunk.sync != nullptr && sync::may_follow(chunk.sync->spec, rule));
@@ -248,7 +247,7 @@ size_t Engine::change_rule(JobShard& shard, Chunk& chunk, const wire::SyncSpec& 
   chunk.sync->spec = rule;
   if (!chunk.applies_on_arrival()) return finish_if_complete(shard, chunk);
   if (chunk.rounds_finished == 0) return 0;
-  egress_.note_results_changed();  // the labels of released ranks were one round behind
+  egress_.note_results_changed();  // packets already made name too old a round for released ranks
   release_parked(shard, chunk, context_.now_ns,
                  [&](uint32_t rank) { return sync::blocks(rule, shard.reader(chunk, rank)); });
   return 0;
@@ -359,13 +358,13 @@ bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
     // joined has finished since; STATUS says so.
     const bool is_newest = asked.round + 1 == chunk.open_round();
     if (chunk.sync->spec.model == wire::SyncModel::kBsp && !is_newest) return false;
-    // A rank that has some of a result, or asks for weights in full, sends no more of its push. An
-    // answer to an earlier question may have overtaken the push.
+    // A rank that has some of the result, or asks for weights in full, sends no more of its push:
+    // the answer to an earlier PULL may have overtaken the push.
     const bool wants_weights = gives_deltas(chunk) && asks_in_full(asked);
     const bool sends_no_more = held_mask != 0 || wants_weights;
     if (is_pushing_late(chunk, rank, asked.round) && !sends_no_more) return false;
     wanted = asked_of_reply(shard, chunk, rank, asked, held_mask);
-    if (wants_weights) egress_.note_results_changed();  // its deltas that have not left
+    if (wants_weights) egress_.note_results_changed();  // makes deltas that have not left again
     if (wanted.mask == 0) return false;
   }
   const bool leaves_already =
@@ -384,8 +383,8 @@ bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
   return true;
 }
 
-// The rank no longer takes part: drops its parked read and the replies due to it, and no longer
-// waits for its pushes.
+// Called when the rank no longer takes part: drops its parked read and the replies due to it, and
+// no longer waits for its pushes.
 void Engine::drop_rank(JobShard& shard, Chunk& chunk, uint32_t rank) {
   PBOX_DCHECK(rank < shard.worker_count() && !shard.sessions()[rank].present);
   chunk.sync->replies_due.remove(rank);

@@ -16,8 +16,8 @@
 namespace pbox::pipeline {
 
 // How far ahead of the sum packets are fetched, so that neither memory nor the core waits: about 6
-// KiB. Payloads go into the second-level cache, because the first has too few miss buffers and the
-// sum needs those. Found with `pbox-perf pipeline` and `pbox-perf wire`.
+// KiB. Payloads go into the second-level cache, because the first level has few miss buffers and
+// the sum needs them. The values were found with `pbox-perf pipeline` and `pbox-perf wire`.
 //
 // * Small packets are fetched whole, four ahead: one half before a packet is worked on, the other
 //   half afterwards.
@@ -50,13 +50,13 @@ struct AheadOfCached {
   static constexpr bool kInPieces = false;
 };
 
-// Where the packet begins in the memory that the device has written.
+// Returns where the packet begins in the memory that the device has written.
 [[gnu::always_inline]] inline const std::byte* begin_of(const nic::RxPacket& packet) {
   return packet.payload == nullptr ? packet.data : packet.payload - limits::kHeaderBytes;
 }
 
-// Fetches a packet, before the work on another one. Inlined by force, here and below: GCC removes
-// calls of a function that only prefetches.
+// Fetches the beginning of a packet; called before the work on an earlier one. Here and below,
+// functions are inlined by force, because GCC removes calls of a function that only prefetches.
 template <typename Ahead>
 [[gnu::always_inline]] inline void fetch(const nic::RxPacket& packet) {
   if (packet.bytes == 0) return;  // an empty datagram may have no memory at all
@@ -70,7 +70,7 @@ template <typename Ahead>
   __builtin_prefetch(begin + packet.bytes - 1, 0, 1);  // the tag
 }
 
-// Fetches the rest of it, after that work.
+// Fetches the rest of the packet; called after that work.
 template <typename Ahead>
 [[gnu::always_inline]] inline void fetch_rest(const nic::RxPacket& packet) {
   if constexpr (Ahead::kFirstBytes < Ahead::kBytes) {
@@ -84,7 +84,7 @@ template <typename Ahead>
   }
 }
 
-// Not unrolled: prefetches that come faster than memory accepts them keep the sum waiting.
+// An unrolled loop would issue prefetches faster than memory accepts them, which delays the sum.
 [[gnu::always_inline]] inline void fetch_lines(const std::byte* begin, const std::byte* end) {
   for (const std::byte* line = begin; line < end; line += kCacheLineBytes) {
     __builtin_prefetch(line, 0, 1);
@@ -133,10 +133,10 @@ inline bool sum_in_pieces(reduce::AccumulateFunction sum, float* accumulator,
 class FetchChoice {
  public:
   static constexpr int kVotesMax = 16;         // bounds how long a change takes to win
-  static constexpr uint64_t kBytesMin = 4096;  // payload bytes: a smaller burst shows nothing
+  static constexpr uint64_t kBytesMin = 4096;  // payload bytes; smaller bursts are not measured
 
   bool in_cache() const { return votes_ > 0; }
-  // The assumption that the burst of a sampled turn is to make.
+  // Returns the assumption to use for the burst of a sampled turn: true if packets are in a cache.
   bool trial() const { return tries_cache_; }
   // Reports that this burst took `cycles` for `bytes` of payload, at least kBytesMin.
   void note(uint64_t cycles, uint64_t bytes) {

@@ -13,7 +13,7 @@ struct VerdictRow {
   Counter counter;
 };
 
-// Where a packet moves two counters, the first row wins.
+// If a packet raises two counters, the first row wins.
 constexpr VerdictRow kVerdicts[] = {
     {Verdict::kTooShort, Counter::kRejectShort}, {Verdict::kVersion, Counter::kRejectVersion},
     {Verdict::kType, Counter::kRejectType},      {Verdict::kReserved, Counter::kRejectReserved},
@@ -197,10 +197,10 @@ void FlightRecording::record_left(const JobShard& shard, const FanOut& at) {
   ring_.add(FlightKind::kLeft, shard.flight_number, context_.now_ns, record);
 }
 
-// A record of an opening round is by itself a known state of its chunk. These turns serve rounds
-// that stay open while the ring is overwritten once. They record a few chunks at a time: all jobs
-// have had their turn before half of the ring is overwritten, so a full ring always holds the whole
-// state.
+// The record that is written when a round opens is by itself a known state of its chunk. This
+// function is needed for rounds that stay open while the whole ring is overwritten. It records a
+// few chunks at a time. All chunks of all jobs have had their turn before half of the ring is
+// overwritten, so a full ring always holds the whole state.
 void FlightRecording::record_state() {
   size_t turns = 0;
   for (const JobShard* shard : context_.shards) turns += turns_of(*shard);

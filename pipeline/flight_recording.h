@@ -14,14 +14,14 @@ namespace pbox::pipeline {
 
 class FlightRecording {
  public:
-  // Verdicts that are inferred from a counter that moved: all but "pending" and "aggregated".
+  // Number of verdicts that are inferred from counters: all except "pending" and "aggregated".
   static constexpr size_t kCountedVerdicts = 19;
 
-  // Anybody can send packets that are rejected before their tag proves their origin. Such junk
-  // keeps at most one record in this many. Metrics count the others.
+  // Anybody can send packets that are rejected before their tag proves their origin. At most one
+  // record in this many is kept for such junk. Metrics count all of it.
   static constexpr uint64_t kJunkShare = 16;
 
-  // `memory` as for FlightRing; empty: nothing is recorded. `context` outlives this.
+  // `memory`: as for FlightRing. If it is empty, nothing is recorded. `context` outlives this.
   FlightRecording(std::span<std::byte> memory, const EngineContext& context);
 
   // Records a packet before anything is done with it. The caller sets its verdict later.
@@ -29,17 +29,17 @@ class FlightRecording {
                                                          uint64_t now_ns) {
     return ring_.add_packet(packet, now_ns);
   }
-  // Sets the verdict of a packet that was not added: the counter that has moved since the last such
-  // packet. `record` is the newest. If the packet is junk, the next record may replace it.
+  // Sets the verdict of a packet that was not added, from the counter that has moved since the last
+  // call. `record` is the newest record. If the packet is junk, the next record may replace it.
   void note_verdict(FlightRecord& record, const nic::RxPacket& packet);
-  // Stores `mask`, the payload of the packet whose record is the newest.
+  // Stores `mask`, which is the payload of the packet with the newest record.
   void note_mask(uint64_t mask);
   void record_command(const Command& command);
-  // `opens`: the chunk's open round gets its first fragment now.
+  // Records the state of a chunk. `opens`: its open round gets its first fragment now.
   void record_chunk(const JobShard& shard, const Chunk& chunk, bool opens);
-  // The result has left for the last rank.
+  // Records that a result has left for the last rank.
   void record_left(const JobShard& shard, const FanOut& at);
-  // Once a burst: records a piece of the state if the ring has taken enough since the last piece.
+  // Called once per burst: records a piece of the state if enough was recorded since the last one.
   void keep_state() {
     if (ring_.written() >= next_state_) [[unlikely]]
       record_state();
@@ -57,11 +57,11 @@ class FlightRecording {
   const EngineContext& context_;
   FlightRing ring_;
   std::array<uint64_t, kCountedVerdicts> verdict_counts_{};  // counters as of the last verdict
-  uint64_t junk_allowed_;                                    // further records that junk may keep
-  uint64_t junk_counted_ = 0;   // number of records up to which junk_allowed_ has grown
+  uint64_t junk_allowed_;       // records that may still be kept for junk
+  uint64_t junk_counted_ = 0;   // number of records that junk_allowed_ has been raised for
   uint64_t next_state_ = 0;     // number of records after which more of the state is recorded
   size_t state_shard_ = 0;      // shard whose state is recorded next
-  size_t state_chunk_ = 0;      // chunk of it that is recorded next
+  size_t state_chunk_ = 0;      // chunk of that shard that is recorded next
   uint32_t shard_numbers_ = 0;  // shards numbered so far
 };
 

@@ -1,5 +1,5 @@
-// Rounds of model `drop` that have their quorum, and end once all ranks are in or their grace is
-// over (sync/round_grace.h). The pipeline's own core.
+// Rounds of model `drop` that have their quorum. They end once all ranks have pushed or their grace
+// is over (sync/round_grace.h). The pipeline's own core calls everything here.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace pbox::pipeline {
 
-// Returns whether the chunk's open round, which as many ranks have pushed as it needs, waits for
-// others, because its grace is not over.
+// Returns whether the chunk's open round waits for more ranks, because its grace is not over. The
+// round has as many pushes as it needs.
 inline bool waits_for_more(JobShard& shard, const Chunk& chunk, uint64_t now_ns) {
   PBOX_DCHECK(chunk.sync != nullptr && chunk.complete_workers >= shard.workers_needed(chunk));
   const bool are_all_in = chunk.complete_workers >= shard.present_count();

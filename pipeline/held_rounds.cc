@@ -7,8 +7,8 @@
 namespace pbox::pipeline {
 namespace {
 
-// Reports the oldest round that waits. All chunks are in it, except after the loss of a box: a
-// chunk may be behind the others if the ranks that knew the verdict on its round were lost too.
+// Reports the oldest round that waits. All chunks are in one round, except after the loss of a box:
+// a chunk may be behind if the ranks that knew the verdict on its round were lost too.
 void report_oldest(JobShard& shard) {
   const std::vector<Chunk>& chunks = shard.chunks();
   PBOX_DCHECK(!chunks.empty());
@@ -29,8 +29,8 @@ void report_oldest(JobShard& shard) {
 
 }  // namespace
 
-// Every rank now counts as having pushed the round: a rank that is admitted meanwhile must not add
-// to a sum that has been measured.
+// Every rank counts as having pushed the round from now on, because a rank that is admitted
+// meanwhile must not add to a sum that has been measured.
 bool hold_round(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(shard.gate != nullptr && !chunk.is_held && !shard.receives_weights(chunk));
   PBOX_DCHECK(chunk.complete_workers == shard.present_count());

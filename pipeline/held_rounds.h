@@ -9,7 +9,7 @@
 namespace pbox::pipeline {
 
 // Holds a round whose sum is complete. Reports the round once all chunks of the shard are held.
-// Returns false if there is a verdict on the round already: it can be completed now.
+// Returns false if there is a verdict on the round already, so that it can be completed now.
 bool hold_round(JobShard& shard, Chunk& chunk);
 
 // Returns the next chunk whose round was held and has its verdict now. Adds one to `work` for each

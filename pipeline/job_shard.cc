@@ -43,8 +43,8 @@ bool applies_on_arrival(const ShardSpec& spec, const ChunkSpec& chunk) {
   return wire::applies_on_arrival(sync_of(spec, chunk).model);
 }
 
-// True if the contributors may differ by fragment. Pushes that are applied on arrival have none to
-// count.
+// True if the number of contributors may differ by fragment. Where pushes are applied on arrival,
+// contributors are not counted.
 bool counts_contributors(const ShardSpec& spec, const ChunkSpec& chunk) {
   if (sync_of(spec, chunk).model == wire::SyncModel::kDrop) return true;
   return spec.partial && !applies_on_arrival(spec, chunk);
@@ -66,8 +66,8 @@ size_t sizes_bytes(size_t workers) {
   return cache_lines(workers * sizeof(sync::PushSize));
 }
 
-// The size for the largest fragment of the narrowest elements: when a job's memory is checked, its
-// path's fragment size is not known yet.
+// Returns the size for the largest fragment of the narrowest elements, because the fragment size of
+// the job's path is not known when its memory is checked.
 size_t gradient_bytes() {
   return staggered(limits::kFragmentBytesMax / wire::dtype_bytes(wire::Dtype::kF16) *
                    sizeof(float));
@@ -82,7 +82,7 @@ size_t sync_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
               : cache_lines(workers * sizeof(sync::Pushed)));
 }
 
-// Enough wherever in a row the chunk begins.
+// Returns a size that is enough wherever in a row the chunk begins.
 size_t touched_bytes(const ChunkSpec& chunk) {
   const uint32_t bytes = chunk.elements * wire::dtype_bytes(chunk.dtype);
   return cache_lines(wire::row_words(bytes / chunk.row_bytes + 2) * sizeof(uint32_t));
@@ -112,40 +112,40 @@ size_t shaped_bytes(const ShardSpec& spec) {
   return spec.is_collective ? cache_lines(limits::kSlotRing * sizeof(ShapedRound)) : 0;
 }
 
-// The size of a chunk's sum. A slot's elements are bytes of it.
+// Returns the bytes of a chunk's sum. The elements of a slot are bytes.
 size_t sum_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
   return size_t{chunk.elements} * (spec.is_collective ? 1 : sizeof(float));
 }
 
-// The size of all ranks' pushes of one round.
+// Returns the bytes of all ranks' pushes of one round.
 size_t pushed_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
   if (spec.numerics != wire::Numerics::kOrdered) return 0;
   return spec.sessions.size() * wire::payload_bytes(chunk.dtype, chunk.elements);
 }
 
-// The size of a result in blocks.
+// Returns the bytes of a result in blocks.
 size_t blocks_bytes(const ChunkSpec& chunk) {
   return staggered(wire::payload_bytes(chunk.dtype, chunk.elements));
 }
 
-// The size of results that are neither the weights themselves nor, relayed, the upper box's.
+// Returns the bytes of a buffer for results that are narrowed or in blocks; 0 for other results.
 size_t narrow_result_bytes(const ChunkSpec& chunk) {
   if (wire::is_in_blocks(chunk.dtype)) return blocks_bytes(chunk);
   return chunk.dtype == wire::Dtype::kF32 ? 0 : cache_lines(size_t{chunk.elements} * 2);
 }
 
-// The size of the optimizer's own weights, which only chunks with deltas have.
+// Returns the bytes of the optimizer's own weights, which only chunks with deltas have.
 size_t master_bytes(const ChunkSpec& chunk) {
   return wire::is_in_blocks(chunk.dtype) ? staggered(chunk.elements * sizeof(float)) : 0;
 }
 
-// True if the last result must stay while the next one waits for the backup box, because packets of
-// it may not have left yet.
+// True if the last result must stay in memory while the next one waits for the backup box, because
+// packets with the last result may not have left yet.
 bool keeps_last_result(const ShardSpec& spec) {
   return spec.replicated && is_relaxed(spec);
 }
 
-// The size of one of Chunk::published.
+// Returns the bytes of one array of Chunk::published.
 size_t published_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
   const bool is_narrowed = chunk.dtype != wire::Dtype::kF32 && !wire::is_in_blocks(chunk.dtype);
   return keeps_last_result(spec) && !is_narrowed ? staggered(chunk.elements * sizeof(float)) : 0;
@@ -158,7 +158,7 @@ StateLayout block_layout(const ShardSpec& spec, const ChunkSpec& chunk) {
 
 }  // namespace
 
-// The bytes that JobShard::lay_out and lay_out_chunk take for one chunk.
+// Counts the bytes that JobShard::lay_out and lay_out_chunk take for one chunk.
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t floats = staggered(sum_bytes(spec, chunk));
   const size_t masks =
@@ -395,8 +395,8 @@ void JobShard::lay_out_blocks(const ChunkSpec& spec, Chunk& chunk) {
   chunk.result[0] = chunk.result[1] = arena_.take(blocks_bytes(spec));
 }
 
-// One sum serves both slots: the upper box's result of a round comes once all ranks have consumed
-// the result before, and the next round's sum begins after that. So does one narrow result.
+// One sum and one narrow result serve both slots: the upper box's result of a round comes once all
+// ranks have consumed the result before, and the next round's sum begins after that.
 void JobShard::lay_out_relayed(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk) {
   PBOX_CHECK(!partial && !is_relaxed() && !job.gated);
   PBOX_CHECK(!wire::is_in_blocks(spec.dtype));
@@ -449,7 +449,7 @@ void JobShard::lay_out_sync(const wire::SyncSpec& spec, Chunk& chunk) {
   }
 }
 
-// Every other rank counts as having pushed the round already.
+// All other ranks count as having pushed the round already.
 void JobShard::expect_copy(Chunk& chunk, uint32_t rank) {
   PBOX_CHECK(rank < sessions_.size() && sessions_[rank].present);
   chunk.copy_rank = rank;

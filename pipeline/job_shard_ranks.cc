@@ -1,5 +1,4 @@
-// The ranks of a shard: which are present, which are missing, and which have pushed what ends the
-// job.
+// The ranks of a shard: which are present, which are missing, and whose push has ended the job.
 #include <algorithm>
 
 #include "base/event.h"
@@ -15,8 +14,8 @@ void JobShard::set_present(Session& session, bool present) {
   present_count_ += present ? 1 : UINT32_MAX;
 }
 
-// A rank counts among a chunk's complete workers while it is present, also if it pushed the chunk
-// before it was excluded.
+// A rank that has pushed the whole chunk counts as complete only while it is present. If it is
+// excluded and returns, its push counts again.
 void JobShard::recount(Chunk& chunk, const Session& changed) const {
   const bool present = changed.present;
   if (present) chunk.first_missing = std::min(chunk.first_missing, changed.rank);

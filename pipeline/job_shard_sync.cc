@@ -1,10 +1,10 @@
-// A relaxed shard's reads: those that wait, and the replies that are due.
+// The reads of a relaxed shard: reads that wait, and replies that are due.
 #include "pipeline/job_shard.h"
 #include "pipeline/round_tracing.h"
 
 namespace pbox::pipeline {
 
-// Brings the parked time up to date: parked reads times nanoseconds, since the last change.
+// Adds the time since the last change, multiplied by the number of parked reads, to `parked_ns`.
 void JobShard::count_parked(uint64_t now_ns) {
   if (now_ns > parked_changed_ns) parked_ns.add(parked_count * (now_ns - parked_changed_ns));
   parked_changed_ns = now_ns;

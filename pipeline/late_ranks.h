@@ -1,16 +1,16 @@
-// Tells the straggler ledger (observe/straggler_ledger.h) and the ranks' sessions which pushes were
-// the last. The pipeline's own core.
+// Records in the straggler ledger (observe/straggler_ledger.h) and in the ranks' sessions which
+// pushes were the last. The pipeline's own core calls everything here.
 //
-// Where pushes are applied on arrival, a chunk's open round is the oldest one that some rank has
-// still to push, and it has finished once no rank has. Other ranks may have pushed it long before,
-// while an older round was open: then they have waited for it since that one finished.
+// Where pushes are applied on arrival, a chunk's open round is the oldest one that some rank still
+// has to push, and it finishes once all ranks have pushed it. Some ranks may have pushed it long
+// before, while an older round was open. Their wait for it counts from the end of that older round.
 #pragma once
 
 #include "pipeline/job_shard.h"
 
 namespace pbox::pipeline {
 
-// The session's push is the last one that the chunk's open round needs.
+// Called when the session's push is the last one that the chunk's open round needs.
 inline void note_last(JobShard& shard, Session& session, const Chunk& chunk, uint64_t now_ns) {
   session.last_arrivals.add(1);
   const auto [skew_ns, late_ns] =
@@ -29,8 +29,8 @@ inline bool has_pushed_open_round(const Chunk& chunk, uint32_t rank) {
   return chunk.sync->progress.next(rank) > chunk.sync->progress.slowest();
 }
 
-// Where pushes are applied on arrival, the chunk has a new open round. If some rank has pushed it
-// already, the others are late from now on.
+// Called when the chunk has a new open round, where pushes are applied on arrival. If some rank has
+// pushed that round already, the others are late from now on.
 inline void note_opened(JobShard& shard, const Chunk& chunk, uint64_t now_ns) {
   PBOX_DCHECK(chunk.has_own_rounds());
   for (const Session& session : shard.sessions()) {

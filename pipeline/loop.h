@@ -1,13 +1,13 @@
-// The one loop of a pipeline, run to completion on one core. Its phases, in order, each a method so
-// that profiles and readers see the same names:
+// The one loop of a pipeline, run to completion on one core. Each phase is a method, so that
+// profiles and readers see the same names. The phases in order:
 //
 //   receive       a burst from the port: each packet is parsed, authenticated, claimed and added,
 //                 and the last one of a round finishes it (Engine::on_burst)
 //   send          replies, resends and finished chunks by priority, in bursts (Engine::to_send)
 //   housekeep     one command of the control thread per turn, chunks that relays have given back,
 //                 rounds that have their verdict, the tick
-//   rest          without work: let packets gather if they come one by one; otherwise spin for a
-//                 while, then sleep on the port's event fd, or nap where the port has none
+//   rest          if there was no work: let packets gather if they come one by one; otherwise spin
+//                 for a while, then sleep on the port's event fd, or nap if the port has none
 //                 (adaptive polling)
 //
 // No phase blocks, allocates, logs, formats or throws; rest is the only place that may sleep.
@@ -31,8 +31,8 @@ namespace pbox::pipeline {
 
 struct PollPolicy {
   bool busy = false;  // always spin: the pipeline has a core of its own
-  // Adaptive polling: how long to spin after the last work, at most. A port with an event fd is
-  // spun on for less, down to nothing, while packets come further apart than this.
+  // Adaptive polling: the longest time to spin after the last work. If the port has an event fd and
+  // packets come further apart than this, the loop spins for less, down to nothing.
   uint64_t spin_ns = 0;
   // Adaptive polling: the longest sleep on the port's event fd.
   uint64_t sleep_max_ns = 100 * kNanosPerMilli;
@@ -58,7 +58,7 @@ class Loop {
         must_poll_(port.event_fd() < 0),
         spin_ns_(policy.spin_ns) {}
 
-  // Runs turns until `mailbox.stop`.
+  // Runs turns until `mailbox.stop` is set.
   void run() {
     uint64_t now_ns = monotonic_ns();
     uint64_t last_work_ns = now_ns;
@@ -78,7 +78,7 @@ class Loop {
     }
   }
 
-  // Runs every phase but rest once. Returns true if there was work.
+  // Runs every phase except rest once. Returns true if there was work.
   bool turn(uint64_t now_ns) {
     engine_.clock().begin_turn();
     const bool received = receive(now_ns);
@@ -149,14 +149,14 @@ class Loop {
     return true;
   }
 
-  // Work came after `waited_ns`. Halves the time of spinning if the whole time allowed would not
-  // have been enough, as a hypervisor does before it halts a processor (Linux, KVM's halt polling).
+  // Called when work came after `waited_ns`. Halves the time to spin if the longest would not have
+  // been enough, else sets it to the longest, like a hypervisor (Linux, KVM's halt polling).
   void adapt_spin(uint64_t waited_ns) {
     PBOX_DCHECK(spin_ns_ <= policy_.spin_ns);
     spin_ns_ = waited_ns <= policy_.spin_ns ? policy_.spin_ns : spin_ns_ / 2;
   }
 
-  // Waits until there is a command, or work on the descriptor if it is not -1.
+  // Sleeps until a command comes, the descriptor is ready (unless -1), or `limit_ns` has passed.
   void sleep(int event_fd, uint64_t limit_ns) {
     PBOX_DCHECK(limit_ns > 0 && !policy_.busy);
     pollfd waits[2] = {{mailbox_.wake_fd, POLLIN, 0},
@@ -178,7 +178,7 @@ class Loop {
   Mailbox& mailbox_;
   PollPolicy policy_;
   bool must_poll_;    // the port has no event fd
-  uint64_t spin_ns_;  // the time of spinning at present, at most the policy's
+  uint64_t spin_ns_;  // the current time to spin, at most policy_.spin_ns
   nic::Coalescing coalescing_;
   bool blocked_ = false;  // the port took fewer packets than it was offered
   uint32_t bursts_ = 0;

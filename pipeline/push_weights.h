@@ -1,5 +1,5 @@
 // The weights of the pushes that are in a chunk's sum (nic/wire/push_weight.h). The pipeline's own
-// core.
+// core calls everything here.
 #pragma once
 
 #include <bit>
@@ -14,9 +14,8 @@ inline uint32_t weight_code_of(const Chunk& chunk, const wire::Header& header) {
   return chunk.weight_sums != nullptr ? wire::weight_code(header) : 0;
 }
 
-// The fragments of a PUSH or ZEROS are about to be added to the open round's sum, and are not in
-// Chunk::claimed_any yet unless another push of them is. As with the values, the first one replaces
-// what an earlier round has left.
+// Adds the weight of a PUSH or ZEROS to the sums of these fragments. Called before claimed_any has
+// the fragments, because the first push of a fragment replaces the sum of an earlier round.
 inline void add_weight(Chunk& chunk, const wire::Header& header, uint64_t fragments) {
   if (chunk.weight_sums == nullptr || header.type() == wire::PacketType::kState) [[likely]]
     return;

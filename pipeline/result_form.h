@@ -1,5 +1,5 @@
-// How a finished round's result leaves. Where results are deltas, a rank that lacks the weights to
-// which a delta belongs is sent the weights, in full. On the data path.
+// The form in which a finished round's result leaves. Where results are deltas, a rank that lacks
+// the weights that a delta changes is sent the new weights in full (f32). On the data path.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@ struct ResultForm {
   wire::Dtype dtype = wire::Dtype::kF32;
 };
 
-// Returns whether a packet for a chunk whose results are deltas is about full weights: a push of
-// them, a PULL that asks for them, or a RESULT that has them.
+// For a packet of a chunk whose results are deltas: returns whether it pushes weights in full, asks
+// for them (PULL), or carries them (RESULT).
 inline bool asks_in_full(const wire::Header& header) {
   constexpr uint16_t kDtypeMask = 15;
   return (header.dtype_scale & kDtypeMask) == static_cast<uint16_t>(wire::Dtype::kF32);
@@ -32,8 +32,8 @@ inline bool leaves_in_full(const Chunk& chunk, const wire::Header& header) {
   return gives_deltas(chunk) && (chunk.deltas.is_result_full || asks_in_full(header));
 }
 
-// Relaxed shards: returns whether the chunk's last result leaves in full for the rank. A delta is
-// for a rank that has the weights of the round before, which it had when it pushed a part of the
+// Relaxed shards: returns whether the chunk's last result leaves in full for the rank. Only a rank
+// that has the weights of the round before can use a delta. It has them if it pushed a part of the
 // round in time. A push that came too late does not show which weights its rank has.
 inline bool replies_in_full(const Chunk& chunk, uint32_t rank) {
   if (!gives_deltas(chunk)) [[likely]]
@@ -63,8 +63,8 @@ inline ResultForm full_form(const Chunk& chunk, uint32_t fragment_bytes) {
 }
 
 // Returns the form of a round's result. `round`: the last finished round if the result leaves in
-// full, otherwise any whose result is kept. `in_full`: leaves_in_full() for the packet that asks,
-// or ChunkDeltas::is_result_full if none has asked.
+// full, otherwise any round whose result is kept. `in_full`: leaves_in_full() of the packet that
+// asks for the result, or ChunkDeltas::is_result_full if no packet has asked.
 inline ResultForm result_form(const JobShard& shard, const Chunk& chunk, uint32_t round,
                               bool in_full) {
   if (in_full) [[unlikely]]
@@ -102,8 +102,8 @@ inline uint64_t result_mask(const JobShard& shard, const Chunk& chunk, uint32_t 
   return finished.shape.is_sent_to(rank) ? finished.mask() : 0;
 }
 
-// Returns the fragments of the last result that the sender of this PULL wants. Those that the rank
-// holds are left out if they have the form of the answer.
+// Returns the fragments of the last result that the sender of this PULL wants. Fragments that the
+// rank holds are left out if they have the form of the answer.
 inline AskedResult asked_by(const JobShard& shard, const Session& session, const Chunk& chunk,
                             const wire::Header& header, uint64_t held_mask) {
   PBOX_DCHECK(header.round + 1 == chunk.open_round());
@@ -115,9 +115,9 @@ inline AskedResult asked_by(const JobShard& shard, const Session& session, const
   return asked;
 }
 
-// Relaxed shards: returns what a PULL for any finished round asks of the last result, which is all
-// that leaves. Fragments that the rank holds are left out if they are of that round and have the
-// form of the answer. A rank that asks for weights in full gets no delta before its next push.
+// Relaxed shards: returns the fragments of the last result that answer a PULL for any finished
+// round. Fragments that the rank holds are left out if they are of the last result and in the form
+// of the answer. A rank that asks for weights in full gets no delta before its next push.
 inline AskedResult asked_of_reply(const JobShard& shard, Chunk& chunk, uint32_t rank,
                                   const wire::Header& header, uint64_t held_mask) {
   PBOX_DCHECK(chunk.sync != nullptr && !chunk.applies_on_arrival() && rank < shard.worker_count());
@@ -132,9 +132,9 @@ inline AskedResult asked_of_reply(const JobShard& shard, Chunk& chunk, uint32_t 
   return asked;
 }
 
-// For a chunk whose results are deltas: returns the fragments of the last result that a push of the
-// last finished round asks for. A push in the form of the result asks for its own fragment. Any
-// other push asks for none; its worker will send a PULL.
+// For a chunk whose results are deltas: returns the fragments of the last result that a repeated
+// push of the last finished round asks for. If the push has the form of the result, it asks for the
+// fragment of its own number. Otherwise it asks for none, and its worker will send a PULL.
 inline uint64_t asked_by_push(const JobShard& shard, const Chunk& chunk,
                               const wire::Header& header) {
   PBOX_DCHECK(gives_deltas(chunk) && header.round != chunk.open_round());

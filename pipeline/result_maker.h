@@ -18,8 +18,7 @@
 
 namespace pbox::pipeline {
 
-// Makes the packets of one result for one worker. The header fields that they share are put
-// together once.
+// Makes the packets of one result for one worker. Sets the header fields that they share only once.
 class ResultMaker {
  public:
   // `in_full`: as in result_form(), or replies_in_full() in a relaxed shard.
@@ -32,8 +31,8 @@ class ResultMaker {
         contributors_(chunk.contributors[round & 1]) {
     PBOX_DCHECK(form_.data != nullptr);
     if (in_full && !chunk.deltas.is_result_full && contributors_ != nullptr) [[unlikely]] {
-      // The counts are of other fragments than those of a full result. No fragment has fewer than
-      // the least.
+      // The counts are those of a delta's fragments, which differ from a full result's. All
+      // fragments get the least count.
       least_ = *std::min_element(contributors_, contributors_ + chunk.fragment_count);
       has_one_count_ = true;
     }
@@ -51,9 +50,9 @@ class ResultMaker {
     if (shard.is_collective) [[unlikely]]
       header.timestamp_us = finished_shape(chunk).shape.digest;
     if (chunk.applies_on_arrival()) {
-      // A packet that leaves for a rank whose read is parked must not answer that read, so its
-      // label stays one round behind. Where workers add their own updates to the data, the label is
-      // exact for each fragment.
+      // applied() says up to which of its own rounds the rank may read. A packet for a rank whose
+      // read is parked must not answer that read, so it names one round less. Where workers add
+      // their own updates to the data, the number is exact for each fragment.
       const sync::Progress& progress = chunk.sync->progress;
       const bool exact = sync::reads_cached(chunk.sync->spec);
       const bool is_parked = !exact && progress.is_parked(session.rank);
@@ -64,8 +63,8 @@ class ResultMaker {
       const sync::Pushed& pushed = chunk.sync->pushed[session.rank];
       header.timestamp_us = pushed.round;
       applied_mask_ = pushed.counted;
-      // The bits are of a delta's fragments. Weights in full say of no fragment that it includes
-      // the push unless all of them do.
+      // The bits are those of a delta's fragments. A fragment of weights in full is said to include
+      // the push only if all fragments do.
       if (in_full) applied_mask_ = pushed.counted == chunk.full_mask ? UINT64_MAX : 0;
     }
     words_ = std::bit_cast<wire::HeaderWords>(header);
@@ -73,20 +72,20 @@ class ResultMaker {
 
   uint32_t fragment_count() const { return form_.fragment_count; }
 
-  // Returns how many packets in succession, from this fragment on, make_run() can make. 0 if
-  // fragments differ in more than their place, or if keys seal them.
+  // Returns how many packets in succession, from this fragment on, make_run() can make. Returns 0
+  // if the headers of fragments differ in more than the fragment number, or if keys seal them.
   uint32_t run_length(uint32_t fragment) const {
     PBOX_DCHECK(fragment < form_.fragment_count);
     const bool are_alike = contributors_ == nullptr && applied_mask_ == 0;
     const bool is_plain = !tag_.payload_crc && !session_.seal.has_keys();
     return are_alike && is_plain ? form_.fragment_count - fragment : 0;
   }
-  // Returns the payload bytes of each packet of a run; the chunk's last one may have fewer.
+  // Returns the payload bytes of each packet of a run; the chunk's last packet may have fewer.
   uint32_t fragment_bytes() const { return form_.fragment_bytes; }
 
-  // Does what make() does for each of these fragments, for at most run_length(first) packets. Only
-  // number, fragment, payload and tag differ from packet to packet, and only they are computed for
-  // each. Returns the bytes of all payloads.
+  // Makes the packets of successive fragments, from `first` on: at most run_length(first). The
+  // packets are those that make() would make, but only packet number, fragment number, payload and
+  // tag are computed for each. Returns the bytes of all payloads.
   uint64_t make_run(uint32_t first, std::span<nic::TxPacket> packets) const {
     PBOX_DCHECK(!packets.empty() && packets.size() <= run_length(first));
     const size_t offset = size_t{first} * form_.fragment_bytes;
@@ -112,7 +111,7 @@ class ResultMaker {
     return bytes + last_bytes;
   }
 
-  // `room`: for the payload of a session that encrypts.
+  // Makes one fragment's packet. `room`, here and below: memory for the payload, if encrypted.
   void make(uint32_t fragment, uint8_t flags, std::byte* room, nic::TxPacket& packet) const {
     PBOX_DCHECK(fragment < form_.fragment_count);
     const uint32_t bytes = wire::fragment_length(form_.bytes, form_.fragment_bytes, fragment);
@@ -121,7 +120,7 @@ class ResultMaker {
          contributors, room, packet);
   }
 
-  // Returns those of `fragments` that have as many contributors as `fragment`.
+  // Returns the fragments among `fragments` that have as many contributors as `fragment`.
   uint64_t alike(uint32_t fragment, uint64_t fragments) const {
     if (contributors_ == nullptr) return fragments;
     PBOX_DCHECK(fragment < form_.fragment_count);
@@ -134,7 +133,7 @@ class ResultMaker {
   }
 
   // Makes a packet that names these fragments, which are zero and have equally many contributors
-  // (alike()). `zeros`: room for its payload.
+  // (alike()). `zeros`: memory for its payload.
   void make_zeros(uint64_t fragments, uint8_t flags, wire::ZerosPayload& zeros, std::byte* room,
                   nic::TxPacket& packet) const {
     PBOX_DCHECK(fragments != 0 && applied_mask_ == 0);
@@ -146,9 +145,9 @@ class ResultMaker {
                                    contributors, room, packet);
   }
 
-  // Makes a packet of these rows of a table, from as many fragments as fit. If rows of `fragment`
-  // cannot be sent apart, the packet has the whole fragment. Returns the number of fragments.
-  // `rows_room`: for its payload.
+  // Makes a packet of these rows of a table, from as many fragments as fit. If the rows of
+  // `fragment` cannot be sent separately, the packet has the whole fragment. Returns the number of
+  // fragments. `rows_room`: memory for its payload.
   uint32_t make_rows(const wire::RowLayout& layout, wire::RowBits rows, uint32_t fragment,
                      uint8_t flags, std::byte* rows_room, std::byte* room,
                      nic::TxPacket& packet) const {
@@ -199,7 +198,7 @@ class ResultMaker {
     write_header(words, packet);
   }
 
-  // A packet of a run.
+  // Writes one packet of a run.
   [[gnu::always_inline]] void write(const wire::HeaderWords& words, const std::byte* payload,
                                     nic::TxPacket& packet) const {
     packet.to = &session_.endpoint;
@@ -209,7 +208,7 @@ class ResultMaker {
     write_header(words, packet);
   }
 
-  // Word by word: a bit_cast of the whole header is compiled to one store per field.
+  // Copies words, because a bit_cast of the whole header is compiled to one store per field.
   [[gnu::always_inline]] static void write_header(const wire::HeaderWords& words,
                                                   nic::TxPacket& packet) {
     auto* header = reinterpret_cast<std::byte*>(&packet.header);
@@ -218,7 +217,7 @@ class ResultMaker {
     }
   }
 
-  // Fields of words[0] and words[3].
+  // Return a value at the place of its field in words[0] or words[3].
   static uint64_t flags_field(uint8_t flags) {
     return uint64_t{flags} << (8 * offsetof(wire::Header, flags));
   }
@@ -241,10 +240,10 @@ class ResultMaker {
   ResultForm form_;
   const wire::TagPolicy& tag_;
   uint16_t workers_;
-  const uint16_t* contributors_;  // by fragment; null: all workers are in every result
+  const uint16_t* contributors_;  // by fragment; null: every result contains all workers
   bool has_one_count_ = false;    // all fragments have `least_` instead
   uint16_t least_ = 0;
-  uint64_t applied_mask_ = 0;  // fragments that include one more of the rank's own rounds
+  uint64_t applied_mask_ = 0;  // fragments that contain one more of the rank's own rounds
   wire::HeaderWords words_{};
 };
 

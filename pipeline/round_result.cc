@@ -30,7 +30,7 @@ void divide_fragments(const JobShard& shard, Chunk& chunk, const T* divisors) {
   }
 }
 
-// Returns the key for the open round's result.
+// Returns the key for rounding the open round's result.
 quantize::RoundingKey rounding_key(const JobShard& shard, const Chunk& chunk) {
   return quantize::key_of({.seed = shard.rounding_seed,
                            .tensor = uint64_t{shard.part} << 32 | chunk.id,
@@ -54,8 +54,8 @@ void count_contributors(const JobShard& shard, Chunk& chunk) {
 
 // Counts the contributors of each fragment. If fragments may need different divisors, divides each
 // by the number of pushes that are in it, or by the sum of their weights: a round that ends without
-// a rank may hold that rank's part of some fragments. Returns false if the sum is not divided yet:
-// all ranks are in it, or it needs no division.
+// a rank may contain some fragments of that rank. Returns false if the sum was not divided, because
+// it needs no division or the same divisor for all fragments.
 bool average_fragments(JobShard& shard, Chunk& chunk) {
   if (chunk.copy_rank != kNoRank) return false;
   const uint16_t* const counts = chunk.contributors[chunk.open_round() & 1];
@@ -72,7 +72,7 @@ bool average_fragments(JobShard& shard, Chunk& chunk) {
   return true;
 }
 
-// The factor that turns the sum into the gradient of the optimizer.
+// Returns the factor that turns the sum into the optimizer's gradient.
 float gradient_scale_of(const JobShard& shard, bool is_averaged) {
   const bool divides = shard.reduction == Reduction::kMean && !is_averaged;
   return divides ? 1.0f / static_cast<float>(shard.workers) : 1.0f;
@@ -93,7 +93,7 @@ void step_rows(const JobShard& shard, Chunk& chunk, const optimizer::StepParamet
   });
 }
 
-// Makes the sum zero again where ranks have pushed.
+// Makes the sum zero again in the rows that ranks have pushed.
 void clear_rows(Chunk& chunk) {
   const uint32_t round = chunk.open_round();
   const uint32_t element_bytes = wire::dtype_bytes(chunk.dtype);
@@ -103,10 +103,10 @@ void clear_rows(Chunk& chunk) {
   });
 }
 
-// Makes the result: the master weights less the ranks' weights, in blocks. Adds it to the ranks'
-// weights, as the ranks do. The next difference contains what these blocks do not carry.
+// Makes the result: the master weights minus the ranks' weights, in blocks. Adds it to the ranks'
+// weights, as the ranks do. The next difference includes the rounding error of these blocks.
 void make_delta(JobShard& shard, Chunk& chunk) {
-  float* const difference = chunk.accumulator[chunk.open_round() & 1];  // the sum is used up
+  float* const difference = chunk.accumulator[chunk.open_round() & 1];  // replaces the sum
   PBOX_DCHECK(gives_deltas(chunk) && difference != nullptr && chunk.table == nullptr);
   for (size_t index = 0; index < chunk.elements; ++index) difference[index] = -chunk.weights[index];
   const size_t format = quantize::format_index(chunk.deltas.dtype);
@@ -161,7 +161,7 @@ void make_weights(JobShard& shard, Chunk& chunk, bool is_averaged) {
                                                              chunk.weights, chunk.elements);
 }
 
-// The result is the upper box's, narrowed if it has to be.
+// Makes a relayed chunk's result: the upper box's result, narrowed if it has to be.
 void make_relayed(Chunk& chunk) {
   const uint32_t slot = chunk.open_round() & 1;
   PBOX_DCHECK(chunk.up.is_relayed() && chunk.copy_rank == kNoRank);
@@ -170,9 +170,9 @@ void make_relayed(Chunk& chunk) {
                                                              chunk.up.result[slot], chunk.elements);
 }
 
-// Mode aggregate, in blocks: the sum or mean, plus the residue of earlier results, is encoded once,
-// and all ranks get the same bytes. A result that a rank has given back stays as it is. Its residue
-// is lost with the box that had it, and begins at 0.
+// Mode aggregate, in blocks: encodes the sum or mean, plus the residue of earlier results, once for
+// all ranks, so that they get the same bytes. A result that a rank has given back stays as it is.
+// The residue was lost with the box that had it, and begins at 0.
 void make_blocks(JobShard& shard, Chunk& chunk) {
   if (chunk.copy_rank != kNoRank) return;
   const uint32_t slot = chunk.open_round() & 1;
@@ -182,7 +182,7 @@ void make_blocks(JobShard& shard, Chunk& chunk) {
       rounding_key(shard, chunk));
 }
 
-// Mode aggregate: the result is the sum or mean, narrowed to the chunk's type in place.
+// Mode aggregate: makes the result, the sum or mean, and narrows it to the chunk's type in place.
 void make_sum(JobShard& shard, Chunk& chunk, bool is_averaged) {
   const uint32_t slot = chunk.open_round() & 1;
   const bool copied = chunk.copy_rank != kNoRank;
@@ -257,7 +257,7 @@ void step_on_arrival(JobShard& shard, Chunk& chunk, uint32_t fragment, size_t of
                                  is_mean ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f,
                                  chunk.sync->updates[fragment]);
   const size_t state_floats = optimizer::state_floats_per_element(shard.optimizer.kind);
-  // The fragment's state lies together: [state floats][elements].
+  // The state of a fragment is contiguous: [state floats][elements].
   const size_t first = shard.fragment_offset_elements(chunk, fragment);
   float* state =
       state_floats > 0 ? chunk.optimizer_state + state_floats * first + (offset - first) : nullptr;

@@ -7,11 +7,11 @@
 namespace pbox::pipeline {
 namespace {
 
-// Ranks with own rounds may be any number of rounds behind the fastest, and their events count all
-// the same.
+// If ranks have own rounds, a trace takes events of up to this many rounds before the chunk's open
+// round: in practice, of all rounds.
 constexpr uint32_t kRoundsBehindMax = uint32_t{1} << 30;
 
-// Returns the fragments of this round that the rank has pushed, as far as the chunk knows.
+// Returns the fragments of this round that the chunk has received from the rank.
 uint64_t claimed_of(const Chunk& chunk, uint32_t rank, uint32_t round) {
   PBOX_DCHECK(chunk.sync == nullptr || chunk.applies_on_arrival() || chunk.sync->pushed != nullptr);
   if (chunk.has_own_rounds() && !chunk.sync->progress.takes_part(rank)) return 0;
@@ -34,8 +34,7 @@ void record(const JobShard& shard, const Chunk& chunk, uint64_t at_ns, uint32_t 
 
 }  // namespace
 
-// Where ranks share rounds, a trace shows whole rounds: rounds that have begun already are left
-// out.
+// Where ranks share rounds, a trace leaves out rounds that have begun, to show only whole ones.
 void set_trace(JobShard& shard, RoundTrace* trace) {
   shard.trace = trace;
   if (trace != nullptr) {
@@ -56,7 +55,7 @@ bool is_any_traced(const EngineContext& context) {
                      [](const JobShard* shard) { return shard->trace != nullptr; });
 }
 
-// A trace ends by itself, since the client that asked for it may be gone.
+// A trace ends by itself, because the client that asked for it may have disconnected.
 void end_traces(EngineContext& context) {
   for (JobShard* shard : context.shards) {
     if (shard->trace == nullptr || context.now_ns < shard->trace->until_ns()) continue;

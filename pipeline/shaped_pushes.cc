@@ -19,12 +19,12 @@ bool ShapedPushes::take(JobShard& shard, Session& session, Chunk& chunk,
                         const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   PBOX_DCHECK(chunk.shaped != nullptr && header.round == chunk.open_round());
-  // As in Engine::claim(): only copy_rank brings STATE, and it brings nothing else.
+  // As in Engine::claim(): only copy_rank sends STATE, and it sends nothing else.
   if ((header.type() == wire::PacketType::kState) != (chunk.copy_rank == session.rank)) {
     context_.counters.add(Counter::kRejectType);
     return false;
   }
-  // A packet that does not count must not say what the round is.
+  // A packet that does not count must not determine the round's shape.
   ShapedRound& open = chunk.shaped[chunk.open_round() & 1];
   PBOX_DCHECK(open.is_shaped || chunk.claimed_any == 0);
   wire::RoundShape shape;
@@ -52,7 +52,7 @@ bool ShapedPushes::take(JobShard& shard, Session& session, Chunk& chunk,
   return true;
 }
 
-// The shape that a push gives its round, if it is one that the slot can have.
+// Reads the round's shape from a push. Returns false, and counts the packet, if it is invalid.
 bool ShapedPushes::read_shape(const JobShard& shard, const Chunk& chunk, const wire::Header& header,
                               wire::RoundShape& shape) {
   PBOX_DCHECK(shard.is_collective);
@@ -65,7 +65,7 @@ bool ShapedPushes::read_shape(const JobShard& shard, const Chunk& chunk, const w
   return false;
 }
 
-// Index, length and type of the payload. All fragments except the last have shard.fragment_bytes.
+// Returns false, and counts the packet, unless its index and payload length fit the round.
 bool ShapedPushes::check_fragment(const JobShard& shard, const Chunk& chunk,
                                   const wire::Header& header, const ShapedRound& round) {
   PBOX_DCHECK(round.is_shaped && round.shape.fragment_count <= chunk.fragment_count);
@@ -91,7 +91,7 @@ bool ShapedPushes::check_fragment(const JobShard& shard, const Chunk& chunk,
   return false;
 }
 
-// As Engine::claim(). A push without data claims all fragments of the round, `mask`.
+// Does what Engine::claim() does. A push without data claims all fragments of the round, `mask`.
 bool ShapedPushes::claim(const JobShard& shard, Session& session, Chunk& chunk,
                          const wire::Header& header, uint64_t mask) {
   const uint64_t unused = chunk.full_mask & ~mask;

@@ -1,7 +1,7 @@
 // Pushes of collectives (nic/wire/collective.h): checks, claims and combines the fragments of
-// slots. The first push of a slot's round that counts says what the round is. If another rank's
-// push says something else, the ranks disagree about the operation: no packet is accepted any more,
-// and the control thread ends the job. On the data path; used by Engine alone.
+// slots. The first push that counts in a slot's round determines the round's shape. If another
+// rank's push states a different shape, the ranks disagree about the operation: no packet is
+// accepted any more, and the control thread ends the job. On the data path; used by Engine alone.
 #pragma once
 
 #include "nic/wire/header.h"
@@ -22,9 +22,9 @@ class ShapedPushes {
         combiners_(reduce::combiners_for(kernels.target)) {}
 
   // Claims the fragments of a push of the open round, and combines its payload. Returns false, and
-  // counts the packet, if it must not count. Otherwise the round may be complete.
+  // counts the packet, if the push must not count. If it returns true, the round may be complete.
   bool take(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed);
-  // Returns the fragments that a push of a finished round shows to be missing on its rank.
+  // Returns the fragments of the result that a repeated push of a finished round asks for.
   static uint64_t asked_mask(const Chunk& chunk, const wire::Header& header);
 
  private:

@@ -6,7 +6,7 @@
 namespace pbox::pipeline {
 namespace {
 
-// Room that an allocator takes beside a shard's tables: headers, and pages that are not full.
+// Memory that an allocator takes beside a shard's tables, for headers and pages that are not full.
 constexpr uint64_t kTablesPerOverhead = 32;
 constexpr uint64_t kOverheadBytes = 1024;
 

@@ -1,5 +1,5 @@
-// The memory of a shard, known before it is built: its arena in whole pages, and the tables beside
-// the arena. Quotas are checked against it. A value; any thread.
+// The memory that a shard will take, known before it is built: its arena in whole pages, and the
+// tables beside the arena. It is checked against quotas. A value; any thread may use it.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@ namespace pbox::pipeline {
 
 class ShardMemory {
  public:
-  // `job`: the spec of the job on any of its pipelines, which outlives this. Its list of chunks is
-  // ignored, and may be empty.
+  // `job`: the spec of the job's shard on any of its pipelines; it outlives this. Its list of
+  // chunks is ignored, and may be empty.
   explicit ShardMemory(const ShardSpec& job) : job_(job), arena_bytes_(common_footprint(job)) {}
 
   // Adds chunks that have the elements and the dtype of `chunk`.
@@ -21,7 +21,7 @@ class ShardMemory {
     chunks_ += count;
   }
 
-  // Returns a bound on the bytes that the shard takes, on the pipeline's NUMA node or elsewhere.
+  // Returns an upper bound on the bytes that the shard takes, on its NUMA node and elsewhere.
   uint64_t bytes() const;
 
  private:

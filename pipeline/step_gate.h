@@ -6,7 +6,7 @@
 //   2. Once every chunk of the shard is held, the gate reports the round and the sum of squares.
 //   3. The control thread gives the verdict (CommandKind::kGiveVerdict). The pipeline then steps
 //      the chunks, a bounded number in each turn of its loop.
-//   4. A chunk that completes the round later, as after a recovery, is stepped at once.
+//   4. A chunk whose sum is complete only later, for example after a recovery, is stepped at once.
 //
 // The pipeline's core calls everything here, unless a declaration says otherwise.
 #pragma once
@@ -30,8 +30,8 @@ struct StepVerdict {
   bool is_skip = false;  // weights, optimizer state and step count stay as they are
 };
 
-// The sum of the squares of a shard's gradient in one round. Infinite or NaN if some element of the
-// gradient is or the guard rejects the round, and only then: squares of f32 do not overflow f64.
+// The sum of the squares of a shard's gradient in one round. It is infinite or NaN only if some
+// element is, or if the guard rejects the round: squares of f32 do not overflow f64.
 struct StepReport {
   uint32_t round = 0;
   double squares = 0;
@@ -41,10 +41,10 @@ class StepGate {
  public:
   // `report_fd`: an eventfd of the control thread that is written to with each report; -1: none.
   StepGate(size_t chunks, int report_fd) : held_(chunks), report_fd_(report_fd) {}
-  // Returns the bytes of the tables for this number of chunks. Any thread.
+  // Returns the bytes of the tables for this number of chunks. Any thread may call it.
   static constexpr size_t table_bytes(size_t chunks) { return chunks * sizeof(Held); }
 
-  // The chunk's sum is complete. `is_averaged`: it has been divided by the contributors already.
+  // Holds a chunk, whose sum is complete. `is_averaged`: it is already divided by its contributors.
   void hold(uint32_t index, double squares, bool is_averaged) {
     PBOX_DCHECK(index < held_.size() && held_count_ < held_.size());
     held_[index] = {squares, is_averaged};
@@ -67,8 +67,8 @@ class StepGate {
     PBOX_DCHECK(verdict_.has_value());
     return *verdict_;
   }
-  // The chunk to look at next for a round that waits for the verdict given last. At least the
-  // number of chunks if there is none to look at.
+  // The index of the chunk to look at next for a round that waits for the newest verdict. It is at
+  // least the number of chunks if no chunk is left to look at.
   size_t& next() { return next_; }
 
   void report(const StepReport& report) {
@@ -77,7 +77,7 @@ class StepGate {
     set_event(report_fd_);
   }
   // Returns the newest report; nullopt before the first. The report of the next round follows only
-  // after a verdict, so it does not replace one that the control thread is reading. Control thread.
+  // after a verdict, so it does not replace one that is being read. The control thread calls it.
   std::optional<StepReport> reported() const {
     const uint64_t reported = reported_.load(std::memory_order_acquire);
     if (reported == 0) return std::nullopt;

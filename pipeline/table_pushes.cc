@@ -9,7 +9,7 @@
 namespace pbox::pipeline {
 namespace {
 
-// As measure_gradient(): what the rank does not push counts as zero.
+// Does what measure_gradient() does, for rows. Rows that the rank does not push count as zero.
 void measure_rows(const reduce::Kernels& kernels, const JobShard& shard, Session& session,
                   const Chunk& chunk, const wire::Parsed& parsed, const wire::RowsView& rows) {
   if (!GradientSquares::measures(parsed.header.round)) return;

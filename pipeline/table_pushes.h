@@ -19,7 +19,7 @@ class TablePushes {
   // Adds rows whose fragments were claimed just now to the sum of the open round.
   void add(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed,
            const wire::RowsView& rows) const;
-  // Models that apply pushes on arrival: steps such rows.
+  // Models that apply pushes on arrival: steps the weights by such rows.
   void apply(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed,
              const wire::RowsView& rows) const;
 

@@ -9,7 +9,7 @@ void TableRows::clear(uint32_t round) {
   std::fill_n(touched[round & 1], words(), 0u);
 }
 
-// When the numbers are used up, they begin again, and every rank gets its next reply whole.
+// When the update numbers are used up, they begin again at 1, and every rank's next reply is whole.
 void TableRows::begin_update() {
   PBOX_DCHECK(changed != nullptr && readers != nullptr);
   if (++updates != kNone) return;
@@ -20,7 +20,7 @@ void TableRows::begin_update() {
 
 wire::RowBits TableRows::rows_for(uint32_t rank) {
   PBOX_DCHECK(rank < reader_count && readers[rank].known != kNone);
-  // The bits of rounds that all ranks share are not used once pushes are applied on arrival.
+  // touched[0] is free: only rounds that all ranks share use it.
   clear(0);
   for (uint32_t row = 0; row < layout.row_count(); ++row) {
     if (changed[row] > readers[rank].known) touch(0, row);

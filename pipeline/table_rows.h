@@ -1,15 +1,14 @@
-// The rows of a chunk of a table (nic/wire/rows.h): which of them ranks have pushed. It lies in the
+// For a chunk of a table (nic/wire/rows.h): which rows the ranks have pushed. It lies in the
 // shard's arena, and only the pipeline's core touches it.
 //
-// Rounds that all ranks share: before a rank has pushed a row, the row's part of the accumulator is
-// zero. So a row can be added to fragment by fragment, and rows that nobody has pushed need no
-// memory of their own.
+// In rounds that all ranks share, a row's part of the accumulator is zero until a rank has pushed
+// the row. So pushes are always added, never stored, and a row may arrive fragment by fragment.
 //
-// Pushes that are applied on arrival: a reply has the rows that have changed since what its rank
-// has read before. Updates of the chunk are counted, and each row knows the newest one that has
-// changed it. A rank that pushes a round has read the reply to the round before. All packets of
-// that reply were made after the first one, so the rows that have not changed since then are known
-// to the rank. Which packets were lost, or sent again, makes no difference.
+// Where pushes are applied on arrival, a reply has the rows that have changed since the rank's last
+// read. The updates of the chunk are numbered, and each row has the number of the newest update
+// that has changed it. A rank that pushes a round has read the reply to the round before. All
+// packets of that reply were made after it was begun, so the rank knows all rows that have not
+// changed since then, whichever packets were lost or sent again.
 #pragma once
 
 #include <cstddef>
@@ -29,10 +28,10 @@ struct TableRows {
   // before the rows that its result has changed.
   uint32_t* touched[limits::kSlotRing] = {};
 
-  // The rest is for pushes that are applied on arrival. `changed` is null in other models.
+  // The rest is used where pushes are applied on arrival; elsewhere both pointers are null.
   struct Reader {
     uint32_t known = kNone;  // the rank has all updates up to this one; kNone: it may have no rows
-    uint32_t made = kNone;   // the newest update when its reply was begun; kNone: none was yet
+    uint32_t made = kNone;   // the newest update when its reply was begun; kNone: no reply is begun
   };
   uint32_t* changed = nullptr;  // by row: the newest update that has changed it; 0: none
   Reader* readers = nullptr;    // by rank
@@ -50,23 +49,23 @@ struct TableRows {
   }
   void clear(uint32_t round);
 
-  // A push is about to change rows; note_change() follows for each.
+  // Called before a push changes rows; note_change() follows for each row.
   void begin_update();
   void note_change(uint32_t row) {
     PBOX_DCHECK(changed != nullptr && row < layout.row_count() && updates > 0);
     changed[row] = updates;
   }
-  // The rank has pushed a round in full, so it has read the reply to the round before.
+  // Called when the rank has pushed a round in full, so it has read the reply to the round before.
   void note_read(uint32_t rank) {
     PBOX_DCHECK(rank < reader_count && readers != nullptr);
     readers[rank] = {.known = readers[rank].made};
   }
-  // Another process may have taken the rank's place: it has no rows.
+  // Called when a new process may have taken the rank's place. It has no rows.
   void forget_reader(uint32_t rank) {
     PBOX_DCHECK(rank < reader_count && readers != nullptr);
     readers[rank] = {};
   }
-  // A packet of the rank's reply is about to be made. Returns false if it has to be whole.
+  // Called before a packet of the rank's reply is made. Returns false if it must have all rows.
   bool begin_reply(uint32_t rank) {
     PBOX_DCHECK(rank < reader_count);
     Reader& reader = readers[rank];

@@ -9,7 +9,7 @@
 
 namespace pbox::pipeline {
 
-// As gradient_kernel(), for a fragment in blocks.
+// Returns what gradient_kernel() returns, for a fragment in blocks.
 inline quantize::AccumulateFunction block_kernel(const wire::GuardSpec& guard, wire::Dtype dtype,
                                                  bool is_first) {
   const quantize::Kernels& kernels = quantize::kernels();
@@ -32,11 +32,12 @@ inline reduce::AccumulateFunction gradient_kernel(const reduce::Kernels& kernels
   return is_first ? kernels.store[type] : kernels.add[type];
 }
 
-// A push of the rank contains an unsound value. `round`: the rank's own, modulo 2^32.
+// Called when a push of the rank contains an unsound value. Counts it. With guard `reject`, also
+// rejects the round if the shard is gated, else the push. `round`: the push's, modulo 2^32.
 void note_unsound(JobShard& shard, Session& session, Chunk& chunk, uint32_t round, uint64_t now_ns);
 
-// Adds a gradient's fragment to the rank's squares, in the rounds that are measured
-// (GradientSquares).
+// Adds the squares of a gradient's fragment to the rank's sum. Called in the rounds that are
+// measured (GradientSquares).
 void measure_gradient(const reduce::Kernels& kernels, const JobShard& shard, Session& session,
                       const Chunk& chunk, const wire::Parsed& parsed);
 

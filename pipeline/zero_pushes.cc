@@ -12,7 +12,7 @@
 namespace pbox::pipeline {
 namespace {
 
-// x + 0 is x, unless x is -0 or a signalling NaN.
+// Adds zeros to a sum. This changes elements that are -0 or a signalling NaN.
 void add_zeros(const reduce::Kernels& kernels, float* sum, size_t elements) {
   PBOX_DCHECK(sum != nullptr && elements > 0);
   static constexpr std::array<float, 512> kZeros{};
@@ -74,7 +74,7 @@ void ZeroPushes::add_fragment(const JobShard& shard, const Session& session, Chu
   const size_t elements = shard.fragment_elements(chunk, fragment);
   PBOX_DCHECK(offset + elements <= chunk.elements);
   const uint64_t bit = uint64_t{1} << fragment;
-  if (shard.receives_weights(chunk)) {  // as Engine::accumulate()
+  if (shard.receives_weights(chunk)) {  // as in Engine::accumulate()
     if (session.rank == 0 && !chunk.is_restored) {
       std::fill_n(chunk.weights + offset, elements, 0.0f);
     }

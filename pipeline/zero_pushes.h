@@ -18,7 +18,7 @@ class ZeroPushes {
   // Returns the fragments that the packet names. Returns 0, and counts the packet, if it does not
   // fit the chunk.
   uint64_t read(const JobShard& shard, const Chunk& chunk, const wire::Parsed& parsed) const;
-  // Takes these fragments, which were claimed just now, into the open round.
+  // Adds these fragments, which were claimed just now, to the open round.
   void add(JobShard& shard, Session& session, Chunk& chunk, uint64_t fragments) const;
 
  private:
@@ -29,8 +29,7 @@ class ZeroPushes {
   const reduce::Kernels& kernels_;
 };
 
-// The chunk's round is about to end, and its result is made: finds the fragments of it that are
-// zero.
+// Called when the result is made, before the round ends: finds the result's zero fragments.
 void note_zero_results(const JobShard& shard, Chunk& chunk);
 
 }  // namespace pbox::pipeline

@@ -21,7 +21,7 @@ Cipher::Nonce Cipher::pad(const std::array<std::byte, kIvBytes>& iv) {
   return nonce;
 }
 
-// The number is in bytes [4, 12), big endian.
+// Xors the packet number, big endian, into bytes [4, 12).
 Cipher::Nonce Cipher::nonce_of(const Nonce& iv, const wire::HeaderWords& header) {
   using Words = uint64_t __attribute__((vector_size(sizeof(Nonce))));
   static_assert(kIvBytes == 12);

@@ -1,8 +1,8 @@
-// AES-256 in GCM (NIST SP 800-38D), or in GMAC, its authentication alone, for packets. The nonce is
-// the key's IV xor the packet number.
+// Seals packets with AES-256 in GCM (NIST SP 800-38D), or in GMAC, which only authenticates. The
+// nonce is the key's IV xor the packet number.
 //
-// The bytes on the wire do not depend on the library that computes them: Intel's ipsec-mb on amd64,
-// OpenSSL elsewhere.
+// Intel's ipsec-mb does the computation on amd64, and OpenSSL elsewhere. The bytes on the wire are
+// the same with both.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ class Cipher : public seal::PacketCipher {
   virtual void set_keys(const Keys& keys) = 0;
 
  protected:
-  // kIvBytes bytes, and zeros behind them. One store writes all: libraries load a nonce in wide
-  // words, which would stall on narrow stores.
+  // kIvBytes bytes, followed by zeros. It is written by one store, because libraries load a nonce
+  // in wide words, which would stall on narrow stores.
   struct alignas(16) Nonce {
     std::array<std::byte, 16> bytes{};
   };
@@ -27,12 +27,12 @@ class Cipher : public seal::PacketCipher {
   static Nonce nonce_of(const Nonce& iv, const wire::HeaderWords& header);
 };
 
-// kFastest: ipsec-mb where the CPU is amd64 and has AES instructions, otherwise OpenSSL.
+// kFastest: ipsec-mb if the CPU is amd64 and has AES instructions, otherwise OpenSSL.
 enum class Library { kFastest, kOpenSsl };
 
-// `pages` holds the expanded keys and outlives the cipher; with OpenSSL they are in its own memory.
-// One thread at a time uses `pages`, also when the cipher is destroyed. kResourceExhausted: no
-// memory for the keys.
+// `pages` holds the expanded keys and outlives the cipher; OpenSSL keeps them in its own memory.
+// Only one thread at a time may use `pages`, which making and destroying a cipher do.
+// kResourceExhausted: there is no memory for the keys.
 Result<std::unique_ptr<Cipher>> make_cipher(Suite suite, SecretPages& pages,
                                             Library library = Library::kFastest);
 

@@ -1,4 +1,4 @@
-// The two libraries behind Cipher.
+// Makes ciphers with each of the two libraries.
 #pragma once
 
 #include "nic/crypto/cipher.h"
@@ -7,9 +7,11 @@ namespace pbox::crypto {
 
 std::unique_ptr<Cipher> make_openssl_cipher(Suite suite);
 
-// In builds for amd64 only. False if the CPU has no AES instructions. Any thread.
+// The following functions exist only in builds for amd64.
+
+// Returns false if the CPU has no AES instructions. Any thread may call it.
 bool has_ipsec_mb();
-// Only if has_ipsec_mb().
+// May be called only if has_ipsec_mb().
 Result<std::unique_ptr<Cipher>> make_ipsec_mb_cipher(Suite suite, SecretPages& pages);
 
 }  // namespace pbox::crypto

@@ -8,8 +8,8 @@
 namespace pbox::crypto {
 namespace {
 
-// The functions for this CPU. The library's manager is not used for anything else, so that all
-// threads may share it. Null without AES instructions.
+// Returns the library's functions for this CPU; null if it has no AES instructions. All threads may
+// share the library's manager, because it is used only as a table of functions.
 const IMB_MGR* functions() {
   static const IMB_MGR* const manager = [] {
     IMB_MGR* made = alloc_mb_mgr(0);

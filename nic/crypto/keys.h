@@ -1,7 +1,7 @@
 // The keys of the data path. Both ends of a control connection derive them from a secret that TLS
-// exports (RFC 8446, section 7.5), so that no key crosses the wire. Every pipeline and direction of
-// a connection has keys of its own, which one core uses; so a pair of key and packet number occurs
-// once.
+// exports (RFC 8446, section 7.5), so that no key is sent. Every pipeline and direction of a
+// connection has keys of its own, which only one core uses, so no pair of key and packet number
+// occurs twice.
 #pragma once
 
 #include <array>
@@ -40,7 +40,8 @@ struct Keys {
   Secret<kIvBytes> iv;
 };
 
-// HKDF-Expand with SHA-384 (RFC 5869, section 2.3): as many bytes as `to` has, at most 255 x 48.
+// Computes HKDF-Expand with SHA-384 (RFC 5869, section 2.3) and fills `to`, which has at most
+// 255 x 48 bytes.
 void hkdf_expand(std::span<const std::byte> secret, std::span<const std::byte> info,
                  std::span<std::byte> to);
 
@@ -49,7 +50,7 @@ void derive_traffic_secret(const TrafficSecret& exported, uint32_t pipeline, Dir
                            uint32_t spi, TrafficSecret& to);
 // Sets the keys that belong to a traffic secret.
 void derive_keys(const TrafficSecret& secret, Suite suite, Keys& to);
-// Replaces a traffic secret by its successor, from which the former cannot be computed.
+// Replaces a traffic secret by its successor, from which the replaced secret cannot be computed.
 void update(TrafficSecret& secret);
 
 }  // namespace pbox::crypto

@@ -17,8 +17,8 @@ const unsigned char* raw(const std::byte* bytes) {
   return reinterpret_cast<const unsigned char*>(bytes);
 }
 
-// One context serves to seal and to open: GMAC computes its tag in the same way for both, and a
-// context for GCM is told with each packet which of the two follows.
+// One context serves for both sealing and opening. GMAC computes its tag in the same way for both,
+// and a GCM context is told with each packet which of the two to do.
 class OpenSslCipher final : public Cipher {
  public:
   explicit OpenSslCipher(Suite suite) : suite_(suite), context_(EVP_CIPHER_CTX_new()) {
@@ -69,7 +69,7 @@ class OpenSslCipher final : public Cipher {
     PBOX_CHECK(EVP_CipherUpdate(context_.get(), raw(to), &written, raw(bytes.data()),
                                 static_cast<int>(bytes.size())) == 1);
   }
-  // Returns false if it opens a packet whose tag is wrong.
+  // Returns false if the packet is being opened and its tag is wrong.
   bool finish() {
     unsigned char none[EVP_MAX_BLOCK_LENGTH];  // GCM writes nothing here
     int written = 0;

@@ -26,7 +26,7 @@ Status SecretPages::grow() {
     return Error{ErrorCode::kResourceExhausted,
                  std::string("no memory for keys: ") + std::strerror(errno)};
   }
-  // Both are known to every kernel that PBox runs on, and cannot fail on a fresh mapping.
+  // Every kernel that PBox runs on supports both, and they cannot fail on a new mapping.
   PBOX_CHECK(madvise(memory, kBlockBytes, MADV_DONTDUMP) == 0);
   PBOX_CHECK(madvise(memory, kBlockBytes, MADV_WIPEONFORK) == 0);
   is_locked_ = is_locked_ && mlock(memory, kBlockBytes) == 0;

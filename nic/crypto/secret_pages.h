@@ -1,5 +1,5 @@
-// Memory for keys: absent from core dumps, empty in a child process, erased when it is freed, and
-// not swapped unless the kernel refuses to lock it (is_locked). One thread at a time.
+// Memory for keys: absent from core dumps, zero in a child process, erased when it is freed, and
+// never swapped unless the kernel refuses to lock it (is_locked). Used by one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace pbox::crypto {
 
-// Overwrites bytes that held a secret. The compiler does not leave it out.
+// Overwrites bytes that held a secret. The compiler cannot optimise this away.
 void erase(std::span<std::byte> bytes);
 
 // Slots of kSlotBytes each. Grows by kBlockBytes at a time and never shrinks.
 class SecretPages {
  public:
-  // Room for the largest secret: a key of ipsec-mb 2.0 has 1264 bytes.
+  // Enough for the largest secret: an expanded key of ipsec-mb 2.0, which has 1264 bytes.
   static constexpr size_t kSlotBytes = 2048;
   static constexpr size_t kBlockBytes = 64 * 1024;
 
@@ -27,7 +27,8 @@ class SecretPages {
   // Every slot must have been given back.
   ~SecretPages();
 
-  // Returns kSlotBytes zero bytes, aligned to a cache line. kResourceExhausted: no memory.
+  // Returns a slot of kSlotBytes zero bytes, aligned to a cache line. kResourceExhausted: there is
+  // no memory.
   Result<std::byte*> take();
   // Erases the slot. `slot` is from take().
   void give_back(std::byte* slot);

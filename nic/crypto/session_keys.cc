@@ -10,8 +10,8 @@
 namespace pbox::crypto {
 namespace {
 
-// The chain of the side that seals has one cipher, which gets the keys of one generation after the
-// other. The side that opens has three.
+// On the side that seals, the chain has one cipher, which gets the keys of one generation after the
+// other. On the side that opens, it has three ciphers.
 class Chain final : public seal::KeyChain {
  public:
   Chain(const TrafficSecret& first, Suite suite, std::shared_ptr<SecretPages> pages,
@@ -56,7 +56,7 @@ class Chain final : public seal::KeyChain {
  private:
   bool has_neighbours() const { return ciphers_.size() > 1; }
   Cipher& cipher(uint64_t generation) { return *ciphers_[generation % ciphers_.size()]; }
-  // `newest_` is the secret of this generation.
+  // Gives the generation's cipher its keys. `newest_` must be the secret of this generation.
   void give_keys(uint64_t generation) {
     Keys keys;
     derive_keys(newest_, suite_, keys);

@@ -25,7 +25,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using reference::BlockKind;
 using wire::Dtype;
 
-// Half a block of kQ4 has 16 elements, so no vector is longer.
+// Vectors have at most 16 elements, because half a block of kQ4 has 16.
 using FloatTag = hn::CappedTag<float, 16>;
 using IntegerTag = hn::RebindToSigned<FloatTag>;
 using BitsTag = hn::RebindToUnsigned<FloatTag>;
@@ -55,7 +55,7 @@ HWY_INLINE uint32_t largest_of(const float* values, const float* residue) {
   return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest)));
 }
 
-// As random_bits(), for the counters from `first` on.
+// Returns random_bits() of successive counters, from `first` on.
 HWY_INLINE hn::Vec<BitsTag> random_vector(RoundingKey key, uint32_t first) {
   const BitsTag d;
   auto bits = hn::Mul(hn::Iota(d, first), hn::Set(d, 0x9e3779b1u));
@@ -68,7 +68,7 @@ HWY_INLINE hn::Vec<BitsTag> random_vector(RoundingKey key, uint32_t first) {
   return hn::Xor(bits, hn::ShiftRight<16>(bits));
 }
 
-// Rounds one vector of a block to integers, and leaves the rest in the residue.
+// Rounds one vector of a block to integers, and keeps what rounding takes in the residue.
 template <Dtype dtype>
 HWY_INLINE Integers round_vector(const float* values, float* residue, const reference::Scale& scale,
                                  hn::Vec<BitsTag> random) {
@@ -146,7 +146,7 @@ void encode_blocks(std::byte* blocks, const float* values, float* residue, size_
   reference::encode_block(dtype, blocks, values, residue, static_cast<uint32_t>(count), key, block);
 }
 
-// Loads the integers of a block from element `i` on, and those half a block later.
+// Loads one vector of integers of a block from element `i` on, and one from half a block later.
 template <Dtype dtype>
 HWY_INLINE void load_integers(const std::byte* integers, size_t i, Integers& first,
                               Integers& second) {
@@ -160,12 +160,13 @@ HWY_INLINE void load_integers(const std::byte* integers, size_t i, Integers& fir
     const hn::Rebind<uint8_t, IntegerTag> d_bytes;
     const auto pairs =
         hn::PromoteTo(d, hn::LoadU(d_bytes, reinterpret_cast<const uint8_t*>(integers) + i));
-    first = hn::ShiftRight<28>(hn::ShiftLeft<28>(pairs));  // an arithmetic shift brings the sign
+    first = hn::ShiftRight<28>(hn::ShiftLeft<28>(pairs));  // the arithmetic shift extends the sign
     second = hn::ShiftRight<28>(hn::ShiftLeft<24>(pairs));
   }
 }
 
-// `largest`: the bits of the largest magnitude so far, shifted left by one.
+// Stores or adds one vector of elements. `largest`: the bits of the largest magnitude so far,
+// shifted left by one.
 template <bool kAdds, bool kZeroes>
 HWY_INLINE void arrive(float* accumulator, Floats values, Floats limits,
                        hn::Vec<BitsTag>& largest) {

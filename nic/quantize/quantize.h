@@ -2,16 +2,16 @@
 // found at start. Workers encode gradients and decode results. A box decodes and adds pushes in one
 // pass, and encodes each sum once.
 //
-// Error feedback: the encoder adds the residue to the values, and keeps in the residue what the
-// integers do not carry (Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014).
-// Rounding is stochastic, from numbers that depend on what is encoded (rounding.h).
+// Error feedback: the encoder adds the residue to the values, and keeps in the residue what
+// rounding has taken from them (Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech
+// 2014). Rounding is stochastic, with random numbers that depend on what is encoded (rounding.h).
 //
 // All targets agree bit for bit with reference.h, which also defines blocks with infinities, NaNs,
-// zeros and very small values. The one exception is left open by IEEE 754: which of two NaNs their
-// sum is.
+// zeros and very small values. IEEE 754 leaves one exception open: the sum of two NaNs may be
+// either of them.
 //
 // Counts are in elements and may be 0. A payload may have any alignment. Arrays do not overlap. Any
-// thread may call. No function allocates or throws.
+// thread may call the functions. No function allocates or throws.
 #pragma once
 
 #include <array>
@@ -24,11 +24,11 @@
 
 namespace pbox::quantize {
 
-// Writes payload_bytes(count) bytes: the blocks of values[i] + residue[i].
+// Writes the blocks of values[i] + residue[i], which have wire::payload_bytes() of `count`.
 using EncodeFunction = void (*)(std::byte* blocks, const float* values, float* residue,
                                 size_t count, RoundingKey key);
-// accumulator[i] = element i of the blocks, or += it. Returns true if all elements are sound: their
-// magnitude is at most `limit`, which is finite.
+// Sets accumulator[i] to element i of the blocks (store), or adds the element to it (add). Returns
+// true if all elements are sound: their magnitude is at most `limit`, which is finite.
 using AccumulateFunction = bool (*)(float* accumulator, const std::byte* blocks, size_t count,
                                     float limit);
 
@@ -45,13 +45,13 @@ struct Kernels {
   std::array<EncodeFunction, kFormatCount> encode{};
   std::array<AccumulateFunction, kFormatCount> store{};
   std::array<AccumulateFunction, kFormatCount> add{};
-  // As store and add, but an element that is not sound counts as 0.
+  // Like store and add, but an element that is not sound counts as 0.
   std::array<AccumulateFunction, kFormatCount> store_sound{};
   std::array<AccumulateFunction, kFormatCount> add_sound{};
 };
 
-// Returns the table of the best target for this CPU, chosen on the first call. The reference stays
-// valid.
+// Returns the table of the best target for this CPU, chosen on the first call. The returned
+// reference stays valid.
 const Kernels& kernels();
 
 // Returns the sum of the squares of the elements, in f64. Infinities and NaNs count as 0.
@@ -62,8 +62,8 @@ struct TargetName {
   const char* name;  // Highway's name
 };
 
-// For tests and benchmarks: the targets that this build contains and this CPU can run, best first,
-// and the table of one of them.
+// Only for tests and benchmarks: return the targets that this build contains and this CPU can run,
+// best first, and the table of one of them.
 std::vector<TargetName> supported_targets();
 Kernels kernels_for(int64_t target);
 

@@ -1,5 +1,6 @@
 // The definition of every operation of quantize.h, block by block. It is written to be read. The
-// vector kernels equal it bit for bit, and use it for a last block that is not full.
+// results of the vector kernels equal its results bit for bit. The kernels use it for a last block
+// that is not full.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +26,8 @@ constexpr float integer_max(wire::Dtype dtype) {
 // A block whose largest magnitude is below this is sent as zeros; its values stay in the residue.
 // So neither a scale nor its inverse is a denormal.
 inline constexpr uint32_t kTinyBits = (127u - 100u) << 23;  // 2^-100
-// A block with a larger magnitude is sent as NaNs, as one with an infinity or a NaN is: scale times
-// integer would overflow.
+// A block with a larger magnitude is sent as NaNs, because scale times integer could overflow. So
+// is a block with an infinity or a NaN.
 inline constexpr uint32_t kHugeBits = (127u + 120u) << 23;  // 2^120
 
 constexpr uint32_t magnitude_bits(float value) {
@@ -35,7 +36,7 @@ constexpr uint32_t magnitude_bits(float value) {
 
 enum class BlockKind : uint8_t { kZero, kNan, kScaled };
 
-// The scale of a block, and what the encoder needs to know of it.
+// The scale of a block, in the forms that the encoder needs.
 struct Scale {
   BlockKind kind = BlockKind::kZero;
   uint32_t coded = 0;  // as it is sent
@@ -43,17 +44,18 @@ struct Scale {
   float inverse = 0;
 };
 
-// `largest`: the bits of the largest magnitude in the block. A NaN has more bits than any number.
+// Returns the scale of a block. `largest`: the bits of the largest magnitude in the block, as an
+// integer; those of a NaN are larger than those of any number.
 inline Scale scale_of(wire::Dtype dtype, uint32_t largest) {
   const bool is_q8 = dtype == wire::Dtype::kQ8;
   if (largest < kTinyBits) return {};
   if (largest > kHugeBits) return {.kind = BlockKind::kNan, .coded = is_q8 ? 0x7fc0u : 255u};
   const auto least = std::bit_cast<uint32_t>(std::bit_cast<float>(largest) / integer_max(dtype));
   Scale scale{.kind = BlockKind::kScaled};
-  if (is_q8) {  // the next bf16
+  if (is_q8) {  // rounds up to the next bf16
     scale.coded = (least + 0xffffu) >> 16;
     scale.value = std::bit_cast<float>(scale.coded << 16);
-  } else {  // the next power of two
+  } else {  // rounds up to the next power of two
     scale.coded = (least + 0x7fffffu) >> 23;
     scale.value = std::bit_cast<float>(scale.coded << 23);
   }
@@ -97,9 +99,9 @@ inline int32_t get_integer(wire::Dtype dtype, const std::byte* block, uint32_t i
   return static_cast<int32_t>(bits ^ 8u) - 8;  // the sign is its highest bit
 }
 
-// Rounds to one of the two nearest integers, so that the mean over all draws is the value. Element
-// `index` of a block takes the low half of a random number if it is in the first half of the block,
-// else the high half of the number of the element `half` before it.
+// Rounds to one of the two nearest integers, so that the mean over all draws is the value. An
+// element in the first half of a block takes the low half of a random number. The element half a
+// block later takes the high half of the same number.
 inline float rounded(wire::Dtype dtype, float value, const Scale& scale, RoundingKey key,
                      uint32_t block, uint32_t index) {
   const uint32_t half = wire::block_layout(dtype).elements / 2;
@@ -107,11 +109,11 @@ inline float rounded(wire::Dtype dtype, float value, const Scale& scale, Roundin
   const auto draw = static_cast<float>(index < half ? bits & 0xffffu : bits >> 16) * 0x1.0p-16f;
   const float most = integer_max(dtype);
   const float exact = std::min(std::max(value * scale.inverse, -most), most);
-  // `exact` has at least 16 bits below the point, so that the sum is below most + 1.
+  // The sum is at most `most` + 1 - 2^-16, which f32 represents, so its floor is at most `most`.
   return std::floor(exact + draw);
 }
 
-// Encodes `count` values, and zeros up to the size of a block.
+// Encodes one block of `count` values, filled up with zeros.
 inline void encode_block(wire::Dtype dtype, std::byte* to, const float* values, float* residue,
                          uint32_t count, RoundingKey key, uint32_t block) {
   const wire::BlockLayout layout = wire::block_layout(dtype);
@@ -153,8 +155,9 @@ inline float load_element(wire::Dtype dtype, const std::byte* source, size_t ind
   return get_scale(dtype, block) * static_cast<float>(get_integer(dtype, block, within));
 }
 
-// Decodes elements into the accumulator, as store(), add(), store_sound() and add_sound() of
-// pipeline/reduce/reference.h do with elements of other types. Returns true if all are sound.
+// Decodes elements into the accumulator. Does for blocks what store(), add(), store_sound() and
+// add_sound() of pipeline/reduce/reference.h do for elements of other types. Returns true if all
+// elements are sound.
 inline bool accumulate(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count,
                        float limit, bool adds, bool zeroes) {
   bool are_sound = true;

@@ -1,6 +1,6 @@
-// The random numbers of stochastic rounding. They depend only on what is rounded: the job, the
-// rank, the tensor and the round. Values that are encoded again, after a loss or on another box,
-// therefore get the same bits, and no state has to be kept.
+// The random numbers of stochastic rounding. They depend only on the identity of what is rounded:
+// job, rank, tensor and round. So values that are encoded again, after a loss or on another box,
+// get the same bits, and no state has to be kept.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct RoundingKey {
   uint32_t high = 0;
 };
 
-// The values that are encoded.
+// Identifies the values that are encoded.
 struct RoundingSource {
   uint64_t seed = 0;    // hash_of() the job's name
   uint64_t tensor = 0;  // hash_of() the tensor's name, or the number of the chunk or slot
@@ -21,10 +21,10 @@ struct RoundingSource {
   uint32_t rank = 0;
   uint32_t round = 0;
 };
-// The rank of a box that encodes a sum.
+// Used as the rank when a box encodes a sum.
 inline constexpr uint32_t kBoxRank = UINT32_MAX;
 
-// FNV-1a (Fowler, Noll, Vo).
+// Returns a hash of the text: FNV-1a (Fowler, Noll, Vo).
 constexpr uint64_t hash_of(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char character : text) {
@@ -47,9 +47,9 @@ constexpr RoundingKey key_of(const RoundingSource& source) {
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 
-// Returns 32 random bits, for two elements (reference.h). A hash of the counter: its steps and
-// constants are those of lowbias32 (Wellons, "Prospecting for Hash Functions", 2018), with the key
-// added before and between.
+// Returns 32 random bits, which serve two elements (reference.h). They are a hash of the counter,
+// with the steps and constants of lowbias32 (Wellons, "Prospecting for Hash Functions", 2018). Half
+// of the key is added before the steps, and half between them.
 constexpr uint32_t random_bits(RoundingKey key, uint32_t counter) {
   uint32_t bits = counter * 0x9e3779b1u + key.low;
   bits ^= bits >> 16;

@@ -1,5 +1,5 @@
-// Which packet numbers of one sender have arrived, so that none is taken twice (RFC 4303, section
-// 3.4.3). One thread at a time.
+// Remembers which packet numbers of one sender have arrived, so that none is accepted twice (RFC
+// 4303, section 3.4.3). Used by one thread at a time.
 #pragma once
 
 #include <array>
@@ -11,12 +11,12 @@ namespace pbox::seal {
 
 class ReplayWindow {
  public:
-  // A packet that is late by this many or more is dropped. The worker then sends it, or asks for
-  // it, again.
+  // A packet whose number is lower than the newest by this much or more is dropped. The worker then
+  // sends it again, or asks for it again.
   static constexpr uint64_t kPackets = 1024;
 
-  // Returns whether the number is new, and remembers it. Only for numbers of packets whose tag was
-  // right: anybody could move the window otherwise. Numbers begin at 1.
+  // Returns whether the number is new, and remembers it. Only for packets whose tag was right, or
+  // else anybody could move the window. Numbers begin at 1.
   bool take(uint64_t number) {
     if (number == 0) return false;
     if (number > newest_) {
@@ -35,7 +35,7 @@ class ReplayWindow {
 
  private:
   static constexpr uint64_t kWordBits = 64;
-  // One word more than the window has, because the newest number may stand anywhere in its word.
+  // One word more than the window needs, because the newest number may be at any bit of its word.
   static constexpr uint64_t kWords = kPackets / kWordBits + 1;
 
   void advance(uint64_t number) {

@@ -43,7 +43,7 @@ wire::Tag SessionSeal::seal_with_keys(wire::HeaderWords& words, const std::byte*
   PBOX_DCHECK((words[0] & in_words(kKeyFlags)) == 0);
   PBOX_DCHECK(bytes <= limits::kFragmentBytesMax);
   Sending& sending = keys_->sending;
-  PBOX_CHECK(sending.chain != nullptr);  // nobody sends to a rank that has never been heard
+  PBOX_CHECK(sending.chain != nullptr);  // closed() must not send
   if (words[1] >= sending.update_at) [[unlikely]] {
     if (keys_->updates && sending.generation == keys_->receiving.generation) {
       update_sending(words[1]);
@@ -66,7 +66,7 @@ void SessionSeal::seal(const wire::TagPolicy& policy, nic::TxPacket& packet, std
 }
 
 // Returns a tag with which the other end cannot open the packet. If the session encrypts, replaces
-// the payload by zeros, so that it does not leave in clear.
+// the payload by zeros, so that it is not sent unencrypted.
 wire::Tag SessionSeal::refuse_to_seal(const std::byte*& payload, size_t bytes, std::byte* room) {
   if (keys_->encrypts) {
     std::memset(room, 0, bytes);
@@ -92,8 +92,8 @@ void SessionSeal::update_sending(uint64_t first_number) {
   begin_generation(first_number);
 }
 
-// A packet of the other phase is of the next generation or of the one before. Its number tells
-// which, because the other end seals consecutive numbers with one key.
+// A packet with the other key phase belongs to the next generation or to the one before. Its number
+// decides which, because the other end seals consecutive numbers with one key.
 bool SessionSeal::open_with_keys(wire::Parsed& parsed, std::byte* room) {
   const wire::Header& header = parsed.header;
   const bool is_encrypted = (header.flags & wire::flag::kEncrypted) != 0;

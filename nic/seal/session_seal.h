@@ -1,15 +1,16 @@
-// Protects the packets of one session on one pipeline, at one of its ends: numbers and seals what
-// this end sends, and opens what the other end has sent.
+// Protects the packets of one session on one pipeline, at one of its ends: numbers and seals the
+// packets that this end sends, and opens those that the other end has sent.
 //
 // Without keys the tag is a checksum, and a packet that arrives twice is opened twice. With keys
-// only the other end can have made a packet that opens, and it opens once.
+// only a packet that the other end has made can be opened, and only once.
 //
-// Keys are updated much as in QUIC (RFC 9001, section 6). One end, the box, begins after a number
-// of packets or a time, and seals with the next generation of keys. The worker follows, in both
-// directions, with the first packet that opens with that generation. The box begins again only when
-// a packet shows that the worker has followed, so the ends are never more than one generation
-// apart, whatever is lost. A bit in the header (flag::kKeyPhase) is the lowest bit of the
-// generation. Packets of the generation before open for one to two seconds longer.
+// Keys are updated much as in QUIC (RFC 9001, section 6). The box begins an update after a number
+// of packets or some time, and then seals with the next generation of keys. The worker follows, in
+// both directions, after the first packet that it has opened with that generation. The box begins
+// another update only when a packet shows that the worker has followed, so the ends are never more
+// than one generation apart, whatever packets are lost. A bit in the header (flag::kKeyPhase) is
+// the lowest bit of the generation. Packets of the generation before can still be opened for one to
+// two seconds.
 #pragma once
 
 #include <array>
@@ -29,22 +30,22 @@
 namespace pbox::seal {
 
 struct KeyUpdates {
-  // A key seals this many packets of either end before the next one takes its place. If the other
-  // end does not follow, it seals more, but no more than NIST SP 800-38D, section 8.3, allows with
+  // An update begins after this many packets that either end has sealed with a key. If the other
+  // end does not follow, the key seals more, up to the limit of NIST SP 800-38D, section 8.3, for
   // nonces of 96 bits. After that the session cannot send.
   static constexpr uint64_t kPacketsMax = uint64_t{1} << 31;
   static constexpr uint64_t kPacketsLimit = uint64_t{1} << 32;
-  uint64_t packets = kPacketsMax;
-  uint64_t time_ns = 24 * 3600 * kNanosPerSecond;
+  uint64_t packets = kPacketsMax;                  // begin an update after this many packets
+  uint64_t time_ns = 24 * 3600 * kNanosPerSecond;  // or after this time
 };
 
-// One thread at a time, except where a declaration says otherwise.
+// Used by one thread at a time.
 class SessionSeal {
  public:
-  // Without keys.
+  // Makes a seal without keys.
   SessionSeal() = default;
-  // `encrypts`: the ciphers encrypt payloads. `updates`: when this end begins to update keys;
-  // nothing if the other end does.
+  // Makes a seal with keys. `encrypts`: the ciphers encrypt payloads. `updates`: when this end
+  // begins to update keys; nullopt if the other end begins updates.
   SessionSeal(std::unique_ptr<KeyChain> sending, std::unique_ptr<KeyChain> receiving, bool encrypts,
               const std::optional<KeyUpdates>& updates);
 
@@ -52,12 +53,13 @@ class SessionSeal {
   static SessionSeal closed();
 
   bool has_keys() const { return keys_ != nullptr; }
-  // Whether payloads leave encrypted. Then seal() needs room for a payload, and so does open().
+  // Returns whether payloads are encrypted. If so, seal() and open() need room for a payload.
   bool encrypts() const { return keys_ != nullptr && keys_->encrypts; }
 
-  // Numbers a packet and returns its tag. `words` is its header, complete but for the number and
-  // the flags of keys; `payload` points to its `bytes`. With a session that encrypts, the payload
-  // is written to `room`, to which `payload` points afterwards. `policy` applies only without keys.
+  // Numbers a packet and returns its tag. `words` is its header, complete except for the number and
+  // the flags of keys. `payload` points to `bytes` bytes. If the session encrypts, the encrypted
+  // payload is written to `room`, and `payload` points to it afterwards. `policy` applies only
+  // without keys.
   wire::Tag seal(const wire::TagPolicy& policy, wire::HeaderWords& words, const std::byte*& payload,
                  size_t bytes, std::byte* room) {
     static_assert(offsetof(wire::Header, packet_number) == sizeof(words[0]));
@@ -74,35 +76,35 @@ class SessionSeal {
     next_number_ += count;
     return first;
   }
-  // As seal() above, for a whole packet, whose header has the payload's length.
+  // Does what seal() above does, for a whole packet. Its header has the payload's length.
   void seal(const wire::TagPolicy& policy, nic::TxPacket& packet, std::byte* room);
 
   // With keys, returns whether the other end has made this packet and it is new. Without keys,
-  // returns whether its checksum is right. Only for a packet that wire::parse() accepted. With a
-  // session that encrypts, the payload is written to `room`, which has limits::kFragmentBytesMax
-  // bytes, and `parsed` points to it afterwards.
+  // returns whether its checksum is right. Only for a packet that wire::parse() has accepted. If
+  // the session encrypts, the decrypted payload is written to `room`, which has
+  // limits::kFragmentBytesMax bytes, and `parsed` points to it afterwards.
   bool open(const wire::TagPolicy& policy, wire::Parsed& parsed, std::byte* room) {
     if (keys_ == nullptr) [[likely]] {
       return (parsed.header.flags & kKeyFlags) == 0 && wire::verify_tag(policy, parsed);
     }
-    wire::Parsed copy = parsed;  // without keys, the packet at hand may stay in registers
+    wire::Parsed copy = parsed;  // so that without keys, `parsed` may stay in registers
     const bool is_open = open_with_keys(copy, room);
     parsed.payload = copy.payload;
     return is_open;
   }
 
-  // Starts the update that is due by time, and forgets keys that are no longer of use. Called about
-  // every second; does nothing if it is called earlier.
+  // Starts an update that is due by time, and forgets keys that are no longer needed. May be called
+  // at any rate; does nothing until a second has passed since it last did something.
   void tick(uint64_t now_ns) {
     if (keys_ != nullptr && now_ns >= keys_->next_tick_ns) take_tick(now_ns);
   }
 
-  // The number of the next packet that this end sends.
+  // Returns the number of the next packet that this end sends.
   uint64_t next_number() const { return next_number_; }
-  // Generations of keys that have followed the first one.
+  // Return the number of key updates of each direction since the session began.
   uint64_t updates_sent() const { return keys_ == nullptr ? 0 : keys_->sending.generation; }
   uint64_t updates_received() const { return keys_ == nullptr ? 0 : keys_->receiving.generation; }
-  // Returns whether packets of the generation before the present one still open.
+  // Returns whether packets of the generation before the present one can still be opened.
   bool opens_before() const { return keys_ != nullptr && keys_->receiving.has_before; }
 
  private:
@@ -111,18 +113,17 @@ class SessionSeal {
   struct Sending {
     std::unique_ptr<KeyChain> chain;
     uint64_t generation = 0;
-    uint64_t limit_at = 0;  // the first packet number that the present keys must not seal
-    // The first packet number for which the next generation is due, at most limit_at.
-    uint64_t update_at = 0;
-    uint64_t update_at_ns = 0;
+    uint64_t limit_at = 0;      // the first packet number that the present keys must not seal
+    uint64_t update_at = 0;     // an update is due from this packet number on; at most limit_at
+    uint64_t update_at_ns = 0;  // an update is due from this time on; 0: not set yet
   };
   struct Receiving {
     std::unique_ptr<KeyChain> chain;
     uint64_t generation = 0;
-    uint64_t first_number = 0;  // number of the packet that began the generation
-    uint64_t update_at = 0;     // the next generation is due when this number arrives
-    bool has_before = false;    // packets of the generation before still open
-    bool forgets_before = false;
+    uint64_t first_number = 0;    // number of the packet that began the generation
+    uint64_t update_at = 0;       // an update is due once this packet number arrives
+    bool has_before = false;      // packets of the generation before can still be opened
+    bool forgets_before = false;  // the next tick forgets the generation before
     ReplayWindow window;
   };
   struct Keys {
@@ -150,7 +151,7 @@ inline std::shared_ptr<SessionSeal> make_seal_without_keys() {
   return std::make_shared<SessionSeal>();
 }
 
-// Room for the payload of the packet at hand, once it is decrypted.
+// Room for the decrypted payload of one packet.
 struct alignas(kCacheLineBytes) OpenRoom {
   std::byte* data() { return bytes.data(); }
   std::array<std::byte, limits::kFragmentBytesMax> bytes;

@@ -2,9 +2,9 @@
 // integers of its elements; an element is scale * integer. docs/protocol.md, Blocks, has the
 // format; nic/quantize encodes and decodes. All functions are pure.
 //
-// A chunk is a sequence of whole blocks. Elements that its last block lacks are sent as zeros. A
-// fragment holds whole blocks, so the blocks of a chunk do not depend on the size of fragments:
-// they stay the same when a chunk goes to a box whose path is narrower.
+// A chunk is a sequence of whole blocks; the last one is filled up with zeros. A fragment holds
+// whole blocks, so the blocks of a chunk do not depend on the size of fragments: they stay the same
+// when a chunk moves to a box whose path has a smaller MTU.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@
 
 namespace pbox::wire {
 
-// How the elements of a tensor travel. Values are stable: they cross the control connection.
+// How the elements of a tensor are sent. Values are stable: they appear on the control connection.
 enum class Compression : uint8_t { kNone = 0, kQ8 = 1, kQ4 = 2 };
 inline constexpr uint32_t kCompressionCount = 3;
 
-// Tensors with fewer elements are compressed only if the application asks for each one: they save
-// little, and biases and norms are sensitive.
+// Tensors with fewer elements are compressed only if the application asks for it by tensor:
+// compressing them saves little, and biases and norms are sensitive to rounding.
 inline constexpr uint64_t kCompressedElementsMin = 4096;
 
-// The type of the payloads of a tensor of f32.
+// Returns the type of the payloads of a tensor of f32.
 constexpr Dtype payload_dtype(Compression compression) {
   if (compression == Compression::kQ8) return Dtype::kQ8;
   return compression == Compression::kQ4 ? Dtype::kQ4 : Dtype::kF32;
@@ -37,7 +37,7 @@ constexpr bool is_in_blocks(Dtype dtype) {
   return dtype == Dtype::kQ8 || dtype == Dtype::kQ4;
 }
 
-// The size of a block. It begins with its scale, and the integers follow.
+// The size of a block. A block begins with its scale, and the integers follow.
 struct BlockLayout {
   uint32_t elements = 0;
   uint32_t scale_bytes = 0;
@@ -45,8 +45,8 @@ struct BlockLayout {
 };
 
 // kQ8: the scale is a bf16, integers are in [-127, 127], one byte each.
-// kQ4: the scale is 2^(byte - 127), or 0 if the byte is 0, or NaN if it is 255. Integers are in
-// [-7, 7]. Byte i of the rest has element i in its low half, and element 16 + i in its high half.
+// kQ4: the scale is 2^(byte - 127), but 0 if the byte is 0, and NaN if it is 255. Integers are in
+// [-7, 7]. Byte i after the scale has element i in its low half, and 16 + i in its high half.
 constexpr BlockLayout block_layout(Dtype dtype) {
   PBOX_DCHECK(is_in_blocks(dtype));
   return dtype == Dtype::kQ8 ? BlockLayout{64, 2, 66} : BlockLayout{32, 1, 17};
@@ -59,15 +59,15 @@ constexpr uint32_t payload_bytes(Dtype dtype, uint32_t elements) {
   return (elements + layout.elements - 1) / layout.elements * layout.bytes;
 }
 
-// Returns the elements that a payload has room for; it consists of whole elements or blocks.
+// Returns the elements that a payload has room for. It consists of whole elements, or whole blocks.
 constexpr uint32_t payload_elements(Dtype dtype, uint32_t bytes) {
   if (!is_in_blocks(dtype)) return bytes / dtype_bytes(dtype);
   const BlockLayout layout = block_layout(dtype);
   return bytes / layout.bytes * layout.elements;
 }
 
-// Returns the payload bytes of all fragments of a chunk but the last, where a path carries
-// `fragment_bytes`.
+// Returns the payload bytes of each fragment of a chunk except the last, on a path whose packets
+// carry at most `fragment_bytes`.
 constexpr uint32_t fragment_bytes_of(Dtype dtype, uint32_t fragment_bytes) {
   if (!is_in_blocks(dtype)) return fragment_bytes;
   const uint32_t bytes = block_layout(dtype).bytes;

@@ -16,14 +16,14 @@ constexpr uint64_t full_mask(uint32_t count) {
   return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
 }
 
-// Returns the number of fragments of a chunk; fragment_bytes > 0.
+// Returns the number of fragments of a chunk. `fragment_bytes` must be positive.
 constexpr uint32_t fragment_count(uint32_t chunk_bytes, uint32_t fragment_bytes) {
   PBOX_DCHECK(fragment_bytes > 0);
   return (chunk_bytes + fragment_bytes - 1) / fragment_bytes;
 }
 
-// Returns the payload bytes of fragment `index`, in [0, fragment_count). All fragments except the
-// last have fragment_bytes.
+// Returns the payload bytes of fragment `index`, which is in [0, fragment_count). All fragments
+// except the last have `fragment_bytes`.
 constexpr uint32_t fragment_length(uint32_t chunk_bytes, uint32_t fragment_bytes, uint32_t index) {
   const uint32_t offset = index * fragment_bytes;
   PBOX_DCHECK(offset < chunk_bytes);
@@ -31,7 +31,7 @@ constexpr uint32_t fragment_length(uint32_t chunk_bytes, uint32_t fragment_bytes
   return left < fragment_bytes ? left : fragment_bytes;
 }
 
-// Returns the number of chunks of a tensor; chunk_bytes > 0. The last chunk may be shorter.
+// Returns the number of chunks of a tensor. `chunk_bytes` must be positive.
 constexpr uint64_t chunk_count(uint64_t tensor_bytes, uint32_t chunk_bytes) {
   PBOX_DCHECK(chunk_bytes > 0);
   return (tensor_bytes + chunk_bytes - 1) / chunk_bytes;

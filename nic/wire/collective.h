@@ -1,7 +1,7 @@
-// Jobs of collectives. Their tensors are slots: memory that each round uses for another operation.
-// Operation n of a rank takes the next slots, in the order of the calls, so every rank uses the
-// same slot and round for it. Each PUSH and STATE says what its round is (RoundShape). The box
-// takes the shape of the first one, and compares the others with it.
+// Jobs of collectives. Their tensors are slots: memory that each round uses for a different
+// operation. An operation takes the next free slots, in the order of the calls, so all ranks use
+// the same slot and round for it. Each PUSH and STATE states the shape of its round (RoundShape).
+// The box takes the shape from the first packet, and compares all others with it.
 //
 // The shape travels in header fields that other jobs need and these do not: the digest in
 // timestamp_us, audience and owner in credit, the rest in dtype_scale.
@@ -26,7 +26,7 @@ enum class Verb : uint8_t {
 };
 inline constexpr const char* kVerbNames[] = {"all_reduce", "reduce_scatter", "all_gather",
                                              "broadcast", "barrier"};
-// True if the verb combines values of the ranks; the others only move data.
+// True if the verb combines values of the ranks. Other verbs only move data.
 constexpr bool reduces(Verb verb) {
   return verb == Verb::kAllReduce || verb == Verb::kReduceScatter;
 }
@@ -35,7 +35,7 @@ constexpr bool reduces(Verb verb) {
 enum class Combine : uint8_t {
   kSum = 0,
   kMean = 1,  // only for floating-point types
-  kMin = 2,   // a NaN of any rank is the result
+  kMin = 2,   // if any rank has a NaN, the result is NaN
   kMax = 3,
   kCopy = 4,  // one rank pushes data, the others push without data
 };
@@ -45,7 +45,7 @@ inline constexpr const char* kCombineNames[] = {"sum", "mean", "min", "max", "co
 constexpr bool is_floating_point(Dtype dtype) {
   return dtype <= Dtype::kBf16 || dtype == Dtype::kF64;
 }
-// Returns the bytes that the box needs to combine one element: halves are widened to f32.
+// Returns the bytes that the box needs to combine one element. It widens f16 and bf16 to f32.
 constexpr uint32_t combined_bytes(Dtype dtype) {
   return dtype == Dtype::kF16 || dtype == Dtype::kBf16 ? 4 : dtype_bytes(dtype);
 }
@@ -63,7 +63,7 @@ struct RoundShape {
   Dtype dtype = Dtype::kU8;
   Combine combine = Combine::kCopy;
   Audience audience = Audience::kNobody;
-  uint16_t owner = 0;           // a rank; see Audience
+  uint16_t owner = 0;           // the rank that Audience calls the owner
   uint16_t fragment_count = 1;  // in [1, limits::kFragmentCountMax]
 
   bool operator==(const RoundShape&) const = default;
@@ -90,7 +90,7 @@ inline constexpr uint32_t kOwnerMask = (1u << kAudienceShift) - 1;
 static_assert(limits::kWorkersPerJobMax <= shape_bits::kOwnerMask + 1);
 static_assert(limits::kFragmentCountMax <= 64);
 
-// A push without data counts as a push of all fragments. Its payload is empty.
+// Writes the shape. `is_empty`: the push has no payload, and counts as a push of all fragments.
 inline void write_shape(const RoundShape& shape, bool is_empty, Header& header) {
   PBOX_DCHECK(shape.fragment_count >= 1 && shape.fragment_count <= limits::kFragmentCountMax);
   PBOX_DCHECK(shape.owner <= shape_bits::kOwnerMask);
@@ -108,7 +108,7 @@ inline bool is_empty_push(const Header& header) {
   return (header.dtype_scale & shape_bits::kEmpty) != 0;
 }
 
-// Returns false if the header has no valid shape. The owner may be no rank of the job.
+// Returns false if the header has no valid shape. The caller checks that the owner is a rank.
 inline bool read_shape(const Header& header, RoundShape& shape) {
   const uint32_t bits = header.dtype_scale;
   const uint32_t dtype = bits & 15;

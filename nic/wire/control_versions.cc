@@ -84,13 +84,13 @@ constexpr AddedField kAddedFields[] = {
     {"BoxMessage.step_verdict", 3},
     // The answer to a request that only version 3 has.
     {"BoxMessage.sync_set", 3},
-    // A box of version 2 goes on with the models that the ranks have registered.
+    // A box of version 2 continues with the models that the ranks have registered.
     {"PartState.syncs", 3},
     {"PartState.sync_by_tensor", 3},
     {"BoxMessage.step_taken", 3},
     // Only boxes that are ranks read it, and those need Join.workers.
     {"Session.workers", 3},
-    // For people.
+    // These are only shown to people.
     {"Leave.reason", 3},
     {"PeerLeft.reason", 3},
     {"WorkerMessage.needs", 3},
@@ -99,14 +99,14 @@ constexpr AddedField kAddedFields[] = {
     {"AskPartMap.job_version", 3},
     // Only boxes with keys use these, and none of version 2 has keys.
     {"AskPartMap.rank", 3},
-    // A rack's box that does not know it sends its sums up in one part.
+    // A box with an upper box that does not know it sends its sums there in one part.
     {"PartMap.pipelines", 3},
     {"AskDataAddresses.cut_off_job", 3},
     {"AskDataAddresses.cut_off_ranks", 3},
     {"DataAddresses.most_are_cut_off", 3},
     {"DataAddresses.oldest_version", 3},
     {"DataAddresses.newest_version", 3},
-    // A box that does not know it answers without, and the worker uses its next port.
+    // A box that does not know it does not answer it, and the worker uses its next port.
     {"QueuePairs.shared_memory", 3},
     // A box that does not know it moves no chunks between its pipelines.
     {"FinishedRounds.busy_ns_by_pipeline", 3},
@@ -115,7 +115,7 @@ constexpr AddedField kAddedFields[] = {
     {"BoxMessage.needs", 3},
 };
 
-// Returns the version that a question states; nullopt if its kind has none.
+// Returns the version that a question states; nullopt if its kind of message states none.
 std::optional<uint32_t> version_in(const proto::WorkerMessage& message) {
   using proto::WorkerMessage;
   switch (message.kind_case()) {
@@ -199,7 +199,7 @@ std::optional<VersionRange> stated_versions(const proto::WorkerMessage& message)
 }
 
 VersionRange stated_versions(const proto::DataAddresses& answer) {
-  constexpr uint32_t kSilent = 2;  // version 2 does not state any
+  constexpr uint32_t kSilent = 2;  // a box of version 2 does not state its version
   if (answer.newest_version() == 0) return {kSilent, kSilent};
   return {answer.oldest_version(), answer.newest_version()};
 }

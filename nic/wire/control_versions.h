@@ -1,8 +1,9 @@
-// Versions of the control protocol. A release talks the newest version that it knows and the one
-// before it, so boxes and workers can be upgraded one after the other. Pure; any thread.
+// Versions of the control protocol. A release speaks the newest version that it knows and the one
+// before it, so boxes and workers can be upgraded one after the other. All functions are pure; any
+// thread may call them.
 //
-// A peer that asks states the versions that it talks: `protocol_version` of its message is the
-// oldest that suffices, `newest_version` the newest. Older releases talk exactly one version, and
+// A peer that asks states the versions that it speaks: `protocol_version` of its message is the
+// oldest that suffices, `newest_version` the newest. Older releases speak exactly one version, and
 // compare it with `protocol_version`.
 #pragma once
 
@@ -17,8 +18,7 @@
 
 namespace pbox::wire {
 
-// A release whose messages have a field or a kind that the last release does not know has a number
-// of its own.
+// A release that adds a field or a kind of message has a new version number.
 inline constexpr uint32_t kControlProtocolVersion = 3;
 inline constexpr uint32_t kControlProtocolVersionMin = kControlProtocolVersion - 1;
 
@@ -29,22 +29,22 @@ struct VersionRange {
   bool operator==(const VersionRange&) const = default;
 };
 
-// Returns the newest version that both talk; nullopt if there is none.
+// Returns the newest version that both speak; nullopt if there is none.
 std::optional<uint32_t> common_version(const VersionRange& one, const VersionRange& other);
 // Returns "2", or "2 to 3".
 std::string to_string(const VersionRange& range);
 
-// A field, or a kind of message, that kControlProtocolVersionMin or a newer version has added.
+// A field, or a kind of message, that was added in kControlProtocolVersionMin or later.
 struct AddedField {
   enum class Scope {
-    kIgnorable,  // a peer that does not know it does without
-    kReceiver,   // the receiver of the message has to know it
-    kJob,        // every rank and every box of the job has to know it
+    kIgnorable,  // a peer that does not know it may ignore it
+    kReceiver,   // the receiver of the message must know it
+    kJob,        // every rank and every box of the job must know it
   };
   const char* name;  // "Join.replicas", as in control.proto
   uint32_t since;    // the first version that has it
   Scope scope = Scope::kIgnorable;
-  // Whether a message relies on it; null if `scope` is kIgnorable.
+  // Returns whether a message uses the field; null if `scope` is kIgnorable.
   bool (*is_used)(const proto::WorkerMessage& message) = nullptr;
 };
 using AddedFields = std::span<const AddedField>;
@@ -56,16 +56,16 @@ AddedFields added_fields();
 std::vector<const AddedField*> used_fields(const proto::WorkerMessage& message, uint32_t version,
                                            AddedFields fields = added_fields());
 
-// Returns the oldest version that has every field of kJob that the message uses.
+// Returns the oldest version that has all fields of scope kJob that the message uses.
 uint32_t version_of_job(const proto::WorkerMessage& join, AddedFields fields = added_fields());
 
-// States in a message, which is otherwise complete, which versions suffice and what it needs.
+// Completes a message by the versions that suffice for it and the fields that it needs.
 void state_versions(proto::WorkerMessage& message, AddedFields fields = added_fields());
 
-// Returns the versions that the sender of a question talks; nullopt if the message states none,
+// Returns the versions that the sender of a question speaks; nullopt if the message states none,
 // because its kind has no version.
 std::optional<VersionRange> stated_versions(const proto::WorkerMessage& message);
-// Returns the versions that a box talks, according to its answer to AskDataAddresses.
+// Returns the versions that a box speaks, according to its answer to AskDataAddresses.
 VersionRange stated_versions(const proto::DataAddresses& answer);
 
 // Returns the first name in `needs` that this release does not know; null if it knows all.

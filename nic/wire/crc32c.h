@@ -1,6 +1,6 @@
-// CRC32C (Castagnoli; RFC 3720 appendix B.4). The project has its own code because Debian 12 has no
+// CRC32C (Castagnoli; RFC 3720 appendix B.4). PBox has its own code, because Debian 12 has no
 // library for it and the checksum is computed for every packet. It uses the processor's instruction
-// where the build's baseline has one (x86-64-v2), and a table elsewhere.
+// if the build's baseline has one (x86-64-v2), and a table otherwise.
 #pragma once
 
 #include <array>
@@ -14,12 +14,12 @@
 
 namespace pbox::wire {
 
-// The table version: the reference implementation, and the one for machines without the
-// instruction. Continues from `crc` (0 to start).
+// Does the same as crc32c() with a table. It is the reference implementation, and used on machines
+// without the instruction.
 uint32_t crc32c_portable(uint32_t crc, const std::byte* data, size_t bytes);
 
-// Returns the CRC32C of `bytes` bytes at `data`, continued from `crc` (0 to start). Any core; no
-// allocation.
+// Returns the CRC32C of `bytes` bytes at `data`, continued from `crc` (0 to start). Any core may
+// call it; it does not allocate.
 inline uint32_t crc32c(uint32_t crc, const std::byte* data, size_t bytes) {
 #if defined(__SSE4_2__)
   uint64_t state = ~crc;
@@ -38,7 +38,7 @@ inline uint32_t crc32c(uint32_t crc, const std::byte* data, size_t bytes) {
 #endif
 }
 
-// The same over whole words, which may stay in registers. Starts from 0.
+// Returns the CRC32C of whole words, which may stay in registers.
 template <size_t count>
 inline uint32_t crc32c_words(const std::array<uint64_t, count>& words) {
 #if defined(__SSE4_2__)

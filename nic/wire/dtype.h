@@ -12,13 +12,13 @@ enum class Dtype : uint8_t {
   kF32 = 0,
   kF16 = 1,
   kBf16 = 2,
-  // Only in jobs of collectives (collective.h).
+  // The next five occur only in jobs of collectives (collective.h).
   kI32 = 3,
   kI64 = 4,
   kU8 = 5,
   kI8 = 6,
   kF64 = 7,
-  // Only on the wire, for tensors of f32: integers in blocks that have a scale each (blocks.h).
+  // The last two occur only on the wire, for tensors of f32: integers in blocks (blocks.h).
   kQ8 = 8,
   kQ4 = 9,
 };
@@ -28,7 +28,7 @@ inline constexpr uint32_t kDtypeCount = 3;
 // The types of elements are in [0, kCollectiveDtypeCount).
 inline constexpr uint32_t kCollectiveDtypeCount = 8;
 
-// Returns the bytes of one element. kQ8 and kQ4 have none: see payload_bytes() in blocks.h.
+// Returns the bytes of one element. Not for kQ8 and kQ4: see payload_bytes() in blocks.h.
 constexpr uint32_t dtype_bytes(Dtype dtype) {
   switch (dtype) {
     case Dtype::kF32:

@@ -1,5 +1,5 @@
 // The numeric guard of a job: which gradient values are unsound, and what happens to them. Workers
-// ask for it in Join.
+// state it in Join.
 #pragma once
 
 #include <cfloat>
@@ -21,7 +21,7 @@ struct GuardSpec {
   Guard policy = Guard::kFlag;
   float max_abs = 0;  // finite and >= 0; 0: every finite value is sound
 
-  // A value is sound if its magnitude is at most this. An infinity or a NaN never is.
+  // Returns the largest magnitude of a sound value. An infinity or a NaN is never sound.
   float limit() const { return max_abs > 0 ? max_abs : FLT_MAX; }
   bool operator==(const GuardSpec&) const = default;
 };

@@ -1,6 +1,6 @@
 // Landing slots: memory of a box that a worker writes its packets to by RDMA WRITE WITH IMMEDIATE,
 // as in PHub (Luo et al., SoCC 2018). This file defines the slots and the 32-bit immediate that
-// announces each packet. It uses no verbs.
+// announces each packet. It does not call the RDMA library.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,8 @@ constexpr Immediate unpack_immediate(uint32_t bits) {
 }
 
 // Returns the length of the packet in slot `next`, the only slot that the sender may fill now.
-// Returns nothing if the immediate names another slot, or more bytes than a slot has. The sender
-// chooses `bits`; `next` and `slot_bytes` are the box's own.
+// Returns nullopt if the immediate names another slot, or more bytes than a slot has. `bits` comes
+// from the sender and is not trusted; `next` and `slot_bytes` are the box's own.
 constexpr std::optional<uint32_t> landed_bytes(uint32_t bits, uint32_t next, uint32_t slot_bytes) {
   PBOX_DCHECK(next < kLandingSlotsMax && slot_bytes <= UINT16_MAX);
   const Immediate immediate = unpack_immediate(bits);

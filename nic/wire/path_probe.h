@@ -1,14 +1,14 @@
-// The path probe: a PULL that is longer than its payload. A worker sends some of the largest size
-// that the job uses before it pushes anything. The box answers each with a STATUS of the same
-// length whose payload is zero, whatever the chunk's state is. A link with a smaller MTU than both
-// ends state loses the probe or its answer.
+// The path probe: a PULL that is padded to a larger size. Before a worker pushes anything, it sends
+// some probes of the largest packet size that the job uses. The box answers each with a STATUS of
+// the same length whose payload is zero, whatever the chunk's state is. A link whose MTU is smaller
+// than both ends state drops the probe or its answer.
 #pragma once
 
 #include "nic/wire/header.h"
 
 namespace pbox::wire {
 
-// Longer than every payload of a PULL and of a STATUS that is no probe's.
+// Longer than the payload of any PULL or STATUS that does not belong to a probe.
 inline constexpr uint32_t kPathProbeBytesMin = 64;
 static_assert(kPathProbeBytesMin > sizeof(PullPayload));
 static_assert(kPathProbeBytesMin > sizeof(StatusPayload));

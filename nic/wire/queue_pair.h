@@ -1,5 +1,5 @@
 // One end of a reliable RDMA connection as a value. The peers exchange it on the control connection
-// (message QueuePair in control.proto). This file uses no verbs.
+// (message QueuePair in control.proto). This file does not call the RDMA library.
 #pragma once
 
 #include <array>
@@ -19,13 +19,13 @@ struct QueuePairAddress {
   uint32_t packet_sequence = 0;       // number of the first packet sent, in [0, 2^24)
   uint16_t lid = 0;                   // InfiniBand address; 0 over Ethernet
   uint32_t mtu_bytes = 0;             // 256, 512, 1024, 2048 or 4096
-  uint32_t landing_slots_wanted = 0;  // number that a worker asks for; any value
-  LandingRing landing = {};           // the box's answer
+  uint32_t landing_slots_wanted = 0;  // number of slots that a worker asks for; any value
+  LandingRing landing = {};           // the ring that the box gives the worker
   bool operator==(const QueuePairAddress&) const = default;
 };
 
-// Converts from and to the message. parse_queue_pair() refuses values that no device can have; its
-// error names the field. Pure; any thread.
+// Convert from and to the message. parse_queue_pair() refuses values that no device can have; its
+// error names the field. Both are pure; any thread may call them.
 Result<QueuePairAddress> parse_queue_pair(const proto::QueuePair& message);
 void write_queue_pair(const QueuePairAddress& address, proto::QueuePair& message);
 

@@ -1,16 +1,17 @@
-// Tables: tensors in rows, of which a push or a result carries some. How rows lie in a chunk, and
-// how a packet by rows (flag::kRows) is made and read. Pure; any thread. docs/protocol.md, Tables.
+// Tables: tensors that consist of rows, of which a push or a result carries only some. How rows lie
+// in a chunk; packets by rows (flag::kRows). Pure; any thread. See docs/protocol.md, Tables.
 //
-// A chunk numbers the rows that have bytes in it from 0. The first and the last may have bytes in
-// other chunks too, and a row may lie in two fragments. A packet by rows covers one fragment or
-// several that follow each other. For each covered row that it carries it has the bytes of the row
-// that lie in the covered fragments. The sender covers as many fragments as fit, so that a chunk of
-// which few rows are sent takes one packet.
+// The rows that have bytes in a chunk are numbered from 0. The first and the last row may have
+// bytes in other chunks too, and a row may lie in two fragments. A packet by rows covers one or
+// more successive fragments. For each row that it carries, it has the row's bytes in these
+// fragments. The sender covers as many fragments as fit, so that a chunk of which few rows are sent
+// takes one packet.
 //
-// A fragment goes whole if all of its rows are sent, or if there is no room for the bitmap. In the
-// second case the rows that are not sent have few bytes in the fragment. If rows have at least
-// kRowBytesLazyMin bytes, only the first and the last row of the fragment can be missing. In a
-// push, `scale` names those that are (kLacksFirstRow, kLacksLastRow).
+// A fragment is sent whole if all of its rows are sent, or if there is no room for the bitmap. In
+// the second case the rows that are not sent have few bytes in the fragment. If rows have at least
+// kRowBytesLazyMin bytes, only the first and the last row of the fragment can be such rows. In a
+// push, the high 12 bits of Header::dtype_scale (`scale`) say which of the two are not pushed
+// (kLacksFirstRow, kLacksLastRow).
 #pragma once
 
 #include <algorithm>
@@ -26,22 +27,22 @@
 
 namespace pbox::wire {
 
-// Beginning of a payload by rows. A bitmap of the covered rows follows, in whole words of 32 bits,
-// the first row in the lowest bit; unused bits are 0. Then the rows' bytes, in ascending order.
+// Beginning of a payload by rows. A bitmap of the covered fragments' rows follows, in words of 32
+// bits, the first row in the lowest bit, unused bits 0. Then come the carried rows, ascending.
 struct RowsHead {
-  uint16_t fragments = 0;  // covered ones, from header.fragment on; at least 1
+  uint16_t fragments = 0;  // number of covered fragments, from header.fragment on; at least 1
   uint16_t reserved = 0;   // 0
 };
 static_assert(sizeof(RowsHead) == 4);
 
 inline constexpr uint32_t kRowWordBits = 32;
 
-// Rows of at least this size, in bytes, are no smaller than head and bitmap of a fragment of them.
+// Rows of at least this size, in bytes, are no smaller than head and bitmap of their fragment.
 inline constexpr uint32_t kRowBytesLazyMin = 128;
 static_assert(limits::kFragmentBytesMax / kRowBytesLazyMin / 8 + 3 * sizeof(uint32_t) <=
               kRowBytesLazyMin);
 
-// In `scale` of a push of a whole fragment of a table: its first, or last, row is not pushed.
+// Bits in `scale` of a push of a whole fragment of a table: its first, or last, row is not pushed.
 inline constexpr uint16_t kLacksFirstRow = 1;
 inline constexpr uint16_t kLacksLastRow = 2;
 
@@ -49,7 +50,7 @@ constexpr uint32_t row_words(uint32_t rows) {
   return (rows + kRowWordBits - 1) / kRowWordBits;
 }
 
-// Rows of a chunk, a bit each.
+// A set of rows of a chunk, one bit for each row.
 using RowBits = std::span<const uint32_t>;
 
 inline bool has_row(RowBits bits, uint32_t row) {
@@ -65,7 +66,7 @@ struct RowLayout {
   uint32_t fragment_bytes = 0;
 
   uint32_t fragment_count() const { return wire::fragment_count(chunk_bytes, fragment_bytes); }
-  // The row that has the byte of the chunk.
+  // Returns the row that has this byte of the chunk.
   uint32_t row_at(uint32_t byte) const {
     PBOX_DCHECK(byte < chunk_bytes && row_bytes > 0);
     return (skipped_bytes + byte) / row_bytes;
@@ -82,7 +83,7 @@ struct RowLayout {
   }
 };
 
-// Fragments of a chunk that follow each other, their bytes and their rows.
+// Successive fragments of a chunk, with their bytes and their rows.
 struct RowRange {
   uint32_t begin = 0, end = 0;  // bytes of the chunk
   uint32_t first_row = 0, row_count = 0;
@@ -100,7 +101,7 @@ struct RowRange {
 // A payload that parse_rows() or read_push() has accepted.
 struct RowsView {
   RowRange range;
-  uint64_t fragments = 0;  // the covered ones, as bits
+  uint64_t fragments = 0;  // the covered fragments, one bit each
   const std::byte* bitmap =
       nullptr;  // may be at any address; null: all rows of `range` are carried
   const std::byte* values = nullptr;
@@ -114,8 +115,8 @@ struct RowsView {
   bool has(uint32_t index) const {
     return (word(index / kRowWordBits) >> (index % kRowWordBits) & 1) != 0;
   }
-  // Returns the first covered row from `index` on that is carried, or if `carried` is false, the
-  // first that is not. Rows are indices into the range; row_count if there is none.
+  // Returns the first row from `index` on that is carried; if `carried` is false, the first that is
+  // not. Rows are indices into the range. Returns row_count if there is none.
   uint32_t next(uint32_t index, bool carried) const {
     while (index < range.row_count) {
       const uint32_t word =
@@ -130,14 +131,14 @@ struct RowsView {
   }
 };
 
-// Rows that follow each other and are all carried.
+// Successive rows that are all carried.
 struct RowRun {
   uint32_t first_row = 0, end_row = 0;  // rows of the chunk, half open
   uint32_t begin = 0, end = 0;          // bytes of the chunk
 };
 
-// Calls take(run, source) for each run of a payload; `source` is the place of the run's bytes, null
-// where `rows` has no values.
+// Calls take(run, source) for each run of a payload. `source` points to the run's bytes; it is null
+// if `rows` has no values.
 template <typename Take>
 void for_each_run(const RowLayout& layout, const RowsView& rows, Take&& take) {
   const std::byte* source = rows.values;
@@ -169,12 +170,11 @@ void for_each_run(const RowLayout& layout, RowBits bits, Take&& take) {
   for_each_run(layout, view, [&](const RowRun& run, const std::byte*) { take(run); });
 }
 
-// Reads a payload by rows of a chunk of that layout. Returns false if it is malformed. No run cuts
+// Reads a payload by rows of a chunk of this layout. Returns false if it is malformed. No run cuts
 // an element if row_bytes, skipped_bytes and fragment_bytes are multiples of an element's size.
 bool parse_rows(const RowLayout& layout, const Parsed& parsed, RowsView& rows);
 
-// Reads a push of a chunk of that layout, by rows or of a whole fragment. Returns false if it is
-// malformed.
+// Reads a push of such a chunk, by rows or of a whole fragment. Returns false if it is malformed.
 bool read_push(const RowLayout& layout, const Parsed& parsed, RowsView& rows);
 
 // Returns `scale` for the push of a whole fragment, given the rows that are pushed.
@@ -186,7 +186,7 @@ uint16_t lacking_rows(const RowLayout& layout, RowBits bits, uint32_t fragment);
 uint32_t fragments_by_rows(const RowLayout& layout, RowBits bits, uint32_t fragment);
 
 // Writes the payload that covers these fragments, and returns its bytes. `source(row, begin, end)`
-// returns the place of the chunk's bytes [begin, end), which are of that row.
+// returns a pointer to the chunk's bytes [begin, end), which belong to that row.
 template <typename Source>
 uint32_t write_rows(const RowLayout& layout, RowBits bits, uint32_t fragment, uint32_t count,
                     std::byte* payload, Source&& source) {

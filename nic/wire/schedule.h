@@ -1,5 +1,5 @@
 // How a job's chunks are scheduled: their order, how gradients are summed, and how results are
-// delivered. Workers ask for it in Join.
+// delivered. Workers state it in Join.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace pbox::wire {
 // ABI.
 enum class PriorityPolicy : uint8_t {
   kExplicit = 0,      // as registered with the tensor, unless an operation states its own
-  kForwardOrder = 1,  // learned: the next forward pass needs the tensor started last first
+  kForwardOrder = 1,  // learned: the last tensor to start is the first that the forward pass needs
   kFifo = 2,          // all equal: in the order in which operations start and rounds finish
 };
 inline constexpr uint8_t kPriorityPolicyCount = 3;
@@ -27,8 +27,8 @@ inline constexpr uint8_t kDeliveryCount = 2;
 inline constexpr const char* kDeliveryNames[] = {"broadcast", "pull"};
 
 enum class Numerics : uint8_t {
-  kFast = 0,     // in the order of arrival: sums of three or more may differ in the last bits
-  kOrdered = 1,  // in the order of ranks: the same bits in every run
+  kFast = 0,     // adds in the order of arrival: sums of three or more may differ in the last bits
+  kOrdered = 1,  // adds in the order of ranks: the same bits in every run
 };
 inline constexpr uint8_t kNumericsCount = 2;
 inline constexpr const char* kNumericsNames[] = {"fast", "ordered"};

@@ -39,8 +39,8 @@ std::optional<SyncModel> model_named(std::string_view name) {
   return std::nullopt;
 }
 
-// Takes what kDrop alone has: its grace, "auto" or milliseconds as in 500ms, and "next" for late
-// pushes that count. Returns false if the word is none of these.
+// Takes a word that only kDrop has: its grace, which is "auto" or milliseconds as in 500ms, or
+// "next", with which late pushes count. Returns false if the word is neither.
 bool take_of_drop(std::string_view word, SyncSpec& spec) {
   if (word == "auto") {
     spec.grace_ms = kGraceAuto;
@@ -57,7 +57,8 @@ bool take_of_drop(std::string_view word, SyncSpec& spec) {
   return true;
 }
 
-// Takes a word that is no number. Returns false if it is none of those that a spec may end with.
+// Takes one of the words that a spec of any model may end with. Returns false if the word is none
+// of them.
 bool take_choice(std::string_view word, SyncSpec& spec) {
   if (word == "gradient") {
     spec.by_gradient = true;

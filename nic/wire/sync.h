@@ -7,8 +7,8 @@
 // too: the data contains all workers' iterations below that clock. The staleness of a read is the
 // data's clock minus the reader's clock: 0 under BSP, never below -staleness under SSP and ESSP.
 //
-// The spec of a consistency model has a text form, which is the same in the C ABI, in Python and in
-// pboxctl: the model, then what differs from its defaults, separated by colons.
+// The spec of a consistency model has a text form, the same in the C ABI, in Python and in pboxctl:
+// the model's name, then the values that differ from its defaults, separated by colons. Examples:
 //   bsp  asp  ssp:3  ssp:3:lazy  ssp:3:cached  essp:3  pssp:3:0.1  dpssp:3:0.5:lazy  drop:2
 //   drop:2:500ms  drop:2:auto:next  dpssp:3:1:gradient  adaptive:1-8:0.05
 #pragma once
@@ -26,13 +26,13 @@ enum class SyncModel : uint8_t {
   kBsp = 0,    // each round, every worker waits for all others
   kAsp = 1,    // no worker waits
   kSsp = 2,    // the fastest worker is at most `staleness` iterations ahead of the slowest
-  kEssp = 3,   // as SSP, but the box sends data unasked when all workers have passed a clock
-  kPssp = 4,   // as SSP, but only the fastest worker waits, with `probability`
-  kDpssp = 5,  // as PSSP, with probability / (1 + e^(staleness - lead)), which grows with the lead
-  // A round takes the first `quorum` workers, and those that follow within `grace_ms`. Later pushes
-  // to it are dropped, or count in the round that is open then (`counts_late`).
+  kEssp = 3,   // like SSP, but the box sends data unasked when all workers have passed a clock
+  kPssp = 4,   // like SSP, but only the fastest worker waits, with `probability`
+  kDpssp = 5,  // like PSSP, with probability / (1 + e^(staleness - lead)), growing with the lead
+  // A round takes the pushes of the first `quorum` workers, and those that follow within
+  // `grace_ms`. Later pushes are dropped, or count in the round that is open then (`counts_late`).
   kDrop = 6,
-  kAdaptive = 7,  // as PSSP; the box chooses staleness, probability and release within bounds
+  kAdaptive = 7,  // like PSSP, but the box chooses staleness, probability and release within bounds
 };
 inline constexpr uint8_t kSyncModelCount = 8;
 inline constexpr const char* kSyncModelNames[] = {"bsp",  "asp",   "ssp",  "essp",
@@ -49,8 +49,8 @@ enum class Release : uint8_t {
 enum class Reads : uint8_t {
   kFresh = 0,   // at each iteration
   kCached = 1,  // only when its copy is older than the model allows
-  // At each iteration, once the data is as new as a cached copy would have to be. For optimizers
-  // whose step a worker cannot repeat on a copy.
+  // At each iteration, once the data is as new as a cached copy would have to be. Meant for
+  // optimizers whose step a worker cannot repeat on a copy.
   kAnswered = 2,
 };
 
@@ -60,14 +60,14 @@ inline constexpr uint32_t kGraceAuto = UINT32_MAX;
 
 struct SyncSpec {
   SyncModel model = SyncModel::kBsp;
-  // Iterations, at most kStalenessMax; only if has_staleness(model). kAdaptive: the most.
+  // In iterations, at most kStalenessMax; only if has_staleness(model). kAdaptive: the upper bound.
   uint32_t staleness = 0;
-  float probability = 1;  // c of PSSP, alpha of DPSSP; in (0, 1]. kAdaptive: the least c
+  float probability = 1;  // c of PSSP, alpha of DPSSP; in (0, 1]. kAdaptive: lower bound of c
   Release release = Release::kSoft;
   Reads reads = Reads::kFresh;
   uint32_t quorum = 0;         // kDrop only: in [1, world size]
-  uint32_t staleness_min = 0;  // kAdaptive only: the least staleness, in [0, staleness]
-  // kDpssp only: alpha is `probability` times the significance of the push (pipeline/sync/rules.h).
+  uint32_t staleness_min = 0;  // kAdaptive only: lower bound of the staleness, in [0, staleness]
+  // kDpssp only: alpha is `probability` times the push's significance (sync/significance.h).
   bool by_gradient = false;
   // kDrop only: how long a round that has its quorum waits for the other ranks, at most
   // kGraceMsMax. kGraceAuto: as long as most of them have needed so far
@@ -99,8 +99,8 @@ constexpr bool has_probability(SyncModel model) {
   return model == SyncModel::kPssp || model == SyncModel::kDpssp || model == SyncModel::kAdaptive;
 }
 
-// Reads the text form. Checks the form only: check_sync() says which values a job may have. The
-// error names the word that is wrong, and what may stand there.
+// Reads the text form. Checks the form only; check_sync() checks whether a job may have the values.
+// The error names the word that is wrong, and what may stand in its place.
 Result<SyncSpec> parse_sync_text(std::string_view text);
 std::string sync_text(const SyncSpec& spec);
 

@@ -1,4 +1,4 @@
-// A consistency model as a message of the control connection.
+// Converts a consistency model to a message of the control connection.
 #pragma once
 
 #include "nic/wire/control.pb.h"

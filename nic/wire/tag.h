@@ -1,6 +1,6 @@
-// The 16-byte tag at the end of every packet. Without keys (security.insecure) it is a CRC32C over
-// the header, and over the payload too if configured, padded with zeros. nic/seal has the tags of
-// sessions with keys.
+// The 16-byte tag at the end of every packet. Without keys (security.insecure) it is a CRC32C,
+// padded with zeros, over the header and, if configured, over the payload too. nic/seal makes the
+// tags of sessions with keys.
 #pragma once
 
 #include <array>
@@ -21,11 +21,11 @@ struct TagPolicy {
   bool payload_crc = false;  // false: only the UDP checksum protects the payload
 };
 
-// A header as words, the form in which it is assembled and the tag is computed.
+// A header as words. It is assembled, and its tag computed, in this form.
 using HeaderWords = std::array<uint64_t, sizeof(Header) / sizeof(uint64_t)>;
 
-// Returns the tag of a packet with this header and `payload_bytes` bytes at `payload`. Any core; no
-// allocation.
+// Returns the tag of a packet with this header and `payload_bytes` bytes at `payload`. Any core may
+// call it; it does not allocate.
 inline Tag make_tag(const TagPolicy& policy, const HeaderWords& words, const std::byte* payload,
                     size_t payload_bytes) {
   PBOX_DCHECK(payload != nullptr || payload_bytes == 0 || !policy.payload_crc);
@@ -39,14 +39,14 @@ inline Tag make_tag(const TagPolicy& policy, const Header& header, const std::by
   return make_tag(policy, std::bit_cast<HeaderWords>(header), payload, header.payload_bytes);
 }
 
-// Takes the same time whatever the tags are.
+// Returns whether the tags are equal. Takes the same time whatever the tags are.
 inline bool is_equal(const Tag& a, const Tag& b) {
   const auto left = std::bit_cast<std::array<uint64_t, 2>>(a);
   const auto right = std::bit_cast<std::array<uint64_t, 2>>(b);
   return ((left[0] ^ right[0]) | (left[1] ^ right[1])) == 0;
 }
 
-// Returns whether the tag is right. Only for a packet that parse() accepted.
+// Returns whether the packet's tag is right. Only for packets that parse() has accepted.
 inline bool verify_tag(const TagPolicy& policy, const Parsed& parsed) {
   PBOX_DCHECK(parsed.payload != nullptr && parsed.tag != nullptr);
   Tag received;

@@ -1,6 +1,6 @@
 // Fragments that are zero need not be sent. One packet of type ZEROS names the fragments of a push,
-// or of a result, in which every bit is 0. A float of -0 is not zero in this sense. Pure; any
-// thread. docs/protocol.md, Zeros.
+// or of a result, in which every bit is 0. A float of -0 is not zero in this sense. All functions
+// are pure; any thread may call them. See docs/protocol.md, Zeros.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace pbox::wire {
 
-// The first version of the control protocol whose peers know the packet.
+// The first version of the control protocol whose peers understand the packet.
 inline constexpr uint32_t kZerosVersion = 3;
 
 // Payload of ZEROS. header.fragment is the lowest of the fragments.
@@ -24,7 +24,7 @@ struct ZerosPayload {
 };
 static_assert(sizeof(ZerosPayload) == 8);
 
-// Returns whether all bits are zero. Stops at the first 64 bytes that are not.
+// Returns whether all bits are zero. Stops at the first block of 64 bytes that is not zero.
 inline bool is_zero(const std::byte* bytes, size_t count) {
   constexpr size_t kBlockBytes = 64;
   size_t at = 0;
@@ -38,7 +38,7 @@ inline bool is_zero(const std::byte* bytes, size_t count) {
   return std::all_of(bytes + at, bytes + count, [](std::byte one) { return one == std::byte{0}; });
 }
 
-// Returns those of the fragments in `mask` that are zero. `bytes`: the chunk's `chunk_bytes`.
+// Returns the fragments in `mask` that are zero. `bytes` points to the chunk, of `chunk_bytes`.
 inline uint64_t zero_fragments(const std::byte* bytes, uint32_t chunk_bytes,
                                uint32_t fragment_bytes, uint64_t mask) {
   PBOX_DCHECK((mask & ~full_mask(fragment_count(chunk_bytes, fragment_bytes))) == 0);
@@ -53,7 +53,7 @@ inline uint64_t zero_fragments(const std::byte* bytes, uint32_t chunk_bytes,
   return zeros;
 }
 
-// Returns the bytes that these fragments of a chunk have together.
+// Returns the bytes that these fragments of a chunk have in total.
 inline uint32_t bytes_of_fragments(uint32_t chunk_bytes, uint32_t fragment_bytes, uint64_t mask) {
   uint32_t bytes = 0;
   for (uint64_t left = mask; left != 0; left &= left - 1) {
@@ -63,8 +63,7 @@ inline uint32_t bytes_of_fragments(uint32_t chunk_bytes, uint32_t fragment_bytes
   return bytes;
 }
 
-// Returns the fragments that a ZEROS packet of a chunk with these fragments names; 0 if it is
-// malformed.
+// Returns the fragments that a ZEROS packet names; 0 if malformed. `full_mask`: the chunk's.
 inline uint64_t read_zeros(const Parsed& parsed, uint64_t full_mask) {
   PBOX_DCHECK(parsed.header.type() == PacketType::kZeros);
   if (parsed.header.payload_bytes != sizeof(ZerosPayload)) return 0;

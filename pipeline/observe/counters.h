@@ -1,5 +1,5 @@
-// The counters of a pipeline. One table makes the counters, the metrics and their documentation: a
-// row added here is exported. The owning core writes, any thread reads, without locks.
+// The counters of a pipeline. One table defines the counters, the metrics and their documentation:
+// a row added here is exported. The pipeline's core writes, and any thread reads, without locks.
 #pragma once
 
 #include "base/counter.h"

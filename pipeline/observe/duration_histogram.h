@@ -15,14 +15,14 @@ namespace pbox::pipeline {
 // two, and the bucket of a duration is found by counting bits.
 class DurationHistogram {
  public:
-  static constexpr size_t kBucketCount = 24;  // the last has no upper bound
+  static constexpr size_t kBucketCount = 24;  // the last bucket has no upper bound
   static constexpr uint32_t kFirstBoundBits = 13;
-  // The largest duration of a bucket other than the last, in nanoseconds.
+  // Returns the largest duration of a bucket other than the last, in nanoseconds.
   static constexpr uint64_t bound_ns(size_t bucket) {
     return uint64_t{1} << (kFirstBoundBits + bucket);
   }
 
-  // Writing thread only.
+  // Counts a duration. Only the writing thread calls it.
   void add(uint64_t duration_ns) {
     const uint64_t below = duration_ns == 0 ? 0 : duration_ns - 1;  // bounds are inclusive
     const auto bits = static_cast<size_t>(std::bit_width(below >> kFirstBoundBits));
@@ -31,7 +31,7 @@ class DurationHistogram {
     sum_ns_.add(duration_ns);
   }
 
-  // Any thread.
+  // Return the number of durations in a bucket, and the sum of all durations. Any thread.
   uint64_t count(size_t bucket) const {
     PBOX_DCHECK(bucket < kBucketCount);
     return counts_[bucket].get();

@@ -10,7 +10,7 @@
 namespace pbox::pipeline {
 namespace {
 
-// Records that the writer may have begun since its position was read.
+// Number of records that the writer may have begun since its position was read.
 constexpr uint64_t kMargin = limits::kBurstPackets;
 // The largest ring of one pipeline: 4 GiB of records.
 constexpr uint64_t kCapacityMax = uint64_t{1} << 26;
@@ -42,14 +42,15 @@ Status read_head(std::span<const std::byte> bytes, FlightHead& head) {
   return ok_status();
 }
 
-// Records [first, end) of a ring that are intact in a copy, if the writer went from `written` to
-// `written_after` while the copy was made.
+// Records [first, end) of a ring.
 struct Extent {
   uint64_t first = 0;
   uint64_t end = 0;
 };
+// Returns the records that are intact in a copy, if the number of records written has grown from
+// `written` to `written_after` while the copy was made.
 Extent extent_of(const FlightHead& head, uint64_t written, uint64_t written_after) {
-  // If the writer stood still, at most the record that it was writing is torn.
+  // If the number has not grown, at most the record that the writer was writing is damaged.
   const uint64_t reached = written_after + (written == written_after ? 1 : kMargin);
   const uint64_t first = reached > head.capacity ? reached - head.capacity : 0;
   return {std::min(written, first), written};

@@ -1,5 +1,5 @@
-// Images of flight recorders as bytes: how they are made, and how they are read without trust in
-// their contents. Any thread, off the data path.
+// Images of flight recorders as bytes: makes them, and reads them without trusting their contents.
+// Any thread may call everything here, off the data path.
 #pragma once
 
 #include <functional>
@@ -36,17 +36,18 @@ struct FlightImage {
   std::vector<FlightRecord> records;
 };
 
-// Returns all images of a file. kInvalidArgument: the file is cut off, of another version, or not a
-// recorder's. The contents of the records are not checked.
+// Returns all images of a file. kInvalidArgument: the file is cut off, has another version, or is
+// not a flight recording. The contents of the records are not checked.
 Result<std::vector<FlightImage>> read_flight_images(std::span<const std::byte> bytes);
 
-// Returns a consistent image of a recorder's file that a pipeline is writing to. `read` copies
-// bytes from an offset of the file, and returns false if it cannot. kSystem: it could not.
+// Returns a consistent image of a recorder's file while a pipeline writes to the file. `read`
+// copies bytes from an offset of the file, and returns false if it cannot; the error is then
+// kSystem.
 using FlightReader = std::function<bool(uint64_t offset, std::span<std::byte> to)>;
 Result<std::string> copy_flight_image(const FlightReader& read);
 
-// Returns "aggregated", "duplicate", "round" and so on, as in the metrics' labels. Returns null if
-// there is no such verdict.
+// Returns the verdict's name as in the metrics' labels, for example "aggregated" or "duplicate".
+// Returns null if there is no such verdict.
 const char* to_string(Verdict verdict);
 
 }  // namespace pbox::pipeline

@@ -1,10 +1,10 @@
-// The format of a pipeline's flight recorder. It keeps one record of a cache line for each packet
-// (the header as received), for each command, and from time to time for the pipeline's state.
-// Records are the same in memory and in files. Any change of the format needs a new kFlightVersion.
+// The format of a pipeline's flight recorder. It has one record, of a cache line's size, for each
+// packet (the header as received), for each command, and from time to time for the pipeline's
+// state. Records are the same in memory and in files. Any change needs a new kFlightVersion.
 //
-// An image is a head, the rest of its page, and the records of one pipeline. The records are either
-// the ring itself, with record n at n % capacity, or a copy of it in order. A file may hold several
-// images, one after the other.
+// An image consists of a head that fills a page, and the records of one pipeline. The records are
+// either the ring itself, with record n at n % capacity, or a copy of it in order. A file may hold
+// several images, one after the other.
 #pragma once
 
 #include <atomic>
@@ -21,12 +21,12 @@ inline constexpr size_t kFlightHeadBytes = 4096;
 
 // The outcome of a packet. The numbers are part of the file format.
 enum class Verdict : uint8_t {
-  kPending = 0,     // the pipeline was working on it
-  kAggregated = 1,  // added; or applied, where the model is not BSP
+  kPending = 0,     // the pipeline was still working on the packet
+  kAggregated = 1,  // added to a sum, or applied on arrival
   kDuplicate = 2,
   kStale = 3,
   kDropped = 4,
-  kPull = 5,  // answered, or left to a result that is about to leave
+  kPull = 5,  // a PULL: answered now, or by a result that is about to leave
   kTooShort = 6,
   kVersion = 7,
   kType = 8,
@@ -53,7 +53,7 @@ enum class FlightKind : uint8_t {
   kSession = 4,  // SessionRecord: two ranks
   kChunk = 5,    // ChunkRecord; kClaims records follow if its open round has claims
   kClaims = 6,   // ClaimsRecord: five ranks
-  kCommand = 7,  // CommandRecord: was carried out; the resulting kShard record follows
+  kCommand = 7,  // CommandRecord: a command was carried out; the shard's kShard record follows
   kLeft = 8,     // LeftRecord: a result has left for every rank
 };
 
@@ -64,7 +64,7 @@ struct PacketRecord {
   uint64_t held_mask = 0;  // the payload, if the packet is a PULL or ZEROS
 };
 
-// A job's shard on the pipeline. Says how many name and session records follow.
+// A job's shard on the pipeline. The records with its name and its sessions follow.
 struct ShardRecord {
   uint32_t epoch = 0;
   uint32_t fragment_bytes = 0;
@@ -103,10 +103,10 @@ struct ChunkRecord {
   uint32_t fanned_out_rounds = 0;
   uint32_t copy_rank = 0;
   uint8_t dtype = 0;
-  uint8_t opens = 0;    // 1: as before the packet of the preceding record, which opens the round
-  uint16_t claims = 0;  // ClaimsRecords that follow
-  // 1: the chunk's packets cannot be replayed. It is of a table, where the payload says how many
-  // fragments a packet covers, or its results are deltas, and a rank may ask for weights instead.
+  uint8_t opens = 0;    // 1: the state before the packet of the preceding record opened the round
+  uint16_t claims = 0;  // number of ClaimsRecords that follow
+  // 1: the chunk's packets cannot be replayed, because it belongs to a table, where only payloads
+  // say which fragments they cover, or its results are deltas, and a rank may ask for weights.
   uint32_t is_left_out = 0;
 };
 
@@ -127,8 +127,8 @@ struct CommandRecord {
   uint8_t unused[24] = {};
 };
 
-// The digest covers one piece of the result, the next piece in each round. That is enough to find
-// the round in which two recordings of the same training part.
+// The digest covers one piece of the result, and in each round the next piece. This is enough to
+// find the round in which two recordings of the same training begin to differ.
 inline constexpr uint32_t kDigestedBytes = 1024;
 struct LeftRecord {
   uint32_t chunk = 0;

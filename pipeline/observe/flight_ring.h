@@ -1,7 +1,7 @@
 // The writing end of a flight recorder: the newest records of one pipeline. The caller owns the
-// memory, a mapped file, which survives a crash of the process.
+// memory, which is a mapped file and so survives a crash of the process.
 //
-// The pipeline's core writes. A reader copies the ring first, and then takes the records that
+// The pipeline's core writes. A reader first copies the ring, and then takes the records that
 // cannot have been overwritten meanwhile (flight_image.h). The newest record may be replaced in
 // place. Nothing here allocates, locks or calls the kernel.
 #pragma once
@@ -18,8 +18,8 @@ namespace pbox::pipeline {
 
 class FlightRing {
  public:
-  // `memory` begins with a head that make_flight_head() has written, is as large as its capacity
-  // says, and outlives this. Empty: the recorder is off.
+  // `memory` begins with a head that make_flight_head() has written, has the size that the head's
+  // capacity needs, and outlives this. If it is empty, the recorder is off.
   explicit FlightRing(std::span<std::byte> memory);
   FlightRing(const FlightRing&) = delete;
   FlightRing& operator=(const FlightRing&) = delete;
@@ -28,7 +28,7 @@ class FlightRing {
   uint64_t capacity() const { return mask_ + 1; }
   bool is_enabled() const { return records_ != &spare_; }
 
-  // Records a packet before anything is done with it, so that a packet that crashes the process is
+  // Records a packet before the engine looks at it, so that a packet that crashes the process is
   // the last record. The caller sets the verdict later.
   [[gnu::always_inline]] inline FlightRecord& add_packet(const nic::RxPacket& packet,
                                                          uint64_t now_ns) {
@@ -44,13 +44,13 @@ class FlightRing {
     return record;
   }
 
-  // The newest record; there must be one.
+  // Returns the newest record; there must be one.
   FlightRecord& newest() {
     PBOX_DCHECK(written_ > 0 && !replaces_newest_);
     return records_[(written_ - 1) & mask_];
   }
 
-  // The next record takes the place of the newest one.
+  // Makes the next record replace the newest one.
   void replace_newest() {
     PBOX_DCHECK(written_ > 0);
     replaces_newest_ = true;
@@ -87,7 +87,7 @@ class FlightRing {
     published_->store(written_, std::memory_order_release);
   }
 
-  FlightRecord spare_;  // the whole ring while the recorder is off
+  FlightRecord spare_;  // serves as a ring of one record while the recorder is off
   std::atomic<uint64_t> spare_published_{0};
   FlightRecord* records_ = &spare_;
   std::atomic<uint64_t>* published_ = &spare_published_;

@@ -1,10 +1,10 @@
-// The sum of the squares of a rank's gradient, as one pipeline sees it: the norm by which an
-// operator finds the rank that harms a job. It takes a second pass over each payload, so most
+// The sum of the squares of a rank's gradient, over the chunks of one pipeline. From the norm an
+// operator sees which rank harms a job. Measuring takes a second pass over each payload, so most
 // rounds are left out.
 //
-// A rank may be in two rounds at once. A round's sum is published once the rank has pushed all
-// chunks of the pipeline, or once the round's place is needed for a later one: a rank need not push
-// every tensor in every round.
+// A rank may push two rounds at once. A round's sum is published once the rank has pushed all
+// chunks of the pipeline, or once its place is needed for a later round, because a rank need not
+// push every tensor in every round.
 #pragma once
 
 #include <array>
@@ -19,14 +19,14 @@ namespace pbox::pipeline {
 
 class GradientSquares {
  public:
-  // Every kInterval-th round is measured, and 1, 2, 4 and 8, so that a job's norms are known early.
+  // Every kInterval-th round is measured, and rounds 1, 2, 4 and 8, for norms early in a job.
   static constexpr uint32_t kInterval = 16;
   static constexpr bool measures(uint32_t round) {
     return round % kInterval == 0 || (round < kInterval && std::has_single_bit(round));
   }
 
   // Adds a fragment of a round that is measured. `round_elements`: elements of a whole round. The
-  // pipeline's core.
+  // pipeline's core calls it.
   void add(uint32_t round, double squares, uint64_t elements, uint64_t round_elements) {
     Sum& sum = sums_[round & 1];
     if (sum.elements > 0 && sum.round != round) {
@@ -42,7 +42,7 @@ class GradientSquares {
     sum = {};
   }
 
-  // Returns the sum of the newest round that is published; nullopt before the first. Any thread.
+  // Returns the sum of the newest published round; nullopt before the first. Any thread.
   std::optional<double> newest() const {
     if (published_.get() == 0) return std::nullopt;
     return std::bit_cast<double>(squares_.get());

@@ -1,5 +1,5 @@
-// Processor cycles of a pipeline by phase. They are measured in one of many turns of the loop, so
-// the cost is negligible and the clock is always on. Turns without work do not count.
+// Counts a pipeline's processor cycles by phase, in one of kTurnsPerSample turns of the loop. The
+// cost is negligible, so the clock is always on. Turns without work do not count.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace pbox::pipeline {
 
-// mark(phase) says that the time since the mark before was spent in `phase`.
+// The phases. mark(phase) counts the time since the previous mark as time in `phase`.
 enum class Phase : uint8_t {
   kReceive,       // the port's rx_burst, and the work between packets
   kAuthenticate,  // header, session, tag
@@ -24,7 +24,7 @@ enum class Phase : uint8_t {
   kCount
 };
 
-// Returns the time stamp counter, whose rate is constant whatever the core's frequency.
+// Returns the time stamp counter, whose rate does not depend on the core's frequency.
 inline uint64_t cycle_count() {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -37,7 +37,7 @@ inline uint64_t cycle_count() {
 #endif
 }
 
-// The pipeline's own core.
+// The pipeline's own core calls everything here.
 class PhaseClock {
  public:
   static constexpr uint32_t kTurnsPerSample = 64;
@@ -48,7 +48,7 @@ class PhaseClock {
 
   // True if the current turn is measured.
   bool sampling() const { return sampling_; }
-  // The current turn is not representative and does not count.
+  // Called if the current turn is not representative: it does not count.
   void discard_turn() { is_discarded_ = true; }
   void begin_turn() {
     PBOX_DCHECK(turns_left_ > 0);

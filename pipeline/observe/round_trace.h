@@ -2,8 +2,8 @@
 // request, for a bounded time and in bounded memory.
 //
 // The control thread makes a trace, hands it to the pipeline by a command, and takes it back by
-// another. In between only the pipeline touches it. Nothing here allocates once it is made, or
-// locks.
+// another. In between only the pipeline touches it. Nothing here locks, and nothing allocates once
+// the trace is made.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ struct TraceEvent {
     kLast,   // the rank's last fragment arrived
     kFull,   // all ranks' fragments have arrived, or the round closed without some of them
     kSent,   // the result's last packet for the last rank is ready for the port
-    // Relaxed shards, which answer each rank by itself. They have no kSent.
+    // Only in relaxed shards, which answer each rank separately. They have no kSent.
     kParked,    // the rank's read waits for slower ranks
-    kReleased,  // it waits no longer. For a read that was asked for, also if it did not wait
+    kReleased,  // the read waits no longer; a cached read has this event even if it did not wait
     kReplied,   // the last packet of a reply to the rank is ready for the port
   };
   uint64_t at_ns = 0;  // on the trace's clock
   uint32_t chunk = 0;  // job-local id
-  // Modulo 2^32, as on the wire. If ranks have own rounds, it is the rank's, but for kFull and for
-  // replies that are sent unasked, which have the newest round that all ranks have pushed.
+  // Modulo 2^32, as on the wire. If ranks have own rounds, it is the rank's round. For kFull, and
+  // for replies that are sent unasked, it is the newest round that all ranks have pushed.
   uint32_t round = 0;
   uint32_t rank = 0;  // undefined for kFull and kSent
   Kind kind = Kind::kFirst;
@@ -38,16 +38,15 @@ class RoundTrace {
  public:
   using Clock = uint64_t (*)();
 
-  // Keeps the first `capacity` events until `until_ns` on `clock`. The trace has its own clock
-  // because the engine has none, and packets of one turn must be told apart.
+  // Keeps the first `capacity` events until `until_ns` on `clock`. The trace has its own clock,
+  // because the engine's time is the same for all packets of a turn.
   RoundTrace(size_t capacity, uint64_t until_ns, Clock clock)
       : capacity_(capacity), until_ns_(until_ns), clock_(clock) {
     PBOX_DCHECK(clock != nullptr);
     events_.resize(capacity);  // touches the memory, so that the pipeline need not
     events_.clear();
   }
-  // By chunk index in the shard: the first round that is traced. Earlier rounds began before the
-  // trace did.
+  // By chunk index in the shard: the first traced round. Earlier ones began before the trace.
   std::vector<uint32_t>& first_rounds() { return first_rounds_; }
 
   uint64_t now_ns() const { return clock_(); }
@@ -67,7 +66,7 @@ class RoundTrace {
   // Each rank's own events are in order. In a round, kLast of the last rank comes after kFull,
   // though its time is not later.
   const std::vector<TraceEvent>& events() const { return events_; }
-  uint64_t lost() const { return lost_; }  // events dropped, since the trace was full
+  uint64_t lost() const { return lost_; }  // events dropped because the trace was full
 
  private:
   size_t capacity_;

@@ -25,7 +25,7 @@ StragglerLedger::Lateness StragglerLedger::finished(uint32_t index, uint64_t rou
                                                     uint64_t now_ns) {
   PBOX_DCHECK(index < chunks_.size());
   Chunk& chunk = chunks_[index];
-  // The job's only rank, or a copy of a consumed result: no other arrival to compare with.
+  // There was no other arrival: the job has one rank, or a rank has given back a consumed result.
   if (!chunk.is_open) return {};
   open_.remove(chunks_, chunk);
   const Lateness lateness{.skew_ns = now_ns - chunk.first_ns, .late_ns = now_ns - chunk.newest_ns};
@@ -57,7 +57,7 @@ void StragglerLedger::ended(uint32_t index) {
 void StragglerLedger::note_round(uint32_t index, uint64_t round, uint32_t rank, uint64_t late_ns,
                                  uint64_t now_ns) {
   Round& kept = rounds_[round % kRoundsKept];
-  if (kept.round.get() > round + 1) return;  // the chunk is kRoundsKept rounds behind others
+  if (kept.round.get() > round + 1) return;  // the chunk is kRoundsKept or more rounds behind
   const uint64_t first_ns = chunks_[index].first_ns;
   if (kept.round.get() != round + 1) {
     kept.round.set(0);

@@ -1,13 +1,13 @@
-// The ranks that are late, as seen by the box: for one job on one pipeline, updated while its
+// Which ranks of a job are late, as seen by one pipeline of the box. It is updated while the job's
 // chunks are summed. All-reduce cannot tell which rank is late, because it makes every rank as slow
 // as the slowest. A box sees each rank's push arrive.
 //
-// Times are those of the loop's turns, so pushes of one turn are equally late. A rank's push of a
-// chunk arrives with its last fragment. For a finished round the ledger knows:
+// All events of one turn of the loop have the same time. A rank's push of a chunk arrives when its
+// last fragment does. For a finished round the ledger knows:
 //   skew   the time from the first rank's arrival to the last rank's
 //   late   the time from the last arrival but one to the last: how much earlier the round would
 //          have finished without the last rank
-// For open rounds it knows the oldest one that some rank has pushed.
+// Among open rounds it knows the oldest one that some rank has pushed.
 //
 // Nothing here allocates, locks or calls the kernel once reserve() is done. The pipeline writes.
 // Members marked "any thread" are read without locks, and may mix values of two successive rounds.
@@ -35,53 +35,53 @@ class StragglerLedger {
     uint64_t late_ns = 0;
   };
 
-  // The latest arrival of a chunk so far. Any thread.
+  // The arrival of a chunk that was the latest of all rounds so far. Any thread may read it.
   struct Worst {
     SingleWriterCounter late_ns;  // 0: no rank was late yet
     SingleWriterCounter round;
     SingleWriterCounter rank;
   };
 
-  // One of the newest rounds, over all chunks of this pipeline. Any thread. A reader reads `round`
-  // before and after the other fields, and discards them if it has changed.
+  // One of the newest rounds, over all chunks of this pipeline. Any thread may read it. It must
+  // read `round` before and after the other fields, and discard them if `round` has changed.
   struct Round {
     SingleWriterCounter round;  // the round's number plus 1; 0: unused
     SingleWriterCounter begun_ns, finished_ns;
     SingleWriterCounter chunks;   // chunks that have finished the round
     SingleWriterCounter late_ns;  // lateness of its latest chunk
-    SingleWriterCounter rank;     // rank that was last in that chunk
-    SingleWriterCounter chunk;    // index of that chunk
+    SingleWriterCounter rank;     // rank that was last in its latest chunk
+    SingleWriterCounter chunk;    // index of the latest chunk
   };
 
-  // Chunks are identified by their index in the shard. Control thread, before the shard is
-  // installed.
+  // Chunks are identified by their index in the shard. Called by the control thread before the
+  // shard is installed.
   void reserve(size_t chunk_count);
   // Returns the bytes that reserve() takes. Any thread.
   static constexpr size_t reserved_bytes(size_t chunk_count) { return chunk_count * sizeof(Chunk); }
 
-  // A rank has pushed all of the chunk's open round, and others are still missing.
+  // Called when a rank has pushed all of the chunk's open round, and others are still missing.
   void arrived(uint32_t chunk, uint64_t now_ns);
-  // The last missing rank has pushed all of it.
+  // Called when the last missing rank has pushed all of the chunk's open round.
   Lateness finished(uint32_t chunk, uint64_t round, uint32_t rank, uint64_t now_ns);
-  // The box did not run for `gap_ns` until now: open rounds have waited that much less for a rank.
+  // Called when the box did not run for `gap_ns`: open rounds have not waited for a rank meanwhile.
   void discount(uint64_t gap_ns);
-  // The round ended in another way, and no rank was late.
+  // Called when the round ended in another way, so that no rank was late.
   void ended(uint32_t chunk);
 
-  // The chunk whose open round has waited the longest; kNone if no open round has been pushed by
-  // any rank. The pipeline's own core.
+  // Returns the chunk whose open round has waited the longest; kNone if no rank has pushed an open
+  // round. The pipeline's own core calls it.
   uint32_t oldest() const { return open_.head(); }
   bool is_open(uint32_t chunk) const {
     PBOX_DCHECK(chunk < chunks_.size());
     return chunks_[chunk].is_open;
   }
-  // When the first rank pushed all of the chunk's open round.
+  // Returns when the first rank pushed all of the chunk's open round; valid if is_open().
   uint64_t first_arrival_ns(uint32_t chunk) const {
     PBOX_DCHECK(chunk < chunks_.size());
     return chunks_[chunk].first_ns;
   }
 
-  // Any thread.
+  // Any thread may call the following functions.
   size_t chunk_count() const { return chunks_.size(); }
   const Worst& worst(uint32_t chunk) const {
     PBOX_DCHECK(chunk < chunks_.size());
@@ -93,12 +93,12 @@ class StragglerLedger {
   }
   const std::array<Round, kRoundsKept>& rounds() const { return rounds_; }
   const DurationHistogram& skews() const { return skews_; }
-  // Times from the first arrival of a round to its last, over all chunks of this pipeline. Only
-  // rounds that all chunks have finished count.
+  // Returns the times from the first arrival of a round to its last, over all chunks of this
+  // pipeline. Only rounds that all chunks have finished count.
   const DurationHistogram& round_times() const { return round_times_; }
 
  private:
-  // All that an arrival touches, in one cache line.
+  // Everything that an arrival touches, in one cache line.
   struct alignas(64) Chunk {
     uint64_t first_ns = 0;
     uint64_t newest_ns = 0;

@@ -31,7 +31,7 @@ HWY_INLINE hn::Vec<D> effective_gradient(D d, const StepCoefficients& c, hn::Vec
   return hn::Add(scaled, hn::Mul(hn::Set(d, c.weight_decay), weight));
 }
 
-// A rule steps Lanes(d) elements, with the same operations in the same order as reference.h.
+// Each rule steps Lanes(d) elements, with the same operations in the same order as reference.h.
 struct Sgd {
   static constexpr size_t kStateFloats = 0;
 

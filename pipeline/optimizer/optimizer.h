@@ -1,7 +1,7 @@
 // Fused optimizer steps: one pass over a chunk's weights, optimizer state and summed gradient while
 // they are in cache, vectorised for the CPU that is found at start.
 //
-// The formulas are torch.optim's, and agree with it to rounding:
+// The formulas are those of torch.optim, and the results agree with it up to rounding:
 //   SGD, momentum (dampening 0): Sutskever et al., "On the importance of initialization and
 //     momentum in deep learning", ICML 2013, in torch's form: the rate multiplies the velocity.
 //   Nesterov: the same paper, section 2; also PHub's NAG (Luo et al., SoCC 2018).
@@ -10,11 +10,11 @@
 //   Adagrad: Duchi et al., JMLR 2011, figure 1, diagonal, with torch's epsilon outside of the root.
 //
 // Rows of a table that no rank has pushed are not stepped, so their state stays as it is ("lazy"
-// Adam, as torch.optim.SparseAdam).
+// Adam, as in torch.optim.SparseAdam).
 //
 // All targets agree bit for bit with reference.h, because multiplications and additions are never
-// fused. Numbers are dimensionless f32. No function allocates or throws. Any thread may call; on
-// the data path, only the pipeline's core that owns the chunk.
+// fused. Numbers are dimensionless f32. No function allocates or throws. Any thread may call them;
+// on the data path only the pipeline's core that owns the chunk does.
 #pragma once
 
 #include <array>
@@ -43,8 +43,8 @@ struct OptimizerSpec {
 
 // The parameters that vary by tensor and by round.
 struct StepParameters {
-  float learning_rate = 0.0f;   // this tensor's, in this round
-  float weight_decay = 0.0f;    // this tensor's
+  float learning_rate = 0.0f;   // for this tensor, in this round
+  float weight_decay = 0.0f;    // for this tensor
   float gradient_scale = 1.0f;  // multiplies the gradient first: 1/workers turns a sum into a mean
   uint64_t step = 1;            // from 1; Adam's bias corrections depend on it
 };
@@ -54,8 +54,8 @@ struct StepParameters {
 StepParameters step_parameters(const OptimizerSpec& spec, float lr_scale, float weight_decay,
                                float gradient_scale, uint64_t step);
 
-// Returns the f32 of optimizer state per weight: 0 (none, SGD), 1 (momentum, Nesterov, Adagrad) or
-// 2 (Adam, AdamW). The state of a new job is all zero.
+// Returns the number of f32 of optimizer state per weight: 0 (none, SGD), 1 (momentum, Nesterov,
+// Adagrad) or 2 (Adam, AdamW). The state of a new job is all zero.
 constexpr size_t state_floats_per_element(OptimizerKind kind) {
   switch (kind) {
     case OptimizerKind::kNone:
@@ -72,7 +72,7 @@ constexpr size_t state_floats_per_element(OptimizerKind kind) {
 // The coefficients that a kernel needs, computed in double and rounded once.
 struct StepCoefficients {
   float gradient_scale = 1.0f;
-  float weight_decay = 0.0f;  // times the weight is added to the gradient; 0 for AdamW
+  float weight_decay = 0.0f;  // multiplied by the weight and added to the gradient; 0 for AdamW
   float weight_keep = 1.0f;   // AdamW: 1 - learning_rate * weight_decay
   float momentum = 0.0f;
   float beta1 = 0.0f;
@@ -86,10 +86,10 @@ struct StepCoefficients {
 
 StepCoefficients step_coefficients(const OptimizerSpec& spec, const StepParameters& parameters);
 
-// weights, gradient: [count]. state: the momentum (Adam: the first moment; Adagrad: the sum of
-// squares), [count]; Adam's second moment begins `state_stride` floats behind it, at least `count`.
-// May be null if the optimizer has no state. The arrays do not overlap. The gradient is the sum of
-// the workers', and is not changed.
+// Steps `count` elements of `weights` by `gradient`, which is the sum of the workers' gradients and
+// is not changed. `state`: the momentum (Adam: the first moment; Adagrad: the sum of squares); null
+// if the optimizer has none. Adam's second moment begins `state_stride` floats after it, at least
+// `count`. The arrays do not overlap.
 using StepFunction = void (*)(const StepCoefficients& coefficients, float* weights, float* state,
                               size_t state_stride, const float* gradient, size_t count);
 
@@ -98,17 +98,17 @@ using StepFunction = void (*)(const StepCoefficients& coefficients, float* weigh
 void step(const OptimizerSpec& spec, const StepParameters& parameters, float* weights, float* state,
           const float* gradient, size_t count);
 
-// The steps for one instruction set.
+// The step functions for one instruction set.
 struct Kernels {
   int64_t target = 0;                                    // a HWY_* target bit
   std::array<StepFunction, kOptimizerKindCount> step{};  // indexed by OptimizerKind
 };
 
-// Returns the table of the best target for this CPU, chosen on the first call. The reference stays
-// valid.
+// Returns the table of the best target for this CPU, chosen on the first call. The returned
+// reference stays valid.
 const Kernels& kernels();
 
-// Returns the table of one of reduce::supported_targets(). For tests and benchmarks.
+// Returns the table of one of reduce::supported_targets(). Only for tests and benchmarks.
 Kernels kernels_for(int64_t target);
 
 }  // namespace pbox::optimizer

@@ -1,5 +1,5 @@
 // The definition of every optimizer step, one element at a time. The vector kernels do the same
-// operations in the same order, so they equal it bit for bit.
+// operations in the same order, so their results equal those of this code bit for bit.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace pbox::optimizer::reference {
 
-// The gradient after scaling and decay.
+// Returns the gradient after scaling and weight decay.
 inline float effective_gradient(const StepCoefficients& c, float weight, float gradient) {
   return gradient * c.gradient_scale + c.weight_decay * weight;
 }

@@ -37,7 +37,7 @@ HWY_INLINE V of_two([[maybe_unused]] D d, V one, V other) {
   }
 }
 
-// Elements of type T on both sides.
+// Combines elements of type T with a source of the same type.
 template <typename T, Op op>
 void combine_same(std::byte* accumulator, const std::byte* source, size_t count) {
   PBOX_DCHECK(count == 0 || (accumulator != nullptr && source != nullptr));
@@ -49,7 +49,7 @@ void combine_same(std::byte* accumulator, const std::byte* source, size_t count)
   for (; i + lanes <= count; i += lanes) {
     hn::StoreU(of_two<op>(d, hn::LoadU(d, values + i), hn::LoadU(d, arrived + i)), d, values + i);
   }
-  // The last elements, copied aside: a vector access past the end would touch other memory.
+  // The last elements are copied, because a vector access past the end would touch other memory.
   HWY_ALIGN T one[hn::MaxLanes(hn::ScalableTag<T>())] = {};
   HWY_ALIGN T other[hn::MaxLanes(hn::ScalableTag<T>())] = {};
   const size_t bytes = (count - i) * sizeof(T);
@@ -61,7 +61,7 @@ void combine_same(std::byte* accumulator, const std::byte* source, size_t count)
   std::memcpy(accumulator + i * sizeof(T), one, bytes);
 }
 
-// The payload's f16 or bf16 elements are widened, and combined in f32.
+// Widens the payload's f16 or bf16 elements, and combines them in f32.
 template <Dtype dtype, Op op>
 void combine_widened(std::byte* accumulator, const std::byte* source, size_t count) {
   constexpr size_t kBytes = wire::dtype_bytes(dtype);

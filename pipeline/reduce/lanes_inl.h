@@ -21,8 +21,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using wire::Dtype;
 
-// Targets without conversion instructions convert lane by lane, as the reference does. Highway 1.2
-// has a conversion for SSE2, which makes numbers of infinities and NaNs.
+// Targets without conversion instructions convert lane by lane, as the reference does. So does
+// SSE2, because Highway 1.2's conversion for it turns infinities and NaNs into numbers.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SSE2
 inline constexpr bool kConvertsF16 = false;
 #else

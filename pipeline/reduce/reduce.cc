@@ -23,24 +23,24 @@ namespace pbox::reduce::HWY_NAMESPACE {
 
 using FloatTag = hn::ScalableTag<float>;
 
-// Sums of f32 are limited by memory, where 256 bits do better than 512. Sums of halves are limited
-// by their conversion as long as they are in cache. The loops take one vector per iteration and do
-// not prefetch: unrolling and prefetching cost more on fragments than they gain on long arrays. See
-// perf/cores.md for the measurements.
+// The vectors of the kernels. Memory limits sums of f32, and vectors of 256 bits are faster there
+// than vectors of 512. Conversion limits sums of halves (f16, bf16) as long as they are in cache.
+// The loops take one vector per iteration and do not prefetch: unrolling and prefetching cost more
+// on fragments than they gain on long arrays. perf/cores.md has the measurements.
 template <Dtype dtype>
 using PayloadTag = std::conditional_t<dtype == Dtype::kF32, hn::CappedTag<float, 8>, FloatTag>;
 
-// The last elements of an array, less than one vector, copied aside: a vector access past the end
-// would touch a neighbour's memory.
+// Room for a copy of the last elements of an array, fewer than one vector, because a vector access
+// past the end of the array would touch other memory.
 struct Tail {
   HWY_ALIGN float values[hn::MaxLanes(FloatTag())] = {};
   HWY_ALIGN std::byte payload[hn::MaxLanes(FloatTag()) * sizeof(float)] = {};
 };
 
-// Tells whether all values are sound, at the cost of two operations per vector: the magnitudes of
-// floats compare as their bits do, and those of infinities and NaNs are above all others.
-// `largest`, which begins at zero, is the maximum of the values' bits shifted left by one, without
-// their signs. Not a class, because SVE vectors cannot be members.
+// are_sound() returns whether all values are sound, at the cost of two operations per vector:
+// magnitudes of floats compare like their bits, and infinities and NaNs have the largest.
+// `largest`, which begins at zero, is the maximum of the values' bits shifted left by one, which
+// drops their signs. It is not in a class, because SVE vectors cannot be members.
 template <class D>
 using Bits = hn::RebindToUnsigned<D>;
 
@@ -49,7 +49,7 @@ HWY_INLINE bool are_sound(DBits d, hn::Vec<DBits> largest, float limit) {
   return hn::AllTrue(d, hn::Lt(largest, hn::Set(d, 2 * std::bit_cast<uint32_t>(limit) + 1)));
 }
 
-// `kZeroes`: values that are not sound count as 0.
+// Returns the accumulator's new values. `kZeroes`: arrived values that are not sound count as 0.
 template <Dtype dtype, bool kAdds, bool kZeroes, class D>
 HWY_INLINE hn::Vec<D> arrived(D d, const float* accumulator, const std::byte* source,
                               [[maybe_unused]] hn::Vec<D> limits, hn::Vec<Bits<D>>& largest) {
@@ -91,7 +91,7 @@ bool accumulate(float* accumulator, const std::byte* source, size_t count, float
   return are_sound(d_bits, largest, limit);
 }
 
-// In place, an iteration never overwrites an element that is still to be read.
+// Also works in place: an iteration never overwrites an element that is still to be read.
 template <Dtype dtype>
 void narrow_to(std::byte* destination, const float* source, size_t count) {
   constexpr size_t kBytes = wire::dtype_bytes(dtype);
@@ -149,8 +149,8 @@ bool none_infinite_or_nan(const float* values, size_t count) {
          reference::all_finite(values + i, count - i);
 }
 
-// kSquareSums partial sums of squares, in f64. SVE's vectors cannot be members of a class, so there
-// the sums lie in memory.
+// kSquareSums partial sums of squares, in f64. With SVE they lie in memory, because SVE vectors
+// cannot be members of a class.
 using SquareTag = hn::CappedTag<double, kSquareSums>;
 #if HWY_HAVE_SCALABLE
 struct SquareSums {
@@ -218,8 +218,8 @@ double squares_of(const float* values, size_t count) {
   return payload_squares<Dtype::kF32, false>(reinterpret_cast<const std::byte*>(values), count);
 }
 
-// As squares_of, over a payload. Infinities and NaNs count as 0: if there are any, which the sum
-// shows, all elements are added once more without them.
+// Returns the sum of the squares of a payload, in which infinities and NaNs count as 0. If the
+// first sum is not finite, there are some, and all elements are added once more without them.
 template <Dtype dtype>
 double finite_squares_of(const std::byte* source, size_t count) {
   const double sum = payload_squares<dtype, false>(source, count);

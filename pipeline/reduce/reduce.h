@@ -5,14 +5,14 @@
 // worst-case error of summing in f16 would be 3 %, in bf16 25 %, in f32 4e-6 (Higham, "Accuracy and
 // Stability of Numerical Algorithms", section 4.2).
 //
-// All targets agree bit for bit with reference.h. The one exception is left open by IEEE 754: which
-// of two NaNs their sum is. Denormals are kept everywhere.
+// All targets agree bit for bit with reference.h, with one exception that IEEE 754 leaves open: the
+// sum of two NaNs may be either of them. Denormals are kept everywhere.
 //
 // For all functions: counts are in elements, and may be 0. A payload may have any alignment. Arrays
 // of f32 should be 64-byte aligned; that is not required, but each access that straddles a cache
-// line costs time. Source and destination do not overlap unless a function allows it. Any thread
-// may call; on the data path, only the pipeline's core that owns the chunk. No function allocates
-// or throws.
+// line costs time. Source and destination do not overlap unless a function allows it. No function
+// allocates or throws. Any thread may call them; on the data path only the pipeline's core that
+// owns the chunk does.
 #pragma once
 
 #include <array>
@@ -25,13 +25,13 @@
 
 namespace pbox::reduce {
 
-// First arrival: accumulator[i] = widen(source[i]). Signalling NaNs of f16 become quiet. Returns
-// true if all elements of the source are sound, as add does: their magnitude is at most `limit`,
-// which is finite. An infinity or a NaN never is.
+// For the first arrival: accumulator[i] = widen(source[i]). Signalling NaNs of f16 become quiet.
+// store() and add() return true if all elements of the source are sound: their magnitude is at most
+// `limit`, which is finite. An infinity or a NaN is never sound.
 bool store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count,
            float limit = FLT_MAX);
 
-// Later arrivals: accumulator[i] += widen(source[i]).
+// For later arrivals: accumulator[i] += widen(source[i]).
 bool add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count,
          float limit = FLT_MAX);
 
@@ -43,7 +43,7 @@ void scale(float* values, float factor, size_t count);
 void narrow(wire::Dtype dtype, std::byte* destination, const float* source, size_t count);
 
 // Returns the sum of the squares of all elements, in f64. Element i is added to partial sum
-// i % kSquareSums, and these are added in their order, so that all targets agree.
+// i % kSquareSums, and the partial sums are added in ascending order, so that all targets agree.
 double sum_squares(const float* values, size_t count);
 inline constexpr size_t kSquareSums = 16;
 
@@ -66,7 +66,7 @@ struct Kernels {
   int64_t target = 0;                                         // a HWY_* target bit
   std::array<AccumulateFunction, wire::kDtypeCount> store{};  // indexed by Dtype
   std::array<AccumulateFunction, wire::kDtypeCount> add{};    // indexed by Dtype
-  // As store and add, but an element that is not sound counts as 0.
+  // Like store and add, but an element that is not sound counts as 0.
   std::array<AccumulateFunction, wire::kDtypeCount> store_sound{};  // indexed by Dtype
   std::array<AccumulateFunction, wire::kDtypeCount> add_sound{};    // indexed by Dtype
   std::array<SquaresFunction, wire::kDtypeCount> finite_squares{};  // indexed by Dtype
@@ -76,8 +76,8 @@ struct Kernels {
   double (*sum_squares)(const float* values, size_t count) = nullptr;
 };
 
-// Returns the table of the best target for this CPU, chosen on the first call. The reference stays
-// valid.
+// Returns the table of the best target for this CPU, chosen on the first call. The returned
+// reference stays valid.
 const Kernels& kernels();
 
 struct TargetName {
@@ -85,11 +85,11 @@ struct TargetName {
   const char* name;  // Highway's name; "AVX3" is AVX-512
 };
 
-// Returns the targets that this build contains and this CPU can run, best first. For tests and
+// Returns the targets that this build contains and this CPU can run, best first. Only for tests and
 // benchmarks.
 std::vector<TargetName> supported_targets();
 
-// Returns the table of one of supported_targets(). For tests and benchmarks.
+// Returns the table of one of supported_targets(). Only for tests and benchmarks.
 Kernels kernels_for(int64_t target);
 
 }  // namespace pbox::reduce

@@ -1,5 +1,5 @@
-// The definition of every operation of reduce.h, one element at a time. It is written to be read.
-// The vector kernels equal it bit for bit, and use its conversions on CPUs that have none.
+// The definition of every operation of reduce.h, one element at a time, written to be read. Vector
+// kernels have the same results bit for bit, and use its conversions on CPUs that have none.
 #pragma once
 
 #include <cfloat>

@@ -10,8 +10,8 @@
 namespace pbox::pipeline {
 namespace {
 
-// Sets the contributors of the last result. Fragments may be cut differently here: each gets the
-// least count of the state's fragments that it overlaps.
+// Sets the contributors of the last result. This shard may cut the chunk into other fragments than
+// the state's: each gets the least count of the fragments that it overlaps.
 void restore_contributors(const JobShard& shard, const Chunk& chunk, const ChunkState& state,
                           uint16_t* counts) {
   if (gives_deltas(chunk)) {  // the state has the least count of all fragments
@@ -42,7 +42,7 @@ void fill_optimizer_state(const JobShard& shard, Chunk& chunk, const ChunkState&
   std::copy(values.begin(), values.end(), chunk.optimizer_state);
 }
 
-// Pushes will be applied on arrival, so each fragment has an optimizer state of its own.
+// For pushes that are applied on arrival: gives each fragment its part of the optimizer's state.
 void begin_fragments(const JobShard& shard, Chunk& chunk, const ChunkState& state) {
   const auto whole = view_of(shard, chunk, state).optimizer_state;
   const auto elements = static_cast<uint32_t>(shard.fragment_elements(chunk, 0));
@@ -50,7 +50,7 @@ void begin_fragments(const JobShard& shard, Chunk& chunk, const ChunkState& stat
   std::fill_n(chunk.sync->updates, chunk.fragment_count, state.steps);
 }
 
-// The weights that the ranks have. The optimizer goes on from them.
+// Loads the state's weights, which the ranks have. The optimizer continues from them.
 void fill_weights(const JobShard& shard, Chunk& chunk, const ChunkState& state) {
   const auto values = view_of(shard, chunk, state).weights;
   std::copy(values.begin(), values.end(), chunk.weights);
@@ -111,7 +111,7 @@ void for_each_contributor(const Chunk& chunk, const Add& add) {
   }
 }
 
-// A rank that is not present here has left for good.
+// Restores the clocks where pushes are applied on arrival. A rank that is not present has left.
 void restore_progress(JobShard& shard, Chunk& chunk, const std::vector<uint64_t>& clocks) {
   const size_t ranks = shard.worker_count();
   sync::Progress& progress = chunk.sync->progress;

@@ -1,5 +1,5 @@
-// How a live chunk in mode optimize gives its state to another box, and how a new chunk begins with
-// a state from elsewhere. Control thread, while no pipeline has the shard.
+// Takes the state of a live chunk in mode optimize, and gives a new chunk a state. The control
+// thread calls this while no pipeline has the shard, unless a declaration says otherwise.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 
 namespace pbox::pipeline {
 
-// Returns true if `state.clocks` can belong to a chunk of this model, in a relaxed job of so many
-// ranks. `dtype`: the type of its gradients on the wire. The clocks come from another box. Chunks
-// of other jobs have none.
+// Returns true if `state.clocks`, which come from another box, can belong to a chunk of this model
+// in a relaxed job with this many ranks. `dtype`: the type of its gradients on the wire. Chunks of
+// jobs that are not relaxed have no clocks.
 bool has_valid_clocks(const ChunkState& state, wire::SyncModel model, size_t ranks,
                       wire::Dtype dtype, uint32_t elements);
 
@@ -24,21 +24,21 @@ StateView view_of(const JobShard& shard, const Chunk& chunk);
 // Returns the chunk's state; nullopt if its weights are not loaded yet.
 std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk);
 
-// Completes the block of a replicated chunk whose open round is stepped: its counters and clocks.
-// On the data path.
+// Writes counters and clocks into the block of a replicated chunk whose open round is stepped. The
+// pipeline calls it, on the data path.
 void complete_block(const JobShard& shard, const Chunk& chunk);
-// Returns the block's layout.
+// Returns the layout of the block of a chunk with this many elements.
 StateLayout block_layout_of(const JobShard& shard, uint32_t elements);
 
-// Each of the following gives a new chunk of a shard a state from elsewhere, before the shard is
-// installed. The state belongs to a chunk with as many elements, and to the job's optimizer.
+// The following functions give a state to a new chunk of a shard, before the shard is installed.
+// The state must be that of a chunk with as many elements and of the job's optimizer.
 
-// From a snapshot: the first round of the chunk gives the state's weights, and the optimizer
+// From a snapshot: the result of the chunk's first round is the state's weights, and the optimizer
 // continues with the state's optimizer state and steps.
 void begin_from_snapshot(JobShard& shard, const ChunkState& state);
 
 // For a chunk whose weights a worker gives back: the optimizer continues with the state's optimizer
-// state and steps. The state's weights are older, and ignored.
+// state and steps. The state's weights are ignored, because they are older.
 void adopt_optimizer_state(JobShard& shard, const ChunkState& state);
 
 // From another box: the chunk continues after the state's last round. Its next round is open, and a

@@ -15,8 +15,8 @@ constexpr size_t kFloatsPerCacheLine = kCacheLineBytes / sizeof(float);
 // The counters of a block: offsets in f32 from their beginning, 16 bits each, the lowest first.
 constexpr size_t kRounds = 0, kSteps = 4, kElements = 8, kStateFloats = 10, kRanks = 11;
 constexpr size_t kCountersFloats = kFloatsPerCacheLine;
-// The clocks of a block, in the same way: how many contributors and clocks follow, the size of a
-// fragment, and room for all of them.
+// The section of clocks has the same form: the number of contributors, the number of clocks, the
+// size of a fragment, and room for all contributors and clocks.
 constexpr size_t kContributorCount = 0, kClockCount = 1, kFragmentBytes = 2, kContributors = 4;
 constexpr size_t kClocks = kContributors + limits::kFragmentCountMax;
 constexpr size_t kFloatsPerClock = 4;
@@ -56,7 +56,7 @@ StateLayout block_layout(size_t elements, size_t optimizer_floats, size_t ranks)
   return layout;
 }
 
-// The layout that a block's own counters name; nullopt if it does not fit the block.
+// Returns the layout that a block's own counters state; nullopt if it does not fit the block.
 std::optional<StateLayout> layout_of(std::span<const float> block) {
   if (block.size() < kCountersFloats) return std::nullopt;
   const float* counters = block.data() + block.size() - kCountersFloats;

@@ -24,7 +24,7 @@ size_t StateCut::bytes_of(const JobShard& shard) {
 }
 
 Result<std::unique_ptr<StateCut>> StateCut::create(const JobShard& shard, uint32_t round) {
-  // The memory is written once and then read once, so hugepages are better spent elsewhere.
+  // The memory is written once and then read once, so hugepages would be wasted on it.
   auto arena = NumaArena::create(bytes_of(shard) + shard.chunk_count() * kCacheLineBytes,
                                  shard.arena().node(), Hugepages::kNever);
   if (!arena) return arena.error();
@@ -58,8 +58,8 @@ void StateCut::copy_resting(const JobShard& shard) {
   }
 }
 
-// A chunk whose weights a worker must still give back has none to copy, and will never have those
-// of the cut.
+// Copies the chunk, or notes that it has missed the cut. Returns the bytes copied. A chunk whose
+// weights a worker must still give back has missed it, and will never have the cut's weights.
 size_t StateCut::copy(const JobShard& shard, const Chunk& chunk) {
   const uint32_t index = shard.index_of(chunk);
   PBOX_DCHECK(index < copies_.size() && shard.chunk_id(index) == chunk.id);

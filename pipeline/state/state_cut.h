@@ -1,12 +1,12 @@
-// A snapshot's copy of a shard in mode optimize. It holds each chunk as it is between the same two
+// A snapshot's copy of a shard in mode optimize. It has all chunks as they are between the same two
 // rounds: the cut. A chunk is copied while it rests at the cut, or when the round that takes it
 // past the cut is about to finish.
 //
-// Where pushes are applied on arrival, the chunk rests at the cut while the slowest rank pushes
-// that round next. The copy has all pushes of the rounds before, and those of faster ranks that
-// have arrived. The optimizer's state is copied as that of the whole chunk, so a job with another
-// model or other fragments can begin with it, and the least number of steps of a fragment counts
-// for all.
+// Where pushes are applied on arrival, a chunk rests at the cut while the cut's round is the one
+// that the slowest rank pushes next. The copy has all pushes of the rounds before, and those of
+// faster ranks that have arrived. The optimizer state is copied as one for the whole chunk, so that
+// a job with another model or other fragments can begin with it. Its number of steps is the least
+// of all fragments.
 //
 // The control thread makes a cut, hands it to the pipeline by a command, and takes it back by
 // another. In between only the pipeline touches it.
@@ -26,27 +26,26 @@ namespace pbox::pipeline {
 
 class StateCut {
  public:
-  // A cut of the shard's chunks as they are when `round`, which is not the first, is open. Control
-  // thread; allocates bytes_of(shard). kResourceExhausted: there is not enough memory.
+  // Makes an empty cut for the shard's chunks as they are when `round`, not the first, is open. The
+  // control thread calls it. Allocates bytes_of(shard). kResourceExhausted: too little memory.
   static Result<std::unique_ptr<StateCut>> create(const JobShard& shard, uint32_t round);
   static size_t bytes_of(const JobShard& shard);
 
-  // Pipeline. The chunk's open round, or the slowest rank's, is about to finish: copies the chunk
-  // if it rests at the cut.
+  // Pipeline: copies a chunk that rests at the cut. Called before its open round finishes.
   void copy_before_round(const JobShard& shard, const Chunk& chunk);
-  // Pipeline. Copies some of the chunks that rest at the cut. It looks at a bounded number of
+  // Pipeline: copies some of the chunks that rest at the cut. It looks at a bounded number of
   // chunks and copies a bounded number of bytes, so that it takes about a millisecond at most. A
   // large chunk, which is always copied whole, may exceed the bound.
   void copy_resting(const JobShard& shard);
 
-  // Any thread. The number of chunks copied, and of chunks that had passed the cut before they
-  // could be copied.
+  // Return the number of chunks copied, and of chunks that had passed the cut before they could be
+  // copied. Any thread may call them.
   uint32_t copied() const { return static_cast<uint32_t>(copied_.get()); }
   uint32_t missed() const { return static_cast<uint32_t>(missed_.get()); }
   uint32_t chunk_count() const { return static_cast<uint32_t>(copies_.size()); }
 
-  // One per chunk of the shard; rounds_finished is 0 for a chunk that was not copied. Control
-  // thread, once the pipeline has given the cut back.
+  // Returns one view per chunk of the shard; its rounds_finished is 0 if the chunk was not copied.
+  // The control thread calls it, once the pipeline has given the cut back.
   const std::vector<StateView>& copies() const { return copies_; }
   uint64_t bytes() const { return arena_.size(); }
   static constexpr size_t kLookedMax = 4096;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kSampledChunks = 4;
 
-// The sampled chunks are spread over the shard, so that they are of several tensors.
+// Returns whether the chunk is sampled. Sampled chunks are spread over the shard's tensors.
 bool is_sampled(uint32_t index, size_t chunks) {
   return index % ((chunks + kSampledChunks - 1) / kSampledChunks) == 0;
 }
@@ -58,8 +58,8 @@ void RoundGrace::cancel(uint32_t index) {
   if (chunks_[index].is_open) waiting_.remove(chunks_, chunks_[index]);
 }
 
-// A push that was cut would have needed longer than until now. How much longer is not known, so it
-// counts as twice the time since the quorum. Thus `auto` grows as long as most pushes are cut.
+// A push that was cut would have needed more time; how much is unknown. It counts as a sample of
+// twice the time since the quorum. Thus `auto` grows as long as most pushes are cut.
 void RoundGrace::close(uint32_t index, uint32_t ranks_cut, uint64_t now_ns) {
   PBOX_DCHECK(index < chunks_.size());
   Chunk& chunk = chunks_[index];

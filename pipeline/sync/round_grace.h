@@ -1,12 +1,12 @@
 // Model `drop` with a grace: which rounds have their quorum and still wait for other ranks, since
-// when, and for how long. One object for each shard of such a job; only the pipeline's core touches
-// it, but for what is marked "any thread". Nothing here allocates once reserve() is done.
+// when, and for how long. There is one object for each such shard. Only the pipeline's core touches
+// it, except members marked "any thread". Nothing here allocates once reserve() is done.
 //
-// `auto` gives most ranks the time that they need: the median of how much later than the quorum
-// ranks have come, plus three times the median absolute deviation (hivemind, issue 676: a deadline
-// from the arrivals so far, which a rank that is stopped for long does not move). Four of the
-// shard's chunks are the sample. Until kSamplesMin pushes have come late, a round waits for all
-// ranks.
+// The grace `auto` gives most ranks the time that they need. A sample is how much later than the
+// quorum a rank's push was complete. The grace is the median of the samples plus three times their
+// median absolute deviation, so a rank that is stopped for long does not move it (hivemind, issue
+// 676). Only four of the shard's chunks are sampled. Until there are kSamplesMin samples, a round
+// waits for all ranks.
 #pragma once
 
 #include <array>
@@ -29,8 +29,8 @@ class RoundGrace {
   static constexpr uint64_t kDeviations = 3;
   static constexpr uint64_t kAutoMinNs = 1'000'000;  // equally fast ranks differ by less than this
 
-  // Chunks are identified by their index in the shard. Control thread, before the shard is
-  // installed. Not for jobs of other models.
+  // Chunks are identified by their index in the shard. Called by the control thread before the
+  // shard is installed, and only for jobs with model `drop`.
   void reserve(size_t chunk_count) { chunks_ = std::vector<Chunk>(chunk_count); }
   // Returns the bytes that reserve() takes. Any thread.
   static constexpr size_t reserved_bytes(size_t chunk_count) { return chunk_count * sizeof(Chunk); }
@@ -39,31 +39,31 @@ class RoundGrace {
   // Returns whether the chunk's open round, which has its quorum but not all ranks, waits for more
   // of them. The first call for a round begins its grace.
   bool waits(uint32_t chunk, const wire::SyncSpec& rule, uint64_t now_ns);
-  // A rank's push is complete: of the chunk's open round, or of the last round, which closed
-  // without it (late). A push that came before the quorum is no sample.
+  // Called when a rank's push is complete: of the chunk's open round, or of the last round, which
+  // closed without this push (late). A push that came before the quorum is no sample.
   void note_arrival(uint32_t chunk, uint64_t now_ns);
   void note_late_arrival(uint32_t chunk, uint64_t now_ns);
-  // The open round has lost its quorum, with a rank that was excluded.
+  // Called when the open round has lost its quorum, because a rank was excluded.
   void cancel(uint32_t chunk);
-  // The open round closes while `ranks_cut` ranks are in the middle of their pushes.
+  // Called when the open round closes. `ranks_cut` ranks are in the middle of their pushes.
   void close(uint32_t chunk, uint32_t ranks_cut, uint64_t now_ns);
-  // The box did not run for `gap_ns` until now: open rounds have waited that much less.
+  // Called when the box did not run for `gap_ns`: this time does not count as part of any grace.
   void discount(uint64_t gap_ns);
 
-  // The chunk whose open round has had its quorum the longest; kNone if none waits.
+  // Returns the chunk whose open round has had its quorum the longest; kNone if no round waits.
   uint32_t oldest() const { return waiting_.head(); }
-  // The time at which the chunk's grace ends; UINT64_MAX: when all ranks are there.
+  // Returns the time at which the chunk's grace ends. UINT64_MAX: only when all ranks have pushed.
   uint64_t ends_ns(uint32_t chunk, const wire::SyncSpec& rule) const;
-  // The grace of `auto`; 0: it is not known yet, and all ranks are waited for. Any thread.
+  // Returns the grace of `auto`; 0 while unknown, so that rounds wait for all ranks. Any thread.
   uint64_t auto_ns() const { return auto_ns_.get(); }
 
  private:
   struct Chunk {
-    uint64_t quorum_ns = 0;  // when the open round had its quorum; valid if `is_open`
-    uint64_t former_ns = 0;  // when the last round had it; 0: it did not wait
+    uint64_t quorum_ns = 0;  // when the open round reached its quorum; valid if `is_open`
+    uint64_t former_ns = 0;  // when the last round reached its quorum; 0 if it had no grace
     uint32_t next = kNone;
     uint32_t previous = kNone;
-    bool is_open = false;  // in the list
+    bool is_open = false;  // in the list of rounds that wait
   };
 
   void add_sample(uint64_t late_ns);
@@ -71,7 +71,7 @@ class RoundGrace {
   std::vector<Chunk> chunks_;
   IndexList<Chunk> waiting_;  // in the order of their quorums
   std::array<uint64_t, kSamplesKept> samples_ns_{};
-  uint64_t sample_count_ = 0;  // ever
+  uint64_t sample_count_ = 0;  // samples ever taken
   SingleWriterCounter auto_ns_;
 };
 

@@ -1,6 +1,6 @@
-// How significant a push is: how large its gradient is beside the weights that it steps, |g| / |w|,
-// compared with the pushes before it (FluentPS, CLUSTER 2019, section on dynamic PSSP). A value
-// without I/O; the pipeline's own core calls it.
+// The significance of a push: how large its gradient is relative to the weights that it steps,
+// |g| / |w|, compared with the pushes before it (FluentPS, CLUSTER 2019, section on dynamic PSSP).
+// The pipeline's own core calls it.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@ struct PushSize {
   float significance = 1;                          // the last complete push's, in [0, 1]
 };
 
-// The pushes of a chunk, of all ranks.
+// Compares the pushes of one chunk, from all ranks.
 class Significance {
  public:
-  // The push is complete. Sets its significance, which is its |g| / |w| as a fraction of the mean
-  // of the pushes before it, at most 1, and begins the next push. The first push has 1, and so has
-  // one whose ratio is no number: such a rank waits as if the gradient were large.
+  // Called when the push is complete. Sets its significance and begins the next push. This is
+  // |g| / |w| divided by the mean of the pushes before, at most 1. It is 1 for the first push, and
+  // if |g| / |w| is not finite, so that such a rank waits as if its gradient were large.
   void complete(PushSize& push) {
     const float ratio = std::sqrt(push.gradient_squares / push.weight_squares);
     push.gradient_squares = push.weight_squares = 0;
