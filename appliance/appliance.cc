@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kDrainPollMs = 20;
 constexpr uint32_t kKeysWarningSeconds = 24 * 3600;
-// The exit status of a process that could not end in order.
+// Exit status of a process whose shutdown hangs.
 constexpr int kHungStatus = 1;
 
 EventLog::Level level_of(control::RegistryEvent::Severity severity) {
@@ -33,7 +33,7 @@ EventLog::Level level_of(control::RegistryEvent::Severity severity) {
   return EventLog::Level::kInfo;
 }
 
-// Returns the names of the box and of the host, whole and without its domain.
+// Returns the name of the box, and the name of the host with and without its domain.
 std::vector<std::string> own_names(const std::string& box) {
   std::array<char, HOST_NAME_MAX + 1> buffer{};
   std::vector<std::string> names = {box};
@@ -106,7 +106,7 @@ void Appliance::on_registry_event(const control::RegistryEvent& event) {
                      monotonic_ns());
 }
 
-// Work that is due about once a second.
+// Does the work that is due about once a second.
 void Appliance::on_second() {
   const uint64_t now_ns = monotonic_ns();
   events_.end_windows(now_ns);
@@ -160,7 +160,7 @@ Status Appliance::start() {
   if (config_.data.port == config::PortKind::kSocket && config_.data.shm) {
     if (const Status status = pipelines_->share_memory(context_); !status) return status.error();
   }
-  pin_control_thread();  // only now: the pipelines' threads would inherit the affinity
+  pin_control_thread();  // after the pipelines' start: their threads would inherit the affinity
 
   if (const Status status = open_state(); !status) return status.error();
   open_part_maps();
@@ -190,7 +190,7 @@ Status Appliance::start() {
   if (!control) return control.error();
   control_ = std::move(*control);
   if (session_keys_) session_keys_->set_source(*control_);
-  join_cluster(system_entropy());  // the incarnation, which is published
+  join_cluster(system_entropy());  // the incarnation, which other boxes see
   if (const Status status = start_admin(); !status) return status.error();
   wait_for_signal();
   look_for_late_rounds();
@@ -223,7 +223,7 @@ Status Appliance::open_state() {
   return open_store();
 }
 
-// The control thread serves the admin server too.
+// The admin server runs on the control thread too.
 void Appliance::pin_control_thread() {
   if (topology_.control_cpus.empty()) return;
   const Status pinned = pin_current_thread({topology_.control_cpus});
@@ -333,7 +333,8 @@ void Appliance::reload() {
   if (audit_log_) audit_log_->reopen();
   auto outcome = config::reload(config_, read_again_());
   if (outcome.config) {
-    // Keys that can be reloaded change memory only; cores, ports and pipelines stay.
+    // Settings that can be reloaded change only memory in the plan; cores, ports and pipelines
+    // stay.
     auto planned = topology::plan(*outcome.config, facts_);
     if (planned) {
       topology_ = std::move(*planned);
@@ -366,7 +367,7 @@ void Appliance::drain(const char* why) {
   log(EventLog::Level::kInfo, "draining", std::string(why) + ": telling the workers");
   audit({.kind = audit::Kind::kDrain, .box = config_.box.name, .outcome = "stops", .reason = why});
   registry_->shut_down();
-  // Other boxes still fetch states of parts that moved to them.
+  // Other boxes may still have to fetch the states of parts that moved to them.
   if (registry_->states_kept() == 0) control_->stop_accepting();
   control_->flush();
   finish_drain(kDrainMaxSeconds * 1000 / kDrainPollMs);

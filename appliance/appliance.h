@@ -1,5 +1,5 @@
-// The composition root of the daemon: the one place that knows every part. Takes a checked
-// configuration to a serving box, and stops it again.
+// The composition root of the daemon: the only class that knows every part. Turns a checked
+// configuration into a serving box, and stops the box again.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ namespace pbox::appliance {
 
 class Appliance : public admin::AdminSource {
  public:
-  // `read_again` parses flags and file once more; called on SIGHUP.
+  // `read_again` parses the flags and the configuration file once more. It is called on SIGHUP.
   Appliance(const config::Config& config, std::function<config::ParseOutcome()> read_again);
   ~Appliance() override;
 
@@ -118,23 +118,24 @@ class Appliance : public admin::AdminSource {
   boost::asio::signal_set signals_{context_};
   boost::asio::steady_timer drain_timer_{context_};
   EventLog events_;
-  std::unique_ptr<audit::AuditLog> audit_log_;  // null: there is none
+  std::unique_ptr<audit::AuditLog> audit_log_;  // null if the configuration asks for none
   boost::asio::steady_timer second_timer_{context_};
   uint32_t seconds_ = 0;  // calls of on_second()
   admin::History history_;
   host::HostFacts facts_;                                // read at start
-  topology::Topology topology_;                          // plan of config_ on facts_
-  std::shared_ptr<const tls::Credentials> keys_;         // null: control connections have no TLS
-  std::unique_ptr<control::ExportedKeys> session_keys_;  // null: packets have no keys
+  topology::Topology topology_;                          // made from config_ and facts_
+  std::shared_ptr<const tls::Credentials> keys_;         // null if control connections have no TLS
+  std::unique_ptr<control::ExportedKeys> session_keys_;  // null if packets have no keys
   uint64_t started_ns_ = 0;
   bool draining_ = false;
   std::unique_ptr<pipelines::FlightRecorder> recorder_;  // the pipelines write to it
   boost::asio::steady_timer late_timer_{context_};
   std::set<std::string> late_jobs_;  // jobs that were late at the last check
-  uint64_t late_recorded_ns_ = 0;    // time of the last late-round file; 0: none
+  uint64_t late_recorded_ns_ = 0;    // time of the last late-round file; 0 if there is none
   boost::asio::steady_timer port_event_timer_{context_};
   std::unique_ptr<pipelines::PipelineSet> pipelines_;
-  boost::asio::posix::stream_descriptor step_reports_{context_};  // a copy of their report_fd()
+  // A duplicate of pipelines_->report_fd().
+  boost::asio::posix::stream_descriptor step_reports_{context_};
   std::atomic<uint64_t> control_ticks_ = 0;  // advances while the control thread makes progress
   std::optional<Watchdog> watchdog_;
   std::unique_ptr<storage::Disk> disk_;

@@ -36,7 +36,7 @@ void Appliance::use_keys(std::shared_ptr<const tls::Credentials> keys) {
 }
 
 // Does not depend on the rest of the configuration: a mistake there must not keep revoked keys
-// valid. The sessions at other boxes belong to libpbox, which reads the folder by itself.
+// valid. The sessions at other boxes belong to libpbox, which reads the folder of keys by itself.
 void Appliance::reload_keys() {
   if (keys_ == nullptr) return;
   auto keys = preflight::reload_keys(config_, *keys_);

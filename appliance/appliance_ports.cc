@@ -1,4 +1,4 @@
-// Takes up what pipelines and their ports report while the box runs.
+// Handles the reports of pipelines and their ports while the box runs.
 
 #include "appliance/appliance.h"
 #include "base/clock.h"
@@ -22,7 +22,7 @@ void Appliance::look_for_port_events() {
   });
 }
 
-// A tick of the registry looks for the reports, and for all else that may be due.
+// The registry's tick handles the reports, and whatever else is due.
 void Appliance::wait_for_step_reports() {
   step_reports_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                            [this](const boost::system::error_code& error) {

@@ -41,7 +41,7 @@ void Appliance::look_for_late_rounds() {
   });
 }
 
-// Records once for each time that a job becomes late.
+// Writes at most one file each time that a job becomes late.
 void Appliance::record_late_rounds(uint64_t now_ns) {
   const double late_s = config_.recorder.late_after_ms / 1e3;
   std::set<std::string> late;

@@ -17,19 +17,19 @@ void configure_log(const config::Log& log);
 // Limits events, so that a misbehaving peer cannot fill a disk. In a window it writes at most
 // kEventsPerWindow events of one name, and of one name and job if the event is about a job. After
 // kJobEventsPerWindow events about jobs in a window, further ones are limited by name alone. The
-// rest is counted, and the count is written when the window ends, or when the program does.
+// rest is counted, and the count is written when the window ends, or when the program ends.
 class EventLog {
  public:
   enum class Level { kDebug, kInfo, kWarning, kError };
-  // `job`: the job that the event is about; empty: none.
+  // `job`: the job that the event is about; empty if it is not about a job.
   void write(Level level, const std::string& name, const std::string& text, uint64_t now_ns,
              const std::string& job = {});
-  // Says what was left out in windows that have ended. To be called about once a second.
+  // Logs how many events were left out in windows that have ended. Call it about once a second.
   void end_windows(uint64_t now_ns);
-  // Says what was left out until now. To be called before the program ends.
+  // Logs how many events have been left out so far. Call it before the program ends.
   void finish();
 
-  // Writes at once, without a limit. Any thread.
+  // Writes at once, without a limit. May be called on any thread.
   static void write_now(Level level, const std::string& name, const std::string& text);
 
   static constexpr uint32_t kEventsPerWindow = 20;
@@ -47,7 +47,7 @@ class EventLog {
 
   static void tell(const Subject& subject, const Window& window);
 
-  std::map<Subject, Window> windows_;  // only those that have not ended
+  std::map<Subject, Window> windows_;  // only windows that have not ended
   Window jobs_;                        // events about jobs
 };
 

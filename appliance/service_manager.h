@@ -16,7 +16,7 @@
 
 namespace pbox::appliance {
 
-// Reports for Type=notify that the ports are up. Any thread.
+// Reports that the ports are up, to a unit of Type=notify. May be called on any thread.
 void notify_ready(const std::string& status);
 void notify_stopping(const std::string& status);
 
@@ -30,7 +30,7 @@ class Watchdog {
   static constexpr uint32_t kControlPatience = 6;
 
   // The counters of `pipelines` and `control_ticks`, which the control thread advances several
-  // times a second, outlive the watchdog. Starts no thread if systemd has no watchdog set.
+  // times a second, must outlive the watchdog. Starts no thread if the unit sets no WatchdogSec=.
   Watchdog(std::vector<admin::PipelineView> pipelines, const std::atomic<uint64_t>& control_ticks);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -38,8 +38,9 @@ class Watchdog {
 
  private:
   void run(std::chrono::microseconds interval);
-  // Returns "pipeline 1 gives no sign of life" if a pipeline made no progress since the last call.
-  // Otherwise it returns the same about the control thread if that counts as wedged, or "".
+  // Returns "pipeline 1 makes no progress" if that pipeline has made none since the last call.
+  // Otherwise returns "the control thread makes no progress" if that thread counts as wedged, or
+  // "".
   std::string silent_thread();
 
   std::vector<admin::PipelineView> pipelines_;
@@ -58,14 +59,15 @@ class Watchdog {
 // kill the process without saying which of them hangs.
 class ExitGuard {
  public:
-  // `on_hang`: gets the name of the stage that hangs, on the guard's thread. It should not return:
-  // the stage cannot be ended.
+  // `on_hang` is called on the guard's thread with the name of the stage that hangs. It should not
+  // return, because the stage cannot be ended.
   ExitGuard(std::chrono::milliseconds limit, std::function<void(const std::string&)> on_hang);
   ~ExitGuard();
   ExitGuard(const ExitGuard&) = delete;
   ExitGuard& operator=(const ExitGuard&) = delete;
 
-  // Begins a stage, which may last for `limit`, and ends the one before. An empty name begins none.
+  // Begins a stage, which may last for `limit`, and ends the one before. An empty name only ends
+  // the stage before.
   void enter(std::string stage);
 
  private:
@@ -75,7 +77,7 @@ class ExitGuard {
   const std::function<void(const std::string&)> on_hang_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::string stage_;  // empty: none
+  std::string stage_;  // empty if no stage is under way
   uint64_t stages_ = 0;
   bool is_over_ = false;
   std::thread thread_;

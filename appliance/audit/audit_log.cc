@@ -21,8 +21,8 @@ namespace {
 constexpr char kStandardError[] = "stderr";
 constexpr size_t kTextBytesMax = 512;  // longest text in a line
 constexpr mode_t kMode = 0600;
-// A kind that has left records out, and has written no line for this long, writes one that says how
-// many.
+// If records of a kind were left out, and no line of that kind was written for this long, a line is
+// written that says how many were left out.
 constexpr uint64_t kSummaryNs = 10 * kNanosPerSecond;
 
 struct KindRow {
@@ -33,7 +33,7 @@ struct KindRow {
 
 // Joins come in thousands when a cluster starts.
 constexpr LineBound kAllowed = {.burst = 16'384, .per_second = 1'000};
-// At most 100,000 lines a day of each kind that strangers can cause.
+// Strangers can cause these records, so each of these kinds writes at most 100,000 lines a day.
 constexpr LineBound kRefused = {.burst = 100, .per_second = 1};
 
 constexpr KindRow kKinds[] = {
@@ -55,7 +55,7 @@ const KindRow& row_of(Kind kind) {
   return row;
 }
 
-// "2026-11-25T09:30:00.123Z"
+// Returns a time such as "2026-11-25T09:30:00.123Z".
 std::string utc_text(int64_t unix_ms) {
   const std::time_t seconds = unix_ms / 1000;
   tm parts{};
@@ -136,8 +136,8 @@ AuditLog::~AuditLog() {
   }
 }
 
-// O_NONBLOCK: opening a named pipe must not wait for its other end. It is then refused, as every
-// file that is not a regular one.
+// O_NONBLOCK: opening a named pipe must not wait for its other end. The pipe is then refused, like
+// every file that is not a regular one.
 Status AuditLog::open_file() {
   file_.reset();
   if (path_.empty()) {

@@ -1,4 +1,5 @@
-// Which peer may send which message, where control connections have TLS: one table. Pure.
+// One table states which peer may send which message if control connections have TLS. All functions
+// are pure.
 #pragma once
 
 #include <span>
@@ -11,11 +12,11 @@ namespace pbox::control {
 
 enum class Right : uint8_t {
   kNever,
-  kPlain,    // always; but a report about ranks only from a box that the cluster's store lists
-  kOwnJob,   // if its keys cover the job and any rank that the message names; never for a replica
+  kPlain,    // always; a report about ranks, only if the cluster's store lists the box
+  kOwnJob,   // if the peer's keys cover the job and any rank that is named; never for a replica
   kJoined,   // once a JOIN has been accepted on this connection
-  kListed,   // a box that the cluster's store lists
-  kAsWorker  // always; but for a replica only a box that the cluster's store lists
+  kListed,   // if the peer is a box that the cluster's store lists
+  kAsWorker  // always; for a replica, only if the cluster's store lists the box
 };
 
 // Facts about a peer besides its identity.

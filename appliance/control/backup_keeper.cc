@@ -16,7 +16,7 @@ constexpr uint64_t kFirstProbeNs = kNanosPerSecond;
 // Interval at which a part without a copy asks boxes. It doubles up to kProbeMaxNs as they refuse.
 constexpr uint64_t kProbeNs = 2 * kNanosPerSecond;
 constexpr uint64_t kProbeMaxNs = 64 * kNanosPerSecond;
-// A box that restarts registers within this time.
+// A box that restarts registers again within this time.
 constexpr uint64_t kAbsentNs = 2 * kNanosPerSecond;
 
 std::string hex(uint64_t number) {
@@ -91,7 +91,7 @@ void BackupKeeper::on_started(const Job& job) {
   backups_[key_of(job.spec())].probe_due_ns = context_.now_ns + kFirstProbeNs;
 }
 
-// The box has joined, has received the state, or has failed.
+// Called when the backup box has accepted the copy, has received the state, or has failed.
 void BackupKeeper::on_answer(const JobKey& part, uint64_t number, const Status& status) {
   Job* job = context_.jobs.find(part);
   const auto found = backups_.find(part);
@@ -158,7 +158,8 @@ void BackupKeeper::monitor_backup(Job& job, Backup& backup) {
   }
 }
 
-// The ranks gather again only once a box has joined, so that a refusal does not disturb them.
+// The ranks gather again only once a box has accepted a copy, so that a refusal does not disturb
+// them.
 void BackupKeeper::find_backup(Job& job, Backup& backup) {
   if (backup.probe || context_.now_ns < backup.probe_due_ns) return;
   const auto boxes = parts_.backup_candidates(job.spec().name, job.spec().part);

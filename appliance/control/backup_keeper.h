@@ -2,7 +2,7 @@
 // chunk reaches the backup box after each round, before any rank gets the result. If this box is
 // lost, the box that takes the part over therefore has everything that any rank can have seen. A
 // copy belongs to one opening of its part: if the backup box is lost, the part is opened once more,
-// here, with another one. Control thread.
+// here, with another one. Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,21 @@ namespace pbox::control {
 
 class BackupKeeper {
  public:
-  // All outlive it. `boxes` is null if no other box can have copies; then no part with replicas = 1
-  // is admitted.
+  // All arguments must outlive this object. `boxes` is null if no other box can have copies; then
+  // no part with replicas = 1 is admitted.
   BackupKeeper(RegistryContext& context, PartDirectory& parts, BackupBoxes* boxes, JobOwner& owner)
       : context_(context), parts_(parts), boxes_(boxes), owner_(owner) {}
 
-  // The part starts. Joins a backup box and gives it `state`, which the part begins with (null if
-  // there is none). Returns true if there is nothing to wait for, because the box is ready or none
-  // can have a copy; otherwise the owner advances the part on each answer.
+  // Call it while the part starts. Joins a backup box and gives it `state`, which the part begins
+  // with (null if there is none). Returns true if there is nothing to wait for, because the box is
+  // ready or no box can have a copy; otherwise the owner advances the part on each answer.
   bool prepare_backup(Job& job, const PartState* state);
-  // The part runs.
+  // Call it when the part has started.
   void on_started(const Job& job);
-  // The part runs, on each tick. Has it gather again if its backup box is gone, or if it has none
-  // and another box can have a copy now. The part may have ended on return.
+  // Call it on each tick of a running part. Has the part gather again if its backup box is gone, or
+  // if it has none and another box can have a copy now. The part may have ended on return.
   void on_tick(Job& job);
-  // The part is closed.
+  // Forgets a part that has been closed.
   void forget(const JobKey& part) { backups_.erase(part); }
 
  private:
@@ -40,14 +40,14 @@ class BackupKeeper {
   struct Backup {
     size_t tried = 0;      // boxes that have been asked
     std::string box = {};  // the box that is asked or has the copy
-    uint64_t number =
-        0;  // number of the question to that box, while the part starts or runs with it
+    // Number of the question to that box, while the part starts or runs with it.
+    uint64_t number = 0;
     bool is_joined = false;
     uint32_t seeded_epoch = 0;  // epoch of the state that the box is given; 0 if none
     bool is_seeding = false;
     bool is_given_up = false;      // the part starts without a copy
     uint64_t absent_since_ns = 0;  // when the box left the list of candidates; 0 if it is there
-    // For a part that runs without a copy: the next attempt.
+    // The next attempt to get a copy, for a part that runs without one.
     std::unique_ptr<Relay> probe = {};
     uint64_t probe_number = 0;
     uint64_t probe_due_ns = 0;
@@ -57,8 +57,8 @@ class BackupKeeper {
   bool join_next(Job& job, Backup& backup);
   std::unique_ptr<Relay> join_box(const Job& job, const proto::PartPlace& place,
                                   const std::string& name, uint64_t number);
-  // A name for a copy that no box has ever used, so that the copy of one opening is never taken for
-  // that of another. "train#3~5f1c...": a copy of part 3.
+  // Returns a name for a copy that no box has ever used, so that the copy of one opening is never
+  // taken for that of another. "train#3~5f1c..." is a copy of part 3 of job "train".
   std::string new_copy_name(const JobSpec& spec);
   void on_answer(const JobKey& part, uint64_t number, const Status& status);
   void on_probe(Job& job, Backup& backup, const Status& status);

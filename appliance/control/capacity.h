@@ -1,5 +1,6 @@
 // The use of a box by jobs, and its free capacity: job slots, memory, and shards and sessions on
-// each pipeline. A part counts from its first JOIN on, while it still gathers. Control thread.
+// each pipeline. A part counts from its first JOIN on, while it still gathers. Used on the control
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -20,23 +21,24 @@ struct PipelineUse {
 // Returns the use of each pipeline. `pipelines`: number of pipelines of the box.
 std::vector<PipelineUse> pipeline_use(const JobTable& jobs, uint32_t pipelines);
 
-// Number of jobs that take a job slot. All parts of a job take one slot; a backup copy takes none.
+// Returns the number of jobs that take a job slot. All parts of a job take one slot; a backup copy
+// takes none.
 uint32_t job_slots_taken(const JobTable& jobs);
 
 // Returns the bytes of memory that are free on a pipeline; UINT64_MAX if there is no bound.
 uint64_t free_on_pipeline(const RegistryOptions& options, uint32_t pipeline,
                           const PipelineUse& use);
 
-// The jobs that this box could take beside those that it has.
+// The room that this box has for further jobs.
 struct FreeCapacity {
   uint32_t job_slots = 0;
   uint32_t shards = 0;             // on all pipelines together
   uint64_t memory_bytes = 0;       // on all pipelines together
-  uint64_t part_memory_bytes = 0;  // the largest part, which needs one pipeline, that would fit
+  uint64_t part_memory_bytes = 0;  // memory of the largest part that fits on one pipeline
   bool operator==(const FreeCapacity&) const = default;
 };
 
-// `memory_taken_bytes`: see JobOwner.
+// Returns the free capacity. `memory_taken_bytes`: as JobOwner::memory_taken_bytes() returns it.
 FreeCapacity free_capacity(const RegistryContext& context, uint32_t pipelines,
                            uint64_t memory_taken_bytes);
 

@@ -1,4 +1,4 @@
-// The options of a job of collectives (nic/wire/collective.h), as its workers ask for it. Pure.
+// The rules for the options of a job of collectives (nic/wire/collective.h).
 #pragma once
 
 #include "base/result.h"
@@ -6,8 +6,8 @@
 
 namespace pbox::control {
 
-// Checks a JOIN of such a job; any other passes. The error names the first option that it cannot
-// have, and why.
+// Checks the JOIN of a job of collectives; any other JOIN passes. The error names the first option
+// that such a job cannot have, and why. The function is pure.
 Status check_collective(const proto::Join& join);
 
 }  // namespace pbox::control

@@ -1,5 +1,5 @@
 // The rules for jobs that have compressed tensors, which travel as block-scaled integers
-// (nic/wire/blocks.h). Pure.
+// (nic/wire/blocks.h). All functions are pure.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ Status check_compression(const JobSpec& spec);
 // Returns the first of the job's compressed tensors; null if it has none.
 const TensorSpec* first_compressed(const JobSpec& spec);
 
-// Returns ", 3 of them compressed" for people; empty if none is.
+// Returns ", 3 of them compressed" for log messages; empty if none is.
 std::string compressed_text(const JobSpec& spec);
 
 }  // namespace pbox::control

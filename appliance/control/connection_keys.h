@@ -1,4 +1,4 @@
-// The keys of sessions, by the control connection that they belong to. Control thread.
+// The keys of sessions, by the control connection that they belong to. Used on the control thread.
 #pragma once
 
 #include "appliance/control/roster.h"
@@ -6,7 +6,7 @@
 
 namespace pbox::control {
 
-// The same for all sessions of a box.
+// The settings of the keys, which are the same for all sessions of a box.
 struct KeyPolicy {
   seal::Suite suite = seal::Suite::kGmac256;
   seal::KeyUpdates updates = {};
@@ -17,7 +17,7 @@ class ConnectionKeys {
   virtual ~ConnectionKeys() = default;
   virtual KeyPolicy policy() const = 0;
   // Returns null if `connection` is 0. For a connection that has ended it returns null, or keys
-  // whose make() returns kUnavailable. Valid until the next call.
+  // whose make() returns kUnavailable. The pointer is valid until the next call.
   virtual seal::SessionKeys* of(ConnectionId connection) = 0;
 };
 

@@ -1,5 +1,6 @@
 // The control connections of one box: which member each one speaks for, and what has to be sent on
-// them. No sockets: actions come out, and the server carries them out. Control thread.
+// them. The class has no sockets: it returns actions, and the server carries them out. Used on the
+// control thread.
 #pragma once
 
 #include <cstdint>
@@ -52,11 +53,11 @@ class ControlConnections {
   // Sends to every joined member of the job.
   void send_all(const Job& job, const proto::BoxMessage& message);
   void close(ConnectionId id);
-  // Sends a FAILURE and closes.
+  // Sends a FAILURE and closes the connection.
   void refuse(ConnectionId id, const Error& error);
-  // Tells a worker which box has the part now, and closes.
+  // Tells a worker which box has the part now, and closes the connection.
   void redirect(ConnectionId id, const proto::PartPlace& place);
-  // The connection no longer speaks for a member.
+  // Makes the connection speak for no member any more.
   void detach(ConnectionId id);
   // Detaches the connection and closes it without a message.
   void drop(ConnectionId id);

@@ -5,7 +5,7 @@
 namespace pbox::control {
 namespace {
 
-// A rank that has not been heard for so many intervals of its heartbeats may be cut off.
+// A rank that has not been heard for this many heartbeat intervals may be cut off.
 constexpr uint64_t kSilentIntervals = 2;
 // Time for which a report counts. A rank that tries several boxes in turn repeats its report to
 // each of them every few seconds.
@@ -20,7 +20,7 @@ bool is_cut_off(RegistryContext& context, const Member& member) {
          context.now_ns - connection->heard_ns > kSilentIntervals * interval_ns;
 }
 
-// The job waits for all ranks but those that have left it or that it goes on without.
+// Returns false for ranks that have left the job, or that the job goes on without.
 bool takes_part(const Member& member) {
   return member.state != Member::State::kLeft && member.state != Member::State::kExcluded;
 }

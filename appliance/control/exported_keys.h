@@ -1,4 +1,4 @@
-// Session keys from the secrets of TLS connections. Control thread.
+// Derives session keys from the secrets of TLS connections. Used on the control thread.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,11 @@ class ExportedKeys : public ConnectionKeys {
  public:
   explicit ExportedKeys(const KeyPolicy& policy) : policy_(policy) {}
 
-  // The connections' secrets come from `source`, which outlives this object. Call it once, before a
-  // session begins.
+  // Sets the source of the connections' secrets, which must outlive this object. Call it once,
+  // before a session begins.
   void set_source(const SecretSource& source) { source_ = &source; }
   KeyPolicy policy() const override { return policy_; }
-  // Valid until the next call.
+  // The pointer is valid until the next call.
   seal::SessionKeys* of(ConnectionId connection) override;
 
  private:

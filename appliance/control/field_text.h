@@ -1,4 +1,4 @@
-// Fields of a JOIN in error messages.
+// Formats fields of a JOIN for error messages.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ inline std::string in_quotes(const std::string& text) {
   return "'" + text + "'";
 }
 
-// The shortest text that parses back to the same value, so that any difference is visible.
+// Returns the shortest text that parses back to the same value, so that any difference is visible.
 inline std::string number(float value) {
   std::array<char, 32> text;
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};

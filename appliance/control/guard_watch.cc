@@ -40,7 +40,7 @@ std::string in_place(const Job& job, uint64_t chunk_round) {
 }  // namespace
 
 void GuardWatch::on_tick(Job& job) {
-  if (job.spec().is_backup) return;  // a copy of weights and state is no gradient
+  if (job.spec().is_backup) return;  // a copy of weights and state is not a gradient
   log_new(job);
   for (const auto& shard : job.shards().all()) {
     const uint32_t rank = shard->rejected_rank();

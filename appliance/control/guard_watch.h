@@ -1,6 +1,6 @@
-// Unsound values that ranks have pushed, as the pipelines report them: the log names the rank, the
-// tensor and the round, and a job in mode aggregate whose guard rejects them ends. In mode optimize
-// such a job skips the round (step_verdicts.h). Control thread.
+// Handles unsound values that the pipelines find in the ranks' pushes. Logs the rank, the tensor
+// and the round. A job whose guard rejects such values ends in mode aggregate; in mode optimize it
+// skips the round (step_verdicts.h). Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,13 @@ namespace pbox::control {
 
 class GuardWatch {
  public:
-  // All outlive it.
+  // All arguments must outlive this object.
   GuardWatch(RegistryContext& context, JobOwner& owner) : context_(context), owner_(owner) {}
 
-  // The part runs; a pipeline may have found unsound values. The job may be gone on return.
+  // Call it on each tick of a running part: a pipeline may have found unsound values. The job may
+  // be gone on return.
   void on_tick(Job& job);
-  // The part is closed.
+  // Forgets a part that has been closed.
   void forget(const JobKey& part) { logged_.erase(part); }
 
  private:

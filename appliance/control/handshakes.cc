@@ -21,8 +21,9 @@ namespace {
 constexpr size_t kReadBytes = 4096;
 constexpr size_t kDecidingBytes = 3;  // may_be_tls() needs no more
 
-// Returns the host of an IPv4 address, also in its mapped form. For an IPv6 address it returns the
-// network, the first 8 bytes, because a host may have all addresses of it.
+// Returns the bytes of an IPv4 address, also of one that is mapped into IPv6. For any other IPv6
+// address it returns the network, the first 8 bytes, because one host may have all addresses of its
+// network.
 std::string source_of(const nic::Endpoint& peer) {
   constexpr size_t kNetworkBytes = 8, kIpv4Bytes = 4;
   constexpr std::array<uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -44,11 +45,11 @@ struct Handshakes::Attempt {
   nic::Endpoint peer;
   asio::steady_timer timer;
   uint64_t number = 0;
-  bool is_over = false;  // it has no place any more; handlers that still come do nothing
+  bool is_over = false;  // it has no place any more; handlers that still run do nothing
   bool is_noted = false;
   std::array<char, kReadBytes> buffer;
   std::string first_bytes;                              // until they show whether they may be TLS
-  std::shared_ptr<const tls::Credentials> credentials;  // once `tls` is made
+  std::shared_ptr<const tls::Credentials> credentials;  // set together with `tls`
   std::unique_ptr<tls::Connection> tls;
   std::string plain;
   std::string to_peer;
@@ -87,7 +88,7 @@ void Handshakes::set_credentials(std::shared_ptr<const tls::Credentials> credent
   });
 }
 
-// While the thread is behind, sockets wait for it too: at most as many as there are places.
+// If the thread lags behind, sockets wait for it too: at most as many as there are places.
 void Handshakes::begin(tcp::socket& socket, const nic::Endpoint& peer) {
   if (count_ >= 2 * options_.limits.most) {
     return on_refused_(peer, "too many TLS handshakes are under way");

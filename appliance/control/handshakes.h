@@ -5,8 +5,8 @@
 // Handshakes are bounded in number, in number for each source address, and in time. A new handshake
 // displaces the oldest one of its address if that address has reached its bound. If all addresses
 // together have reached theirs, it displaces the oldest one of the address that has most. So a peer
-// that opens connections and is silent, or that floods the box with handshakes, takes places from
-// itself. A place costs little memory before the peer's first bytes.
+// that opens connections and is silent, or that floods the box with handshakes, takes places only
+// from itself. A place costs little memory before the peer's first bytes.
 #pragma once
 
 #include <atomic>
@@ -32,12 +32,12 @@ struct HandshakeLimits {
   std::chrono::milliseconds time = std::chrono::seconds(5);
 };
 
-// How peers are treated.
+// The limits on peers, and the answer to those that do not speak TLS.
 struct HandshakeOptions {
   HandshakeLimits limits = {};
   // The answer to a peer that does not speak TLS, in a form that it can read.
   std::string plain_text_answer = {};
-  // How such a peer comes to speak TLS, for the log.
+  // The remedy for such a peer, for the log.
   std::string plain_text_remedy = {};
 };
 
@@ -46,15 +46,15 @@ struct AcceptedPeer {
   boost::asio::ip::tcp::socket socket;
   nic::Endpoint endpoint;
   std::unique_ptr<tls::Connection> tls = nullptr;
-  std::string plain = {};  // decrypted bytes that came with the end of the handshake
-  // The box's keys in this handshake; the box may have other ones by now.
+  std::string plain = {};  // decrypted bytes that arrived with the end of the handshake
+  // The box's keys in this handshake; the box may have different keys by now.
   std::shared_ptr<const tls::Credentials> credentials = nullptr;
 };
 
 class Handshakes {
  public:
   using OnAccepted = std::function<void(AcceptedPeer)>;
-  // `why` says what is wrong, and the remedy.
+  // `why` states what is wrong, and the remedy.
   using OnRefused = std::function<void(const nic::Endpoint& peer, const std::string& why)>;
 
   // Both functions are called from `control`: `on_accepted` when a handshake has succeeded,
@@ -68,7 +68,7 @@ class Handshakes {
   void begin(boost::asio::ip::tcp::socket& socket, const nic::Endpoint& peer);
   // Handshakes that begin from now on use these keys.
   void set_credentials(std::shared_ptr<const tls::Credentials> credentials);
-  // Handshakes under way. Any thread.
+  // Returns the number of handshakes under way. May be called on any thread.
   uint32_t count() const { return count_; }
 
  private:
@@ -93,7 +93,7 @@ class Handshakes {
   OnRefused on_refused_;
   std::atomic<uint32_t> count_{0};
 
-  // Used by the thread only, once it runs.
+  // Once the thread runs, only it uses the following members.
   std::shared_ptr<const tls::Credentials> credentials_;
   boost::asio::io_context context_{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;

@@ -8,7 +8,8 @@
 namespace pbox::control {
 namespace {
 
-// Returns the table's index in the session. Pipelines that share a table share one entry.
+// Returns the table's index in the session, and adds the table if it is not there yet. Pipelines
+// that share a table share one entry.
 uint32_t table_index(const std::shared_ptr<const nic::RssTable>& table,
                      std::vector<std::shared_ptr<const nic::RssTable>>& sent,
                      proto::Session& session) {
@@ -71,7 +72,7 @@ void Job::close(PipelineHost& host, SpiAllocator& spis) {
 }
 
 void Job::attach_relay(std::unique_ptr<Relay> relay, CopyName copy) {
-  PBOX_CHECK(relay_ == nullptr && !running());  // its lanes begin with the shards
+  PBOX_CHECK(relay_ == nullptr && !running());  // its lanes are set up when the shards are opened
   relay_ = std::move(relay);
   copy_ = std::move(copy);
 }
@@ -118,7 +119,7 @@ void Job::set_priorities(PipelineHost& host, wire::PriorityPolicy policy,
   proto::SetPriorities& told = priorities_set_.emplace();
   told.set_policy(static_cast<uint32_t>(policy));
   told.mutable_by_tensor()->Add(priorities_.begin(), priorities_.end());
-  if (!running()) return;  // it starts with them
+  if (!running()) return;  // the part starts with these priorities
   shards_.set_priorities(host, chunk_priorities());
   if (relay_) relay_->set_priorities(chunk_priorities());
 }

@@ -1,5 +1,5 @@
-// One part of a job on this box: who its ranks are and, once all have joined, its shards on the
-// pipelines. A job with a single part is treated the same way. Control thread.
+// One part of a job on this box: its ranks and, once all have joined, its shards on the pipelines.
+// A job that is not divided is one part. Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -43,47 +43,49 @@ class Job {
   const JobTimeouts& timeouts() const { return timeouts_; }
 
   bool running() const { return shards_.running(); }
-  // The part gathers after the loss of its box: some of its ranks resume.
+  // Returns whether the part gathers after the loss of its box, so that some of its ranks resume.
   bool recovering() const { return !running() && members_.any_resumes(); }
   // Time at which the part began to gather.
   uint64_t created_ns() const { return created_ns_; }
   // Time at which the first rank resumed; 0 if none has since the part began to gather.
   uint64_t recovering_since_ns() const { return recovering_since_ns_; }
   void on_rank_resumes(uint64_t now_ns);
-  // The part is open, and goes on from this barrier.
+  // Records that the part is open and goes on from this barrier.
   void on_started(uint64_t barrier_released) {
     recovering_since_ns_ = 0;
     barrier_released_ = barrier_released;
   }
-  // A closed part gathers its ranks once more. The caller resets the members.
+  // Has a closed part gather its ranks once more. The caller resets the members.
   void begin_again(uint64_t now_ns);
 
   // Bytes that the part takes, also while it still gathers: in all, and for its shard on one
   // pipeline. Tables and names count, not only arenas.
   uint64_t footprint() const;
   uint64_t footprint_on(uint32_t pipeline) const { return shards_.footprints()[pipeline]; }
-  // "4 chunks of at most 32256 bytes; pipeline 0: 2 chunks, 40014 bytes a round, 80156 of memory;
-  // ..."
+  // Returns, for the log, "4 chunks of at most 32256 bytes; pipeline 0: 2 chunks, 40014 bytes a
+  // round, 80156 of memory; ..."
   std::string placement() const;
 
-  // Takes the memory of the shards before open() does, and begins to give it its pages. All ranks
-  // have joined, and there is a relay if the part has one. No effect the second time. job_open.cc.
+  // Allocates the memory of the shards ahead of open(), and begins to prefault it. Call it when all
+  // ranks have joined and the relay, if the part has one, is attached. Has no effect the second
+  // time. Defined in job_open.cc.
   Status reserve_memory(PipelineHost& host);
-  // Builds the shards and installs them. Excluded ranks take no part. If ranks resume, rounds go on
-  // from what these have consumed and from `state`, which may be null. job_open.cc.
+  // Builds the shards and installs them. Excluded ranks take no part. If some ranks resume, rounds
+  // go on from what these ranks have consumed and from `state`, which may be null. Defined in
+  // job_open.cc.
   Status open(PipelineHost& host, SpiAllocator& spis, const SessionMaker& sessions, uint32_t epoch,
               const PartState* state);
-  // Takes what another box needs to go on. The pipelines forget the shards; close() follows. Mode
-  // optimize. job_state.cc.
+  // Returns the state that another box needs to go on. The pipelines forget the shards; close()
+  // must follow. Only in mode optimize. Defined in job_state.cc.
   PartState take_state(PipelineHost& host);
-  // For a backup copy: takes the state of the part that it is a copy of, as far as it is complete.
-  // The pipelines forget the shards; close() follows. job_state.cc.
+  // For a backup copy: returns the state of the part that it is a copy of, as far as that state is
+  // complete. The pipelines forget the shards; close() must follow. Defined in job_state.cc.
   PartState take_copy(PipelineHost& host);
   // Takes the shards back from the pipelines and frees them.
   void close(PipelineHost& host, SpiAllocator& spis);
 
-  // The way to the upstream box or, with replicas = 1, to the backup box. `copy` names the copy
-  // there. Null before all ranks have joined.
+  // The relay to the upstream box or, with replicas = 1, to the backup box; null before all ranks
+  // have joined. `copy` names the backup copy.
   Relay* relay() { return relay_.get(); }
   const Relay* relay() const { return relay_.get(); }
   void attach_relay(std::unique_ptr<Relay> relay, CopyName copy = {});
@@ -91,30 +93,30 @@ class Job {
   // The backup copy of this part; its `job` is empty if there is none.
   CopyName copy() const { return relay_ && spec_.replicas > 0 ? copy_ : CopyName{}; }
 
-  // The part is running. Gives the rank new sessions; its former ones are void on every pipeline on
-  // return. An excluded rank takes part again, in a new generation.
+  // Gives a rank of a running part new sessions. On return its former sessions are void on every
+  // pipeline. An excluded rank takes part again, in a new generation.
   Status admit(PipelineHost& host, SpiAllocator& spis, const SessionMaker& sessions, uint32_t rank);
-  // From a new generation on rounds no longer wait for the rank.
+  // Begins a new generation, in which rounds do not wait for the rank.
   void exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank);
   // Gives the pipelines the learning rate of the roster's learning_rate_setter(), if there is one.
-  // Call it when a rank has come or gone. If the upper box has the optimizer, it is told: returns
-  // true, and `confirmed` is called once it uses the learning rate.
+  // Call it when a rank has joined, left or been lost. If the upper box has the optimizer, the
+  // learning rate goes there: returns true, and `confirmed` is called once the upper box uses it.
   bool follow_learning_rate(
       PipelineHost& host, const std::function<void()>& confirmed = [] {});
   uint32_t epoch() const { return epoch_; }
   uint32_t generation() const { return generation_; }
   uint32_t fragment_bytes() const { return fragment_bytes_; }
-  // A rank that comes back may use another path. kInvalidArgument if that path is too narrow for
-  // the job's fragments.
+  // Checks the path of a rank that comes back, which may differ from its former one.
+  // kInvalidArgument if it is too narrow for the job's fragments.
   Status check_path(const PipelineHost& host, const Member& member, uint32_t rank) const;
 
-  // By chunk, as the part was opened; empty if all chunks began at round 0.
+  // The start of each chunk when the part was opened; empty if all chunks began at round 0.
   const std::vector<ChunkStart>& starts() const { return starts_; }
-  // True if the part goes on without the optimizer state that was lost with its former box.
+  // Returns whether the part goes on without the optimizer state that was lost with its former box.
   bool has_restarted_optimizer() const;
 
-  // Applies to results finished and operations started from now on. `by_tensor`: one priority per
-  // tensor, or empty for the registered ones.
+  // Sets the priorities of results that finish and operations that start from now on. `by_tensor`:
+  // one priority per tensor, or empty for the registered ones.
   void set_priorities(PipelineHost& host, wire::PriorityPolicy policy,
                       std::vector<int32_t> by_tensor);
   // The priorities in use, by chunk id.
@@ -125,7 +127,7 @@ class Job {
   // The newest barrier that has been released.
   uint64_t barrier_released() const { return barrier_released_; }
   // Releases the newest barrier that all ranks in the job have asked for, and returns its number.
-  // Returns nothing if no newer one than the last has been reached.
+  // Returns nothing if no barrier after the last one released has been reached.
   std::optional<uint64_t> release_barrier();
 
   // The snapshot that the part begins with, once known. Its chunks are empty while the part runs.
@@ -135,20 +137,20 @@ class Job {
   // if there is none, and its chunks are empty while the part runs.
   const std::optional<snapshot::Restored>& optimizer_state() const { return optimizer_state_; }
   void set_optimizer_state(snapshot::Restored state) { optimizer_state_ = std::move(state); }
-  // How this part is described in a snapshot. job_snapshot.cc.
+  // Returns the description of this part for a snapshot. Defined in job_snapshot.cc.
   snapshot::PartHead part_head() const;
 
-  // Fills everything in a SESSION that the job knows, for one rank.
+  // Fills the fields of a rank's SESSION that the job knows.
   void describe(uint32_t rank, const PipelineHost& host, proto::Session& session) const;
   JobView view(uint64_t now_ns) const;              // job_views.cc
   StragglerView stragglers(uint64_t now_ns) const;  // job_stragglers.cc
-  // Adds what trace() has recorded, and stops the recording. job_trace.cc.
+  // Adds what trace() has recorded to `view`, and stops the recording. Defined in job_trace.cc.
   void add_trace(PipelineHost& host, TraceView& view) const;
 
  private:
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host, const PartState* state) const;
   Result<uint32_t> widest_fragment_bytes(const PipelineHost& host) const;
-  // By index in the pipelines that the part uses.
+  // Returns the specs of the shards, by index in JobShards::pipelines().
   std::vector<pipeline::ShardSpec> shard_specs(const PipelineHost& host,
                                                const std::vector<ChunkStart>& starts) const;
   Result<JobShards::Shards> build(std::vector<pipeline::ShardSpec>& specs, const PartState* state);
@@ -169,13 +171,13 @@ class Job {
   uint32_t fragment_bytes_ = 0;
   uint64_t barrier_released_ = 0;
   wire::PriorityPolicy priority_policy_ = wire::PriorityPolicy::kExplicit;
-  std::vector<int32_t> priorities_;  // by tensor; empty: as registered
+  std::vector<int32_t> priorities_;  // by tensor; empty if they are as registered
   std::optional<proto::SetPriorities> priorities_set_;
   std::vector<ChunkStart> starts_;
   std::optional<snapshot::Restored> restored_;
   std::optional<snapshot::Restored> optimizer_state_;
   CopyName copy_;
-  // Last, because it sends from the memory of the shards.
+  // Declared last, and so destroyed first, because it sends from the memory of the shards.
   std::unique_ptr<Relay> relay_;
 };
 

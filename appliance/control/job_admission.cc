@@ -42,7 +42,7 @@ Result<Job*> JobAdmission::admit(const proto::WorkerMessage& message,
   spec->relayed = abilities_.has_upstream && !spec->is_backup;
   if (const Status status = check_abilities(*spec); !status) return status.error();
   Job* job = context_.jobs.find(key_of(*spec));
-  // Each rank of an elastic job rejoins if it finds the job running.
+  // Every rank of an elastic job sets `rejoins`, so there it does not show that the rank was lost.
   const bool is_new = !join.resumes() && (!join.rejoins() || spec->is_elastic());
   const bool begins_anew = job != nullptr && job->running() && is_new &&
                            job->members().count(Member::State::kJoined) == 0;
@@ -82,7 +82,7 @@ Result<Job*> JobAdmission::make_job(const proto::Join& join, JobSpec spec) {
   timeouts.stated_lost_ms = join.lost_timeout_ms();
   if (join.lost_timeout_ms() > 0) timeouts.lost_ns = join.lost_timeout_ms() * kNanosPerMilli;
   const std::vector<PipelineUse> uses = pipeline_use(context_.jobs, host_.count());
-  // Before the chunks are planned: a short JOIN can describe very many.
+  // Checked before the chunks are planned, because a short JOIN can describe very many of them.
   const uint64_t least = one_shard_bytes(spec) + control_bytes(spec);
   if (const Status status = check_total(spec, least); !status) return status.error();
   const Placement placement = choose_pipelines(spec, uses);
@@ -119,7 +119,7 @@ Status JobAdmission::check_job_slots(const JobSpec& spec) const {
                      " jobs already ([jobs] max = " + std::to_string(slots_max) + ")");
 }
 
-// Checks the bounds of the tenant, except that of its memory (check_total).
+// Checks the bounds of the tenant, except the one on memory, which check_total() checks.
 Status JobAdmission::check_tenant(const JobSpec& spec, const Job& job) const {
   const std::string_view tenant = wire::tenant_of(spec.name);
   const TenantBounds& bounds = context_.options.tenants.of(tenant);
@@ -134,8 +134,8 @@ Status JobAdmission::check_tenant(const JobSpec& spec, const Job& job) const {
   return check_bound(tenant, "sessions", "sessions", bounds.sessions, use.sessions, sessions);
 }
 
-// A part of several, and a backup copy, take one pipeline: the least loaded one that has room. A
-// copy for which none has room is spread over all.
+// A job in one part uses all pipelines. A part of a divided job, and a backup copy, get the least
+// loaded pipeline that has room. A backup copy that fits on none is spread over all.
 Placement JobAdmission::choose_pipelines(const JobSpec& spec,
                                          const std::vector<PipelineUse>& uses) const {
   Placement placement;
@@ -154,7 +154,7 @@ Placement JobAdmission::choose_pipelines(const JobSpec& spec,
   return placement;
 }
 
-// The job is not in the table yet. It has to fit beside the jobs that are.
+// The job is not in the table yet. It must fit beside the jobs that are.
 Status JobAdmission::check_places(const Job& job, const std::vector<PipelineUse>& uses) const {
   for (const uint32_t pipeline : job.shards().pipelines()) {
     const PipelineUse& use = uses[pipeline];
@@ -181,8 +181,8 @@ Status JobAdmission::check_memory(const Job& job, const std::vector<PipelineUse>
 }
 
 Status JobAdmission::check_total(const JobSpec& spec, uint64_t wanted) const {
-  // The part may have left a state on this box. It needs that state to come back, and releases it
-  // when its ranks are back, so until then the box may hold more than its bound, by that state.
+  // This box may keep a state from which the part is to open again. The state is not counted here,
+  // because it is released once the ranks are back. Until then the box may exceed its bound by it.
   const uint64_t taken = owner_.memory_taken_bytes({}) - handover_.kept_bytes(key_of(spec));
   const uint64_t limit = context_.options.job_memory_bytes;
   if (wanted > limit || taken > limit - wanted) {
@@ -223,7 +223,7 @@ Status JobAdmission::check_member(const Job& job, const JobSpec& spec,
   return job.running() ? check_return(job, join) : check_gathering(job, join);
 }
 
-// A rank belongs to the identity that has joined as it, until the job is over or the rank leaves
+// A rank belongs to the identity with which it joined, until the job is over or the rank leaves
 // before the start. Renewed keys state the same identity.
 Status JobAdmission::check_seat(const Job& job, const proto::Join& join,
                                 const std::optional<tls::Identity>& identity) {
@@ -235,7 +235,7 @@ Status JobAdmission::check_seat(const Job& job, const proto::Join& join,
                    " cannot take its place: use keys of the same identity"};
 }
 
-// The job has yet to start, or to start again on this box.
+// Checks a JOIN of a job that has yet to start, or to start again on this box.
 Status JobAdmission::check_gathering(const Job& job, const proto::Join& join) const {
   PBOX_CHECK(join.rank() < job.members().size());  // parse_join() has checked the rank
   const Member& member = job.members()[join.rank()];
@@ -285,7 +285,7 @@ Status JobAdmission::check_resuming(const Job& job, const proto::Join& join) con
   return ok_status();
 }
 
-// The job runs here.
+// Checks a JOIN of a job that runs here.
 Status JobAdmission::check_return(const Job& job, const proto::Join& join) const {
   PBOX_CHECK(join.rank() < job.members().size());
   const Member& member = job.members()[join.rank()];
@@ -323,8 +323,8 @@ Status JobAdmission::check_return(const Job& job, const proto::Join& join) const
                      ") and the others still wait for it; set rejoin to take its place, or start "
                      "it again when all ranks have stopped"};
   }
-  // The same process may state an earlier epoch: it was admitted to this one and never received its
-  // SESSION.
+  // The same process may state an earlier epoch, if it was admitted to this one but never received
+  // its SESSION.
   if (join.epoch() == job.epoch() || same_process(member, join)) return ok_status();
   return Error{ErrorCode::kWorkerLost,
                rank_of(join) + " has epoch " + std::to_string(join.epoch()) +

@@ -1,4 +1,5 @@
-// Decides whether a worker may join, and creates the job when its first rank does. Control thread.
+// Decides whether a worker may join, and creates the job when its first rank does. Used on the
+// control thread.
 #pragma once
 
 #include <optional>
@@ -20,7 +21,7 @@ class JobAdmission {
     bool knows_backups = false;  // other boxes can have backup copies
   };
 
-  // All outlive it.
+  // All references must outlive this object.
   JobAdmission(RegistryContext& context, const PipelineHost& host, const storage::Epochs& epochs,
                const StateHandover& handover, JobOwner& owner, Abilities abilities)
       : context_(context),
@@ -30,7 +31,7 @@ class JobAdmission {
         owner_(owner),
         abilities_(abilities) {}
 
-  // Returns the job that the worker of this JOIN may join, which is new for its first rank. The
+  // Returns the job that the worker of this JOIN may join; creates the job for its first rank. The
   // error says why the worker may not join. If all ranks of a running job are lost and a new run
   // begins, the old job fails here. `identity`: as in Connection.
   Result<Job*> admit(const proto::WorkerMessage& message,
@@ -39,8 +40,8 @@ class JobAdmission {
  private:
   Status check_abilities(const JobSpec& spec) const;
   Result<Job*> make_job(const proto::Join& join, JobSpec spec);
-  // Returns the error for a job that finds no room because of others, and counts the refusal. With
-  // keys tenants do not learn anything of each other, so `figures` go to the log alone.
+  // Returns the error for a job that finds no room because of other jobs, and counts the refusal.
+  // On a box with keys, tenants learn nothing about each other, so `figures` go only to the log.
   Error no_room(const JobSpec& spec, const std::string& wanted, const std::string& figures) const;
   Status check_job_slots(const JobSpec& spec) const;
   Status check_places(const Job& job, const std::vector<PipelineUse>& uses) const;

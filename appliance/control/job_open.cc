@@ -44,7 +44,7 @@ Status give_seals(const SessionMaker& sessions, const JobSpec& spec, const Roste
   return ok_status();
 }
 
-// Whether workers of this host read results from the shards' memory (ShardSpec::sharing).
+// Returns whether workers on this host read results from the shards' memory (ShardSpec::sharing).
 bool shows_results(const JobSpec& spec, const Roster& members) {
   const bool stay = !spec.is_relaxed() && spec.on_worker_lost != LostPolicy::kPartial &&
                     spec.delivery == wire::Delivery::kBroadcast;
@@ -60,7 +60,7 @@ Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host,
   const bool has_clocks =
       widest && state != nullptr && !state->chunks.empty() && !state->chunks.front().clocks.empty();
   if (!has_clocks) return widest;
-  // Clocks count which fragments a rank has pushed, so their size cannot change.
+  // Clocks count which fragments a rank has pushed, so the size of fragments cannot change.
   const uint32_t former = state->chunks.front().fragment_bytes;
   if (*widest >= former) return former;
   return Error{ErrorCode::kInvalidArgument,
@@ -191,7 +191,7 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, const SessionMaker& ses
     JobShards::release_sessions(spis, specs);
     return installed;
   }
-  // A learning rate that is handed over is the last that the previous owner has confirmed.
+  // A learning rate in `state` takes precedence, because the previous owner has confirmed it last.
   const auto rate = members_.newest_learning_rate();
   if (rate && (state == nullptr || !state->learning_rate)) shards_.set_learning_rate(host, *rate);
   if (restored_) restored_->chunks.clear();

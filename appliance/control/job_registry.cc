@@ -40,8 +40,8 @@ void refuse_message(RegistryContext& context, ConnectionId id, const Connection&
   context.connections.refuse(id, why);
 }
 
-// Refuses a message that the peer's keys do not allow, and logs and audits it. For a JOIN
-// refuse_join() does so.
+// Refuses a message that the peer's keys do not allow, and logs and audits it. A JOIN is logged and
+// audited by refuse_join().
 void deny_message(RegistryContext& context, ConnectionId id, const Connection& peer,
                   const proto::WorkerMessage& message, const Error& why) {
   if (!message.has_join()) {
@@ -160,9 +160,10 @@ bool JobRegistry::answer_box(ConnectionId id, const proto::WorkerMessage& messag
   return true;
 }
 
-// The answer may need the cluster's store, or a question to a box that may be lost.
+// The answer may come later: it may need the cluster's store, or a question to a box that may be
+// lost.
 void JobRegistry::on_ask_part_map(ConnectionId id, const proto::AskPartMap& question) {
-  // The name becomes a key of the cluster's store.
+  // The name is checked because it becomes a key of the cluster's store.
   if (const Status valid = check_job_name(question.job()); !valid) {
     ++context_.totals.joins_refused;
     return context_.connections.refuse(id, valid.error());
@@ -278,12 +279,12 @@ void JobRegistry::close_silent_connections() {
   std::vector<ConnectionId> dead;
   for (auto& [id, connection] : context_.connections) {
     const uint64_t silent_ns = now_ns - std::min(now_ns, connection.heard_ns);
-    // A worker learns from its session how often it must be heard.
+    // A worker learns only from its session how often it must send, so it has more time before.
     const bool gathering = connection.job != nullptr && !connection.job->running();
     const uint64_t dead_after_ns = gathering
                                        ? std::max(options.dead_after_ns, options.hello_timeout_ns)
                                        : options.dead_after_ns;
-    // Questions need no JOIN, but a connection cannot stay by asking.
+    // Questions need no JOIN, but a connection cannot stay open just by asking.
     const uint64_t asks_max_ns = kAskingTimeouts * options.hello_timeout_ns;
     const bool asks_too_long = now_ns - std::min(now_ns, connection.opened_ns) > asks_max_ns;
     if (connection.job == nullptr && (silent_ns > options.hello_timeout_ns || asks_too_long)) {
@@ -388,7 +389,8 @@ void JobRegistry::move_away(Job& job, const proto::PartPlace& place) {
   remove(job);
 }
 
-// The job is closed next.
+// Keeps the state of a part in mode optimize for the box that asks for it. The caller closes the
+// job next.
 void JobRegistry::keep_state(Job& job) {
   if (!job.running() || job.spec().mode != pipeline::Mode::kOptimize) return;
   if (!job.spec().may_move()) return;
@@ -397,7 +399,7 @@ void JobRegistry::keep_state(Job& job) {
 }
 
 // Keeps a backup copy of another box's part as it was after the last complete push. It may take a
-// while until the other box or its successor asks for it. The job is closed next.
+// while until the other box or its successor asks for it. The caller closes the job next.
 void JobRegistry::keep_copy(Job& job) {
   if (!job.spec().is_backup || !job.running()) return;
   PartState copy = job.take_copy(host_);

@@ -1,14 +1,14 @@
-// The jobs of one box, or the parts of them that it has, as a state machine. Control connections
-// open, speak and close, and time passes; messages to send and connections to close come out. It
-// has no socket and no thread. Control thread.
+// A state machine of the jobs of one box, or of the parts of jobs that the box has. Its inputs are
+// control connections that open, send messages and close, and the time. Its outputs are messages to
+// send and connections to close. It has no sockets and no threads, and runs on the control thread.
 //
 // A job on several boxes consists of parts. Each part is treated like a job on one box: its ranks
 // join it, and it starts, loses ranks and ends by itself.
 //
 // A job gathers until all its ranks have joined (JobStarter), then runs until all have left. A lost
-// rank may come back, as the same process after a broken connection or as another one in its place.
-// If it does not, the job waits for it, goes on without it or ends, by the job's policy, and all
-// ranks are told. A job whose box was lost gathers again and goes on from what its workers have
+// rank may come back, as the same process after a broken connection or as a new process in its
+// place. If it does not, the job waits for it, goes on without it or ends, by the job's policy, and
+// all ranks are told. A job whose box was lost gathers again and goes on from what its workers have
 // consumed.
 #pragma once
 
@@ -40,8 +40,8 @@ namespace pbox::control {
 
 class JobRegistry : private JobOwner {
  public:
-  // All outlive the registry. `store` is null if this box keeps no snapshots, `upstream` if its
-  // sums stay here, `backups` if no other box can have backup copies.
+  // All references and pointers must outlive the registry. `store` is null if this box keeps no
+  // snapshots, `upstream` if its sums stay here, `backups` if no other box can have backup copies.
   JobRegistry(const RegistryOptions& options, PipelineHost& host, storage::Epochs& epochs,
               PartDirectory& parts, snapshot::SnapshotStore* store = nullptr,
               Upstream* upstream = nullptr, BackupBoxes* backups = nullptr);
@@ -58,10 +58,10 @@ class JobRegistry : private JobOwner {
   // Gives up the parts that other boxes have now, and redirects their workers. Takes back parts
   // that cannot move.
   void on_parts_changed();
-  // The box stops. No rank can join from now on. Jobs that survive the loss of their box lose their
-  // connections without a message, so that their workers look for this box or for another one. All
-  // other jobs end, and their workers are told. The process should stay for a while, as long as
-  // states_kept() is not 0.
+  // Shuts the box down. No rank can join from now on. Jobs that survive the loss of their box lose
+  // their connections without a message, so that their workers look for this box or for another
+  // one. All other jobs end, and their workers are told. The process should stay for a while, as
+  // long as states_kept() is not 0.
   void shut_down();
 
   // Returns what has to be done on connections, in order, and empties the list.
@@ -69,8 +69,9 @@ class JobRegistry : private JobOwner {
   // Returns the log events since the last call, in order, and empties the list.
   std::vector<RegistryEvent> take_events() { return std::exchange(context_.events, {}); }
 
-  // Replaces a tick that comes `gap_ns` after the one before, because this thread did not run
-  // meanwhile. Messages of that time are not read yet, so neither silence nor a time-out counts.
+  // Call it instead of on_tick() if this thread has not run for `gap_ns`. Messages that arrived
+  // meanwhile have not been read yet, so this call ends no wait, and the gap does not count as
+  // silence.
   void on_standstill(uint64_t gap_ns, uint64_t now_ns);
 
   // Takes effect for what happens from now on. Running jobs keep their memory and time-outs. The
@@ -81,40 +82,40 @@ class JobRegistry : private JobOwner {
     context_.options = std::move(options);
     sessions_.share_credit();  // weights of tenants may have changed
   }
-  // Takes the changes that an operator makes to jobs.
+  // Carries out the changes that an operator makes to jobs.
   MemberRequests& requests() { return requests_; }
 
-  // Begins a trace of the job's rounds. kNotFound if there is no such job. kUnavailable if it has
-  // no rounds that can be traced, or if another trace is being recorded: there is one at a time.
+  // Begins a trace of the job's rounds. kNotFound if there is no such job. kUnavailable if the job
+  // does not run yet, or if another trace is being recorded: there is one at a time.
   Status begin_trace(const std::string& job, uint64_t duration_ns, uint64_t now_ns);
   // Returns what the trace has recorded. kUnavailable if there is none, or if it has not ended.
   Result<TraceView> trace(const std::string& job, uint64_t now_ns);
 
-  // As in SnapshotCoordinator.
+  // Like SnapshotCoordinator::begin() and SnapshotCoordinator::view().
   Status begin_snapshot(const std::string& job, uint64_t timeout_ns, uint64_t now_ns);
   std::optional<SnapshotView> snapshot(const std::string& job) const {
     return snapshots_.view(job);
   }
 
-  // The parts of one job that are on this box are shown together.
+  // Returns one view for each job, which combines the job's parts on this box.
   std::vector<JobView> views(uint64_t now_ns) const;
   std::vector<StragglerView> stragglers(uint64_t now_ns) const;
-  // Some part of the job is here.
+  // Returns whether some part of the job is on this box.
   bool has_job(const std::string& name) const { return context_.jobs.has_job(name); }
-  // The job's parts that run here; nullopt if there are none.
+  // Returns the job's parts that run here; nullopt if there are none.
   std::optional<RunningParts> running(const std::string& name) const;
   // Moves of chunks between the pipelines of this box.
   PipelineMoves& pipeline_moves() { return moves_; }
   uint64_t memory_taken_bytes(std::optional<std::string_view> tenant = {}) const override;
-  // The tenants that have a job, a kept state or a connection here.
+  // Returns the use of each tenant that has a job, a kept state or a connection here.
   std::map<std::string, TenantUse, std::less<>> tenants() const;
-  // As in capacity.h; kept states and cuts count too.
+  // Like control::free_capacity(); kept states and cuts count too.
   FreeCapacity free_capacity() const {
     return control::free_capacity(context_, host_.count(), memory_taken_bytes());
   }
   // Returns this box's report to the other boxes of the cluster.
   proto::BoxReport report() const;
-  // As in StateHandover.
+  // Like StateHandover::states_kept().
   size_t states_kept() const { return handover_.states_kept(); }
   size_t connection_count() const { return context_.connections.size(); }
   const RegistryTotals& totals() const { return context_.totals; }
@@ -128,9 +129,9 @@ class JobRegistry : private JobOwner {
   void close_silent_connections();
   void advance(const JobKey& part) override { starter_.advance(part); }
   void fail(Job& job, const Error& error) override;
-  // The job is over, on this box and on all others.
+  // Removes the part because its job is over, on this box and on all others.
   void end(Job& job);
-  // The part is over on this box.
+  // Removes the part from this box.
   void remove(Job& job);
   void close(Job& job);
   void abandon(Job& job);
@@ -138,7 +139,7 @@ class JobRegistry : private JobOwner {
   void keep_state(Job& job);
   void keep_copy(Job& job);
 
-  // job_registry_members.cc: ranks that come, go and come back.
+  // job_registry_members.cc: ranks that join, leave, are lost and come back.
   void on_join(ConnectionId id, Connection& connection, const proto::WorkerMessage& message);
   Result<std::optional<proto::PartPlace>> other_owner(const proto::Join& join) const;
   void admit_member(ConnectionId id, const Connection& connection,

@@ -9,14 +9,14 @@ namespace {
 
 using Severity = RegistryEvent::Severity;
 
-// An elastic job that could begin waits this long after each rank for the next one, because ranks
+// An elastic job that could begin waits this long after each JOIN for the next one, because ranks
 // that are started together do not join in the same instant.
 constexpr uint64_t kLastCallNs = 3 * kNanosPerSecond;
-// The control protocol from which on `moved` may have no address.
+// The first version of the control protocol in which `moved` may have no address.
 constexpr uint32_t kMovedInsideVersion = 3;
 
-// An elastic job may begin: min_world_size ranks are there, and none has joined for a while. In
-// mode optimize rank 0 is among them, because it gives the initial weights.
+// Returns whether an elastic job may begin: min_world_size ranks are ready, and none has joined for
+// a while. In mode optimize rank 0 must be among them, because it gives the initial weights.
 bool has_enough_ranks(const Job& job, uint64_t now_ns) {
   const JobSpec& spec = job.spec();
   if (!spec.is_elastic()) return false;
@@ -31,7 +31,8 @@ bool has_enough_ranks(const Job& job, uint64_t now_ns) {
   return ready >= spec.min_world_size && has_weights && now_ns - newest_join_ns >= kLastCallNs;
 }
 
-// Explains an error of an elastic job that could not begin.
+// Returns the end of an error message, which says what an elastic job needs to begin; "" for other
+// jobs.
 std::string needed_ranks(const JobSpec& spec) {
   if (!spec.is_elastic()) return "";
   return "; the job begins with min_world_size " + std::to_string(spec.min_world_size) +
@@ -40,15 +41,16 @@ std::string needed_ranks(const JobSpec& spec) {
 
 }  // namespace
 
-// The part cannot go on as it is: a rank was lost that alone held what others need, a new rank
-// needs what only others hold, a backup copy has to begin, or chunks move to other pipelines. The
-// ranks state once more what they have, and the part goes on from that.
+// Closes the part and has its ranks join again. They state once more what they have, and the part
+// goes on from that. This is needed if a rank was lost that alone held what others need, if a new
+// rank needs what only others hold, if a backup copy has to begin, or if chunks move to other
+// pipelines.
 void JobRegistry::gather_again(Job& job, Regathering how) {
   context_.events.push_back(std::move(how.event));
   keep_state(job);
   close(job);
   job.begin_again(context_.now_ns);
-  proto::PartPlace here;  // without an address: the one that the worker has used
+  proto::PartPlace here;  // without an address, it means the address that the worker has used
   here.set_box(context_.options.box_name);
   const bool tells = !how.group_pipelines.empty();
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
@@ -68,7 +70,7 @@ void JobRegistry::gather_again(Job& job, Regathering how) {
   sessions_.share_credit();
   if (!tells) return remove_if_over(job);
   job.shards().move_groups(job.spec(), how.group_pipelines);
-  job.on_rank_resumes(context_.now_ns);  // all of them are about to
+  job.on_rank_resumes(context_.now_ns);  // all of them are about to resume
 }
 
 void JobRegistry::tick_gathering(Job& job) {

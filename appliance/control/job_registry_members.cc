@@ -1,4 +1,4 @@
-// Ranks that come, go and come back.
+// Ranks that join, leave, are lost and come back.
 #include <algorithm>
 
 #include "appliance/control/job_registry.h"
@@ -48,13 +48,15 @@ bool needs_others_copies(const Job& job, uint32_t rank, PipelineHost& host) {
          lacks_for_newcomer(job.starts(), chunk_counts(job.spec()), rounds);
 }
 
-// Mode optimize: rank 0 has not given all initial weights yet. `rounds`: the open ones, by chunk.
+// Returns whether, in mode optimize, rank 0 has not given all initial weights yet. `rounds`: the
+// open rounds, by chunk.
 bool lacks_initial_weights(const JobSpec& spec, const std::vector<uint32_t>& rounds) {
   return spec.mode == pipeline::Mode::kOptimize &&
          std::find(rounds.begin(), rounds.end(), 0u) != rounds.end();
 }
 
-// The job needs nothing that only this rank has, and its rounds can finish without the rank.
+// Returns whether the job needs nothing that only this rank has, and can finish its rounds without
+// the rank.
 bool may_go_on_without_leaver(const Job& job, uint32_t rank, PipelineHost& host) {
   const JobSpec& spec = job.spec();
   const bool drops = spec.relaxed_model == wire::SyncModel::kDrop;
@@ -64,7 +66,7 @@ bool may_go_on_without_leaver(const Job& job, uint32_t rank, PipelineHost& host)
          !(rank == 0 && lacks_initial_weights(spec, rounds));
 }
 
-// Describes the member as its JOIN does. A worker that resumes states its former session too.
+// Fills the member from its JOIN. A worker that resumes states its former session too.
 void describe_member(Member& member, const proto::WorkerMessage& message,
                      uint64_t barrier_released) {
   const proto::Join& join = message.join();
@@ -123,7 +125,7 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection,
   if (connection.job == nullptr) {
     const auto place = other_owner(join);
     if (place && *place) return context_.connections.redirect(id, **place);
-    // With keys the connection has counted since it was opened.
+    // With keys, the connection has counted towards the tenant's bound since it was opened.
     const Status in_bounds =
         connection.identity ? ok_status()
                             : check_connections(wire::tenant_of(join.job()),
@@ -147,7 +149,7 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection,
   admit_member(id, connection, message);
 }
 
-// Returns the box that has the part; nothing if this box may have it. Backup copies stay here.
+// Returns the box that has the part; nothing if this box may have it. A backup copy stays here.
 Result<std::optional<proto::PartPlace>> JobRegistry::other_owner(const proto::Join& join) const {
   if (join.is_backup()) return std::optional<proto::PartPlace>();
   return parts_.other_owner(join.job(), join.part(), std::max(1u, join.parts()));
@@ -157,7 +159,7 @@ void JobRegistry::admit_member(ConnectionId id, const Connection& connection,
                                const proto::WorkerMessage& message) {
   const proto::Join& join = message.join();
   Job& job = *connection.job;
-  PBOX_CHECK(join.rank() < job.members().size());  // parse_join() has refused others
+  PBOX_CHECK(join.rank() < job.members().size());  // parse_join() has refused higher ranks
   Member& member = job.members()[join.rank()];
   if (member.state == Member::State::kJoined) {  // its former connection is half open
     context_.connections.drop(member.connection);
@@ -189,7 +191,7 @@ void JobRegistry::admit_member(ConnectionId id, const Connection& connection,
   starter_.advance(key_of(job.spec()));
 }
 
-// A resuming worker states what it has consumed. A part that is running already ignores it.
+// Handles a resuming worker's statement of what it has consumed. A running part ignores it.
 void JobRegistry::on_rounds(ConnectionId id, const Connection& connection,
                             const proto::RoundMap& rounds) {
   PBOX_CHECK(connection.job != nullptr);
@@ -220,7 +222,8 @@ void JobRegistry::on_rounds(ConnectionId id, const Connection& connection,
   starter_.advance(key_of(job.spec()));
 }
 
-// A rank of a running part has come back, as the same process or as another one in its place.
+// Admits a rank of a running part that has come back, as the same process or as a new one in its
+// place.
 void JobRegistry::readmit(Job& job, uint32_t rank) {
   PBOX_CHECK(job.running());  // a gathering part has no sessions to give
   PBOX_CHECK(rank < job.members().size());
@@ -266,14 +269,16 @@ void JobRegistry::readmit(Job& job, uint32_t rank) {
   release_barriers(context_, job);
 }
 
-// Policy partial with several boxes: the missing ranks may be going on with a box that has taken
-// the part over, without the ranks that are here. Only the majority may go on then.
+// Returns whether a job of policy partial may go on without the missing ranks. If there are other
+// boxes, one of them may have taken the part over, and the missing ranks may go on there. Then only
+// a majority may go on.
 bool JobRegistry::can_go_on_without_missing(const Job& job) const {
   const bool may_be_split = job.spec().may_move() && parts_.has_other_boxes(job.spec().name);
   return !may_be_split || job.members().has_majority();
 }
 
-// Explains an error of policy partial: why the job does not go on without the missing ranks.
+// Returns the end of an error message, which says why a job of policy partial does not go on
+// without the missing ranks; "" if that is not the reason.
 std::string JobRegistry::no_majority(const Job& job) const {
   if (job.spec().on_worker_lost != LostPolicy::kPartial || can_go_on_without_missing(job))
     return "";
@@ -281,7 +286,7 @@ std::string JobRegistry::no_majority(const Job& job) const {
          "box";
 }
 
-// Policy partial: the job goes on without a rank that does not come back.
+// Has a job of policy partial go on without a rank that has not come back.
 void JobRegistry::exclude(Job& job, uint32_t rank) {
   const Member& member = job.members()[rank];
   const auto rounds = job.shards().open_rounds(host_);
@@ -306,7 +311,7 @@ void JobRegistry::exclude(Job& job, uint32_t rank) {
       job.spec().name);
 }
 
-// No round waits for the rank any more, and no result is kept for it.
+// Excludes the rank: no round waits for it any more, and no result is kept for it.
 void JobRegistry::go_on_without(Job& job, uint32_t rank) {
   job.members()[rank].state = Member::State::kExcluded;
   job.follow_learning_rate(host_);  // before rounds finish without the rank
@@ -335,9 +340,8 @@ void JobRegistry::lose(Job& job, uint32_t rank, const std::string& reason) {
   remove_if_over(job);
 }
 
-// A rank that leaves a job of sync.model drop does not count for its quorum any more. With the
-// other models each rank waits for all others, so those that go on after one has left are told why
-// they wait in vain.
+// A job of sync.model drop and policy partial may go on without a rank that leaves. In any other
+// job, ranks that go on would wait for it in vain, so they are told that it has left.
 void JobRegistry::on_leave(ConnectionId id, Connection& connection, const proto::Leave& leave) {
   Job& job = *connection.job;
   const uint32_t rank = connection.rank;
@@ -400,9 +404,9 @@ void JobRegistry::tick_lost(Job& job) {
   }
 }
 
-// Ends a job without joined ranks. A running job waits instead while some rank is lost if the ranks
-// cannot go on without its state: in mode optimize only the box has the weights, and a relayed job
-// cannot leave the upper box and come back. In other cases the ranks bring along what they need.
+// Ends a job that has no joined ranks. A running job with lost ranks waits for them instead if they
+// cannot bring along what it needs: in mode optimize only the box has the weights, and a relayed
+// job cannot leave the upper box and come back.
 void JobRegistry::remove_if_over(Job& job) {
   const bool was_running = job.running();
   const uint32_t lost = job.members().count(Member::State::kLost);

@@ -15,15 +15,16 @@ namespace {
 // Time for the backup box to answer. The ranks wait meanwhile.
 constexpr uint64_t kJoinBackupNs = 2 * kNanosPerSecond;
 
-// "layer1.weight[3]": the name that the other box shows for a chunk. The end of a tensor name that
-// is too long is cut off.
+// Returns the name that the other box shows for a chunk, for example "layer1.weight[3]". A tensor
+// name that is too long is cut short.
 std::string chunk_name(const std::string& tensor, uint64_t index) {
   std::string number = "[";
   number.append(std::to_string(index)).append("]");
   return tensor.substr(0, limits::kTensorNameBytesMax - number.size()) + number;
 }
 
-// The names of all chunks, with the numbers beside each, leave room for the rest of a JOIN.
+// Returns whether the names of all chunks, with the numbers beside each, leave room for the rest of
+// a JOIN.
 bool names_fit(const std::vector<RelayedChunk>& chunks) {
   constexpr size_t kNumbersBytes = 24;
   size_t bytes = 0;

@@ -20,8 +20,8 @@ Error no_free_session(uint32_t pipeline) {
           "the box has no free session on pipeline " + std::to_string(pipeline)};
 }
 
-// Groups of a part that uses all pipelines. With this many, moving one takes little of a pipeline's
-// load.
+// Groups per pipeline of a part that uses all pipelines. With this many, each group is a small
+// share of a pipeline's load.
 constexpr size_t kGroupsPerPipeline = 8;
 
 std::vector<uint32_t> bytes_of_chunks(const JobSpec& spec) {
@@ -66,8 +66,8 @@ void JobShards::count_bytes(const std::vector<uint32_t>& chunk_bytes) {
   }
 }
 
-// Divides the chunks of each pipeline into as many groups as its share of the part's bytes is
-// worth.
+// Divides the chunks of each pipeline into groups. A pipeline gets groups in proportion to its
+// share of the part's bytes.
 void JobShards::form_groups(const std::vector<uint32_t>& chunk_bytes) {
   if (pipelines_.size() == 1) {
     chunk_group_.assign(chunk_bytes.size(), 0);
@@ -99,7 +99,8 @@ void JobShards::form_groups(const std::vector<uint32_t>& chunk_bytes) {
   }
 }
 
-// A part that is on all pipelines of the box stays there, even if some have none of its chunks.
+// A part that uses all pipelines of the box goes on using all, even if some have none of its
+// chunks.
 JobShards::Map JobShards::map_with(const std::vector<uint32_t>& group_pipelines) const {
   PBOX_CHECK(group_pipelines.size() == group_pipelines_.size());
   Map map{pipelines_, chunk_pipeline_};
@@ -367,7 +368,7 @@ uint32_t JobShards::credit_on(uint32_t pipeline) const {
   const auto found = std::find(pipelines_.begin(), pipelines_.end(), pipeline);
   PBOX_CHECK(running() && found != pipelines_.end());
   const uint32_t credit = shares_[static_cast<size_t>(found - pipelines_.begin())].credit_bytes;
-  PBOX_CHECK(credit > 0);  // share_credit() comes before a session is told
+  PBOX_CHECK(credit > 0);  // share_credit() runs before a session is sent to its rank
   return credit;
 }
 

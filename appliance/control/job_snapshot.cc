@@ -54,7 +54,7 @@ snapshot::PartHead Job::part_head() const {
   return head;
 }
 
-// Chunks that some rank already has weights of go on with these weights.
+// Chunks whose weights some rank already has go on with those weights.
 void Job::begin_with_snapshot(const JobShards::Shards& shards) const {
   const auto shard_of = [&](uint32_t chunk) -> pipeline::JobShard& {
     return *shards[shards_.chunk_pipeline()[chunk]];

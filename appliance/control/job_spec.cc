@@ -156,7 +156,7 @@ Status check_copies(const proto::Join& join) {
   return ok_status();
 }
 
-// `spec` has the mode and the models already.
+// Parses the guard. `spec` must already have the mode and the models.
 Status parse_guard(const proto::Join& join, JobSpec& spec) {
   if (join.guard() >= wire::kGuardCount) {
     return invalid("guard " + std::to_string(join.guard()) +
@@ -178,7 +178,7 @@ Status parse_guard(const proto::Join& join, JobSpec& spec) {
   return ok_status();
 }
 
-// `spec` has the tensors, the reduction, the models and the guard already.
+// Parses `weighted`. `spec` must already have the tensors, the reduction, the models and the guard.
 Status parse_weighted(const proto::Join& join, JobSpec& spec) {
   spec.weighted = join.weighted();
   if (!spec.weighted) return ok_status();
@@ -217,7 +217,8 @@ Status parse_weighted(const proto::Join& join, JobSpec& spec) {
   return ok_status();
 }
 
-// `spec` has the parts, the mode, the models and the guard already.
+// Parses the settings that need verdicts. `spec` must already have the parts, the mode, the models
+// and the guard.
 Status parse_verdicts(const proto::Join& join, JobSpec& spec) {
   const proto::Optimizer& optimizer = join.optimizer();
   if (!finite_at_least(optimizer.max_grad_norm(), 0)) {

@@ -1,5 +1,5 @@
 // A job as its workers describe it: parsed from JOIN, checked against the box's limits and compared
-// between ranks. Pure.
+// between ranks. All functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -37,11 +37,11 @@ struct TensorSpec {
   uint32_t row_elements = 0;  // elements of a row, if the tensor is a table; else 0
   wire::Compression compression = wire::Compression::kNone;
 
-  // The type of its payloads.
+  // The type of the values in its packets.
   wire::Dtype wire_dtype() const {
     return compression == wire::Compression::kNone ? dtype : wire::payload_dtype(compression);
   }
-  // In the ranks' memory.
+  // Its size in the ranks' memory.
   uint64_t bytes() const { return elements * wire::dtype_bytes(dtype); }
 };
 
@@ -62,7 +62,7 @@ enum class Recovery : uint8_t {
 struct JobTimeouts {
   uint64_t join_ns = 0;         // for all ranks to join
   uint64_t lost_ns = 0;         // for a lost rank to come back
-  uint32_t stated_lost_ms = 0;  // the same if the ranks have stated it, else 0
+  uint32_t stated_lost_ms = 0;  // lost_ns in milliseconds if the ranks have stated it, else 0
 };
 
 struct JobSpec {
@@ -86,44 +86,46 @@ struct JobSpec {
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
-  float max_grad_norm = 0;      // gradients are clipped to this norm; 0: they are not
+  float max_grad_norm = 0;      // gradients are clipped to this norm; 0 if they are not clipped
   bool skip_nonfinite = false;  // a round with an infinity or a NaN changes nothing
   wire::GuardSpec guard;
-  std::vector<uint32_t> filled_parts =
-      {};                // needs_verdicts(): the parts that have chunks, ascending
-  std::string restore;   // snapshot to start from: "latest" or a number; empty: none
+  // If needs_verdicts(): the parts that have chunks, ascending.
+  std::vector<uint32_t> filled_parts = {};
+  std::string restore;   // snapshot to start from: "latest" or a number; empty if none
   bool relayed = false;  // its sums go to an upper box; set by the box, not by its ranks
-  // mode optimize: number of backup boxes that keep a copy of weights and state
+  // Mode optimize: number of backup boxes that keep a copy of weights and state.
   uint32_t replicas = 0;
-  bool is_backup = false;  // it is such a copy of another box's part; it never moves
+  bool is_backup = false;  // the job is a backup copy of another box's part; it never moves
   std::vector<TensorSpec> tensors;
   // Fields of the first rank's JOIN that only newer versions of the control protocol have.
   std::vector<const wire::AddedField*> added_fields = {};
 
-  // False if sums are relayed, because other racks may have consumed results that this one has not.
-  // A relaxed job survives by a backup copy alone.
+  // Returns whether the job survives the loss of its box. A relayed job does not, because other
+  // racks may have consumed results that this one has not. A relaxed job survives only by a backup
+  // copy.
   bool survives_its_box() const {
     return (is_relaxed() ? replicas > 0 : recovery == Recovery::kCopy) && !relayed;
   }
-  // Some tensor of the job has a consistency model other than BSP.
+  // Returns whether some tensor of the job has a consistency model other than BSP.
   bool is_relaxed() const { return relaxed_model != wire::SyncModel::kBsp; }
-  // Some tensor has rounds that several ranks push before its weights change.
+  // Returns whether some tensor has rounds that several ranks push before its weights change.
   bool has_shared_rounds() const;
-  // Some tensor's weights change with every push.
+  // Returns whether some tensor's weights change with every push.
   bool applies_on_arrival() const;
   // Returns whether its parts can move from one running box to another. A relaxed job needs no
   // copies from the workers for that.
   bool may_move() const { return survives_its_box() || is_relaxed(); }
-  // Ranks may come while the job runs.
+  // Returns whether ranks may join for the first time while the job runs.
   bool is_elastic() const { return min_world_size != 0; }
   bool rejects() const { return guard.policy == wire::Guard::kReject; }
-  // Mode optimize: a round may be skipped.
+  // Returns whether a round may be skipped, which is possible only in mode optimize.
   bool may_skip() const {
     return skip_nonfinite || (rejects() && mode == pipeline::Mode::kOptimize);
   }
-  // Its rounds wait for a verdict (step_verdicts.h), which the lowest part with chunks makes.
+  // Returns whether its rounds wait for a verdict (step_verdicts.h), which the lowest part with
+  // chunks makes.
   bool needs_verdicts() const { return max_grad_norm > 0 || may_skip(); }
-  // Returns "an infinity or a NaN", with a larger value if the guard has a bound.
+  // Returns "an infinity or a NaN"; if the guard has a bound, the text names values beyond it too.
   std::string unsound_value() const;
   uint32_t deciding_part() const { return filled_parts.empty() ? part : filled_parts.front(); }
   uint64_t element_count() const;

@@ -1,4 +1,4 @@
-// In which field two descriptions of one job differ.
+// Finds the first field in which two descriptions of one job differ.
 #include <algorithm>
 
 #include "appliance/control/field_text.h"
@@ -19,7 +19,7 @@ constexpr const char* kReductionNames[] = {"sum", "mean"};
 constexpr const char* kLostPolicyNames[] = {"wait", "partial", "abort"};
 constexpr const char* kRecoveryNames[] = {"copy", "none"};
 
-// As differs(), with the values' names in place of their numbers.
+// Like differs() above, with the values' names in place of their numbers.
 template <typename Enum, size_t kCount>
 std::optional<std::string> differs(const std::string& what, Enum job, Enum worker,
                                    const char* const (&names)[kCount]) {

@@ -86,7 +86,8 @@ JobStarter::Step JobStarter::read_snapshot(Job& job, const PartState* state) {
   return *is_read ? Step::kDone : Step::kWaiting;
 }
 
-// Where ranks are waiting in the middle of their training, pages come while the part runs.
+// If ranks are waiting in the middle of their training, the part starts before all memory is
+// prefaulted.
 JobStarter::Step JobStarter::prefault(Job& job, const PartState* state) {
   if (const Status reserved = job.reserve_memory(host_); !reserved) {
     owner_.fail(job, reserved.error());
@@ -127,7 +128,7 @@ void JobStarter::await_epoch(Job& job, const Error& error) {
 JobStarter::Step JobStarter::start_job(Job& job, const Result<uint32_t>& epoch,
                                        const PartState* state) {
   const JobKey part = key_of(job.spec());
-  PBOX_CHECK(!job.running());  // two openings would have one set of ranks
+  PBOX_CHECK(!job.running());  // a second opening would use the same ranks
   starts_[part].epoch_refusal.reset();
   exclude_missing(job);
   const uint64_t barrier = job.members().barrier_to_resume();
@@ -237,7 +238,8 @@ void JobStarter::dismiss(Job& job, uint32_t rank) {
   member = {};
 }
 
-// The ranks that are missing may come back as new processes, or come for the first time.
+// Excludes the missing ranks. They may still come back as new processes, or join for the first
+// time.
 void JobStarter::exclude_missing(Job& job) {
   const bool recovers = job.recovering();
   for (Member& member : job.members()) {

@@ -1,6 +1,6 @@
 // Starts parts: takes each one through the phases from gathering its ranks to running. A phase that
 // has to ask another box or the disk waits for the answer. The class that asked records the answer,
-// and then has the start advance. Control thread.
+// and then has the start advance. Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@
 
 namespace pbox::control {
 
-// In order. A part is in the first phase that is not complete.
+// The phases of a start, in order. A part is in the first phase that is not complete.
 enum class StartPhase : uint8_t {
   kGathering,        // until every rank is ready
   kFetchingState,    // from the previous owner or the backup box
   kReadingSnapshot,  // to begin with, or for the optimizer state
   kConnectingRelay,  // to the upstream box
   kPreparingBackup,  // a backup box joins and receives the state
-  kPrefaulting,      // memory gets its pages
+  kPrefaulting,      // memory is prefaulted
   kReservingEpoch,   // from the store of epochs
   kRunning,
 };
@@ -45,7 +45,7 @@ class JobStarter {
     StepVerdicts& verdicts;
   };
 
-  // All outlive it.
+  // All references must outlive this object.
   JobStarter(RegistryContext& context, PipelineHost& host, SpiAllocator& spis,
              storage::Epochs& epochs, JobOwner& owner, Parts parts)
       : context_(context),
@@ -55,19 +55,19 @@ class JobStarter {
         owner_(owner),
         parts_(parts) {}
 
-  // Takes the part as far as it goes without waiting. Does nothing for a part that runs or is gone.
-  // The part may have failed on return.
+  // Takes the part through all phases that it can complete without waiting. Does nothing for a part
+  // that runs or is gone. The part may have failed on return.
   void advance(const JobKey& part) { advance(part, false); }
-  // The same for a part whose missing ranks did not come back in time: they are excluded.
+  // Like advance(), for a part whose missing ranks have had their time: they are excluded.
   void advance_without_missing(const JobKey& part) { advance(part, true); }
-  // Has the start try again what has to be repeated, and ends what takes too long. Returns true if
-  // the part needs nothing else in this tick; it may then be running, or gone.
+  // Tries steps of the start again that have to be repeated, and ends those that take too long.
+  // Returns true if the part needs nothing else in this tick; it may then be running, or gone.
   bool on_tick(Job& job);
-  // kGathering for a part that is not here.
+  // Returns the phase of the part; kGathering for a part that is not here.
   StartPhase phase_of(const JobKey& part) const;
   // Dismisses the resuming ranks that the job has gone on without, as another rank states.
   void dismiss_left_behind(Job& job);
-  // The part is closed.
+  // Forgets a part that has been closed.
   void forget(const JobKey& part) { starts_.erase(part); }
 
  private:
@@ -104,7 +104,7 @@ class JobStarter {
   Parts parts_;
   std::map<JobKey, Start> starts_;
   // Parts to be advanced, oldest first. An answer may arrive while a part is being advanced, even
-  // within the question; it must not start a job in the middle of a step.
+  // within the call that asks; it must not start a job in the middle of a step.
   std::vector<Advance> pending_;
   bool is_advancing_ = false;
 };

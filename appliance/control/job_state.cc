@@ -30,7 +30,7 @@ PartState Job::take_state(PipelineHost& host) {
 // chunks here. If the box that pushed it was lost in the middle of a push, some of these chunks
 // have one round more than others. Both rounds' results are still here, so the older one is used.
 PartState Job::take_copy(PipelineHost& host) {
-  PBOX_CHECK(running() && spec_.is_backup);  // other chunks are no backup blocks
+  PBOX_CHECK(running() && spec_.is_backup);  // chunks of other jobs are not backup blocks
   PartState copy;
   shards_.detach(host);
   uint32_t next = 0;

@@ -1,4 +1,4 @@
-// Combines the straggler ledgers of a part's pipelines, and what they know of each rank's values.
+// Combines what a part's pipelines have recorded about stragglers and about each rank's values.
 #include <algorithm>
 #include <map>
 

@@ -1,4 +1,5 @@
-// The jobs of one box, or the parts of them that it has, by name and part. Control thread.
+// The jobs of one box, or the parts of them that it has, by name and part. Used on the control
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ class JobTable {
     return found == jobs_.end() ? nullptr : found->second.get();
   }
   bool contains(const JobKey& part) const { return jobs_.contains(part); }
-  // Some part of the job is here.
+  // Returns whether some part of the job is here.
   bool has_job(const std::string& name) const {
     const auto first = jobs_.lower_bound({name, 0});
     return first != jobs_.end() && first->first.first == name;
@@ -40,18 +41,18 @@ class JobTable {
     return parts;
   }
   bool empty() const { return jobs_.empty(); }
-  // In ascending order of name and part.
+  // Entries are in ascending order of name and part.
   auto begin() const { return jobs_.begin(); }
   auto end() const { return jobs_.end(); }
 
-  // No part of that name and number is here yet.
+  // Adds a part. There must be no part of that name and number yet.
   Job& add(std::unique_ptr<Job> job) {
     Job& added = *job;
     const bool is_new = jobs_.emplace(key_of(added.spec()), std::move(job)).second;
     PBOX_CHECK(is_new);  // the other job's shards would be freed while pipelines use them
     return added;
   }
-  // The part is closed: the pipelines have given its shards back.
+  // Removes a part that is closed: the pipelines have given its shards back.
   void erase(const JobKey& part) {
     const auto found = jobs_.find(part);
     PBOX_CHECK(found != jobs_.end() && !found->second->running());

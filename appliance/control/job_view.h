@@ -16,7 +16,7 @@ struct HistogramView {
   double sum_s = 0;
 };
 
-// A place in the job's work.
+// A tensor and one of its rounds.
 struct PlaceView {
   std::string tensor;
   uint64_t round = 0;  // round of the tensor's chunks, counted from 0
@@ -37,10 +37,10 @@ struct WorkerView {
   uint64_t duplicates = 0;
   uint64_t last_arrivals = 0;     // chunk rounds in which this rank was the last to push
   double last_packet_age_s = -1;  // -1 before the first packet
-  double late_s = 0;              // time behind the rank before it, over its last arrivals
+  double late_s = 0;              // time behind the rank before it, summed over its last arrivals
   double awaited_s = 0;           // time that the others wait for it now; 0 if they do not
-  // Model drop only: fragments that came too late to count, and rounds of chunks that closed before
-  // the rank's push was complete.
+  // For model drop only: fragments that came too late to count, and rounds of chunks that closed
+  // before the rank's push was complete.
   std::optional<uint64_t> dropped_fragments = {}, missed_rounds = {};
   uint64_t nonfinite_fragments = 0;  // fragments with an unsound value
   std::optional<NonfiniteView> newest_nonfinite = {};

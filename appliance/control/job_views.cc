@@ -1,4 +1,4 @@
-// A part as the admin side shows it.
+// The view of a part for the admin side.
 #include <algorithm>
 
 #include "appliance/control/job.h"
@@ -103,7 +103,8 @@ void view_sync(const Job& job, JobView& view, uint64_t now_ns) {
   }
 }
 
-// As in JobView::priority_source. `are_given`: not those with which the tensors were registered.
+// Returns JobView::priority_source. `are_given`: the priorities are not those with which the
+// tensors were registered.
 const char* priority_source(wire::PriorityPolicy policy, bool are_given) {
   switch (policy) {
     case wire::PriorityPolicy::kFifo: return "none";

@@ -18,7 +18,8 @@ Error in_pipeline(const proto::QueuePair& pair, const Error& error) {
   return {error.code, "pipeline " + std::to_string(pair.pipeline()) + ": " + error.message};
 }
 
-// Connects queue pairs of a worker. `pipelines`: the box's, by their index in the session.
+// Connects queue pairs of a worker. `pipelines`: the box's pipelines, by their index in the
+// session.
 Status connect_all(PipelineHost& host, const std::vector<uint32_t>& pipelines, ConnectionId id,
                    const proto::QueuePairs& request, proto::QueuePairs& answer) {
   std::set<uint32_t> named;
@@ -38,7 +39,7 @@ Status connect_all(PipelineHost& host, const std::vector<uint32_t>& pipelines, C
   return ok_status();
 }
 
-// Refuses a change while the part gathers: the state that it begins with may have other models.
+// Refuses a change while the part gathers: the state that it begins with may have different models.
 Status gathers(const Job& job) {
   return Error{ErrorCode::kUnavailable,
                job.spec().title() + " gathers its ranks; try again once it runs"};
@@ -241,7 +242,7 @@ Status MemberRequests::offer_lanes(ConnectionId id, const Connection& connection
 }
 
 // A worker with an RDMA device connects its queue pairs to those of the box, or asks for lanes of
-// shared memory. Either end with the control connection.
+// shared memory. Both end with the control connection.
 void MemberRequests::on_queue_pairs(ConnectionId id, const Connection& connection,
                                     const proto::QueuePairs& request) {
   proto::BoxMessage message;
@@ -254,7 +255,7 @@ void MemberRequests::on_queue_pairs(ConnectionId id, const Connection& connectio
   if (!connected) {
     answer.clear_pairs();
     answer.set_refusal(connected.error().message);
-    // A worker with the port "auto" asks every box, and does well without.
+    // A worker with the port "auto" asks every box, and works without lanes too.
     context_.note(request.has_shared_memory() ? Severity::kDebug : Severity::kWarning,
                   "queue_pairs_refused", connection.peer + ": " + connected.error().message);
   }

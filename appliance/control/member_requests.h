@@ -1,5 +1,5 @@
 // Requests of workers that are members of a job: heartbeats, barriers, learning rates, priorities,
-// consistency models, queue pairs and ports given up. Control thread.
+// consistency models, queue pairs and ports given up. Used on the control thread.
 #pragma once
 
 #include <string>
@@ -9,23 +9,23 @@
 
 namespace pbox::control {
 
-// Tells the ranks which barrier all have reached, if that is a newer one. A process in a lost
-// rank's place may come to a barrier that the others passed with its predecessor before they left,
-// so ranks that have left are not waited for.
+// Tells the ranks which barrier all of them have reached, if they do not know it yet. A process in
+// a lost rank's place may come to a barrier that the others passed with its predecessor before they
+// left, so ranks that have left are not waited for.
 void release_barriers(RegistryContext& context, Job& job);
 
 class MemberRequests {
  public:
-  // Both outlive it.
+  // Both arguments must outlive this object.
   MemberRequests(RegistryContext& context, PipelineHost& host) : context_(context), host_(host) {}
 
-  // Carries the request out and answers it. Returns false if it is none of these requests.
+  // Carries the request out and answers it. Returns false if the message is none of these requests.
   bool handle(ConnectionId id, const Connection& connection, const proto::WorkerMessage& message);
-  // The operator sets the priority policy for all parts of a job on this box. Priorities are then
-  // as registered (explicit), learned again (forward-order) or equal (fifo). kNotFound if there is
-  // no such job.
+  // Sets the priority policy for all parts of a job on this box, as an operator asks. Priorities
+  // are then as registered (explicit), learned again (forward-order) or equal (fifo). kNotFound if
+  // there is no such job.
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy);
-  // The operator changes consistency models in all parts of a job on this box, or in none.
+  // Changes consistency models in all parts of a job on this box, as an operator asks, or in none.
   // kNotFound: there is no such job. kInvalidArgument: none of its tensors here has such a name, or
   // some tensor cannot have the model. kUnavailable: a part gathers its ranks.
   Status set_sync(const std::string& job, const SyncChange& change);

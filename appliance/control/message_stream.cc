@@ -12,7 +12,7 @@ namespace {
 // confirm new keys.
 constexpr size_t kSealedBytesMax = 16 * 1024;
 // The header of a TLS record and the type of its message, which is 1 for a ClientHello. The first
-// control message of a connection does not begin so: it would have to be longer than 64 KiB.
+// control message of a connection does not begin like this: it would have to be longer than 64 KiB.
 constexpr size_t kHelloBytes = 6;
 constexpr char kClientHello = 1;
 

@@ -1,6 +1,6 @@
 // The messages of one control connection: those that have arrived, and those that wait to be sent.
-// With TLS, the bytes on the wire are encrypted. No socket: the server moves the bytes. Control
-// thread.
+// With TLS, the bytes on the wire are encrypted. The class has no socket: the server moves the
+// bytes. Used on the control thread.
 #pragma once
 
 #include <deque>
@@ -17,7 +17,7 @@ namespace pbox::control {
 
 class MessageStream {
  public:
-  // `tls`: established; null: messages travel as they are.
+  // `tls`: an established connection; null if messages travel in plain text.
   explicit MessageStream(std::unique_ptr<tls::Connection> tls) : tls_(std::move(tls)) {}
 
   const tls::Connection* tls() const { return tls_.get(); }
@@ -27,18 +27,18 @@ class MessageStream {
   Status take(std::string_view bytes);
   // Takes bytes that TLS has decrypted already.
   void take_plain(std::string_view bytes);
-  // As wire::FrameReader::next().
+  // Like wire::FrameReader::next().
   Result<std::optional<std::string>> next() { return reader_.next(); }
   // Messages that arrive from now on are dropped.
   void stop_reading() { is_reading_ = false; }
 
-  // Adds a message to those that wait. If it is the only one, begin_write() is next.
+  // Adds a message to those that wait. If it is the only one, call begin_write() next.
   void push(std::string framed);
   bool is_empty() const { return outgoing_.empty(); }
   size_t messages() const { return outgoing_.size(); }
   size_t queued_bytes() const { return queued_bytes_; }
-  // Returns the bytes of the first message for the wire. They stay until end_write(), as does the
-  // message.
+  // Returns the bytes of the first message for the wire. The bytes and the message stay until
+  // end_write().
   const std::string& begin_write();
   void end_write();
   // Forgets all messages except the first.

@@ -1,4 +1,5 @@
-// Which box owns which part of a job, as the control plane of one box sees it. Main thread.
+// Which box owns which part of a job, as the control plane of one box sees it. Used on the control
+// thread.
 #pragma once
 
 #include <functional>
@@ -16,7 +17,7 @@ namespace pbox::control {
 struct RunningParts {
   bool may_move = false;           // they could continue on another box
   uint64_t part_memory_bytes = 0;  // memory of the largest of them
-  uint32_t protocol_version = 0;   // the oldest that has every field which the job uses; 0: any
+  uint32_t protocol_version = 0;   // the oldest with every field that the job uses; 0 for any
 };
 
 class PartDirectory {
@@ -52,12 +53,12 @@ class PartDirectory {
     return {};
   }
 
-  // This box keeps a part that cannot move, although the map assigns it to another box; corrects
-  // the map.
+  // Corrects the map: this box keeps a part that cannot move, although the map assigns it to
+  // another box.
   virtual void reclaim_part(const std::string& /*job*/, uint32_t /*part*/) {}
 
-  // This box has no room for the part. Returns true if another box may have room: the part is then
-  // given to that box, and its ranks should ask again.
+  // Called if this box has no room for the part. Returns true if another box may have room. The
+  // part is then given to that box, and its ranks should ask again.
   virtual bool hand_back(const std::string& /*job*/, uint32_t /*part*/) { return false; }
 
   // Keeps other boxes from taking a snapshot of the job until release_snapshot(), or until this box
@@ -69,14 +70,14 @@ class PartDirectory {
   }
   virtual void release_snapshot(const std::string& /*job*/) {}
 
-  // The job has ended on this box: its ranks have left, or it has failed.
+  // Called when the job has ended on this box: its ranks have left, or it has failed.
   virtual void on_job_over(const std::string& /*job*/) {}
 
   // Returns the loads of the parts that run on this box, for the leader of the cluster.
   virtual std::vector<proto::JobLoad> loads() const { return {}; }
 
-  // Returns whether the cluster's store lists a box of this name, or has since this box started: a
-  // box whose lease has ended may still have to give its parts' state away.
+  // Returns whether the cluster's store lists a box of this name, or has listed one since this box
+  // started: a box whose lease has ended may still have to give its parts' state away.
   virtual bool lists_box(const std::string& /*box*/) const { return false; }
 
   // Returns whether other boxes could take over this box's parts of the job, or have done so.

@@ -7,8 +7,8 @@
 namespace pbox::control {
 namespace {
 
-// Text of a member: addresses, the reason of a loss, boxes. A member's other lists are bounded by
-// the number of ranks and by wire::kStalenessMax.
+// Bound on the text of a member: addresses, the reason of a loss, boxes. A member's other lists are
+// bounded by the number of ranks and by wire::kStalenessMax.
 constexpr uint64_t kMemberTextBytes = 1024;
 // Beside its name, a tensor has two priorities, and an allocation of its own.
 constexpr uint64_t kTensorBesideBytes = 64;

@@ -1,5 +1,6 @@
 // The memory that a part of a job takes on a box, counted from its description before anything is
-// allocated. The time that this takes grows with the number of tensors, not of chunks. Pure.
+// allocated. The time that this takes grows with the number of tensors, not of chunks. All
+// functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ uint64_t one_shard_bytes(const JobSpec& spec);
 // for inputs and outputs of all parts, which need not have equal sizes.
 uint64_t worker_memory_bytes_max(const JobSpec& spec);
 
-// Returns the bytes beside the shards: names, members, tables by chunk, the reports of ranks that
-// resume, messages that start the part, and what its relay keeps.
+// Returns the bytes that the part takes beside its shards: names, members, tables by chunk, the
+// reports of ranks that resume, messages that start the part, and what its relay keeps.
 uint64_t control_bytes(const JobSpec& spec);
 
 }  // namespace pbox::control

@@ -1,5 +1,5 @@
 // The consistency models of a part's tensors: those in force, changes of them, and the controller
-// of adaptive tensors. Pure. Control thread.
+// of adaptive tensors. It has no I/O and runs on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@ namespace pbox::control {
 
 class PartModels {
  public:
-  // `spec` outlives it.
+  // `spec` must outlive this object.
   explicit PartModels(const JobSpec& spec);
 
-  // The part opens, with the models that another box has handed over or with the registered ones.
+  // Call it when the part opens: takes the models that another box has handed over, or the
+  // registered ones.
   void begin(const std::optional<SyncInForce>& handed_over);
 
   const SyncInForce& in_force() const { return in_force_; }
@@ -26,12 +27,12 @@ class PartModels {
   // Lets the controller look at the part's counts. Returns whether rules() has changed; false if no
   // tensor is adaptive.
   bool observe(const SyncCounts& counts, uint64_t now_ns);
-  // By chunk: the model in force, or the controller's rule if the tensor is adaptive.
+  // Returns, by chunk, the model in force, or the controller's rule if the tensor is adaptive.
   std::vector<wire::SyncSpec> rules() const;
 
   // The newest decision of the controller; null if it has made none.
   const SyncDecision* newest_decision() const;
-  // Nothing if no tensor is adaptive.
+  // Returns the view of the controller; nothing if no tensor is adaptive.
   std::optional<SyncControlView> view(uint64_t now_ns) const;
 
  private:
@@ -39,7 +40,7 @@ class PartModels {
 
   const JobSpec& spec_;
   SyncInForce in_force_;
-  std::optional<SyncController> controller_;  // nothing: no tensor is adaptive
+  std::optional<SyncController> controller_;  // absent if no tensor is adaptive
 };
 
 }  // namespace pbox::control

@@ -13,7 +13,8 @@ using pipeline::ChunkState;
 constexpr int kClocksMax =
     pipeline::kClocksPerRank * limits::kWorkersPerJobMax + limits::kFragmentCountMax;
 
-// Size limit of a piece without its values; protobuf encodes a number in at most ten bytes.
+// Returns a bound on the size of a piece without its values; protobuf encodes a number in at most
+// ten bytes.
 size_t overhead_bytes(const ChunkState& chunk) {
   return 64 + 3 * chunk.contributors.size() + 10 * chunk.clocks.size();
 }

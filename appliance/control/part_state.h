@@ -1,7 +1,7 @@
 // The state of a part in mode optimize that moves to another box: the weights, and the optimizer's
 // state and steps, which no worker can bring along. The former owner keeps it and hands it over in
 // answers to questions. Each question says how much has already been received. The new owner opens
-// the part once it has the whole state. Pure.
+// the part once it has the whole state. The code here has no I/O.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace pbox::control {
 
-// Bytes of chunk values in one answer, including the fields of their pieces.
+// Most bytes of chunk values in one answer, including the fields of their pieces.
 inline constexpr uint32_t kStateAnswerBytesMax = 512 * 1024;
 static_assert(kStateAnswerBytesMax < limits::kControlMessageBytesMax);
 
@@ -40,8 +40,8 @@ class IncomingState {
 
   // Sets the epoch, chunk and offset of the next question.
   void describe(proto::AskState& question) const;
-  // Adds an answer. kMismatch: it does not answer the last question, describes other chunks than
-  // the part has, or is corrupted. The whole state must then be discarded.
+  // Adds an answer. kMismatch: it does not answer the last question, describes chunks that the part
+  // does not have, or is corrupted. The whole state must then be discarded.
   Status take(const proto::PartState& answer);
   bool is_whole() const { return is_whole_; }
   const PartState& state() const { return state_; }

@@ -1,6 +1,7 @@
-// Moves chunks of the parts that run here between the pipelines of this box, and tells how fast the
-// parts get on. A part that moves is closed for a moment: its ranks come again at once, and go on
-// from what they have and from the state that the box keeps. Control thread.
+// Moves chunks of the parts that run here between the pipelines of this box, and reports how fast
+// the parts progress. A part whose chunks move is closed for a moment: its ranks join again at
+// once, and go on from what they have and from the state that the box keeps. Used on the control
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +27,20 @@ struct PartProgress {
 
 class PipelineMoves {
  public:
-  // All outlive it.
+  // All arguments must outlive this object.
   PipelineMoves(RegistryContext& context, const PipelineHost& host, JobOwner& owner)
       : context_(context), host_(host), owner_(owner) {}
 
-  // Parts that run here and could move to another box, by job and part.
+  // Returns the progress of the parts that run here and could move to another box, by job and part.
   std::vector<PartProgress> progress() const;
-  // Parts of jobs are here that do not run: they gather their ranks, perhaps because they move.
+  // Returns whether a part of the job is here that does not run. It gathers its ranks, perhaps
+  // because its chunks move.
   bool is_gathering(const std::string& job) const;
 
-  // Moves groups of chunks. `by_part`: for each part to be changed, the pipeline of each of its
-  // groups. `why` is logged. All or none. kUnavailable: such a part does not run here, must stay as
-  // it is, or lacks a rank, which would be waited for. kResourceExhausted: a pipeline has no room.
+  // Moves all of these groups of chunks, or none. `by_part`: for each part to be changed, the
+  // pipeline of each of its groups. `why` is logged. kUnavailable: one of these parts does not run
+  // here, must stay as it is, or lacks a rank, for which it would have to wait. kResourceExhausted:
+  // a pipeline has no room.
   Status move(const std::string& job, const std::map<uint32_t, std::vector<uint32_t>>& by_part,
               const std::string& why);
 

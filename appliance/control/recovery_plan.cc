@@ -15,7 +15,7 @@ auto holder_of(std::span<const ConsumedRounds> stated, uint32_t chunk, uint32_t 
   });
 }
 
-// The lowest of the open rounds of chunks [first, end).
+// Returns the lowest of the open rounds of chunks [first, end).
 uint32_t least_round(const std::vector<uint32_t>& open_rounds, uint32_t first, uint32_t end) {
   uint32_t least = open_rounds[first];
   for (uint32_t chunk = first; chunk < end; ++chunk) {

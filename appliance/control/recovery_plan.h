@@ -1,9 +1,9 @@
 // Where the chunks of a job go on after its box was lost, computed from what its workers have
-// consumed. Pure.
+// consumed. All functions are pure.
 //
 // A round that any live worker has consumed is recovered by copying that result, never by summing
-// again. A second sum could differ: its order may be another one, and a restarted rank computes
-// another gradient. docs/protocol.md, "When the box is lost", has the rules of recovery.
+// again. A second sum could differ: its order may be different, and a restarted rank computes a
+// different gradient. docs/protocol.md, "When the box is lost", has the rules of recovery.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct ChunkStart {
   // The previous owner hands over the chunk's state, including the result of the round before.
   bool is_handed_over = false;
 
-  // The chunk begins with initial weights.
+  // Returns whether the chunk begins with initial weights.
   bool begins() const { return round == 0 && !is_copied() && !is_handed_over; }
   bool is_copied() const { return copy_rank != pipeline::kNoRank; }
 };
@@ -32,8 +32,8 @@ struct ChunkStart {
 struct ConsumedRounds {
   uint32_t rank = 0;
   std::span<const uint32_t> rounds;
-  // By chunk: the worker has no copy of the result of the round before, for example because it has
-  // just taken a lost rank's place. Empty if it has all of them.
+  // By chunk, whether the worker lacks the result of the round before, for example because it has
+  // just taken a lost rank's place. Empty if it lacks none.
   std::vector<bool> lacks = {};
 
   bool holds(uint32_t chunk) const { return lacks.empty() || !lacks[chunk]; }
@@ -52,24 +52,25 @@ Result<std::vector<ChunkStart>> plan_recovery(std::span<const ConsumedRounds> st
 Status open_for_newcomers(std::span<const ConsumedRounds> stated,
                           std::span<const uint32_t> chunk_counts, std::vector<ChunkStart>& starts);
 
-// Adapts `starts` for mode optimize, where the weights were on the box too. The worker that
+// Adapts `starts` for mode optimize, where the weights were lost with the box. The worker that
 // consumed a chunk's weights last gives them back, so the round before opens once more. Chunks that
 // no worker has consumed begin at round 0. kBoxLost if no worker holds a chunk's weights.
 Status open_for_weights(std::span<const ConsumedRounds> stated, std::vector<ChunkStart>& starts);
 
 // Adapts `starts` to a state that the previous owner hands over. `finished` is the number of
-// finished rounds by chunk; 0 if the previous owner had no weights for it. Such chunks go on with
-// the next round. Returns false and leaves `starts` alone if the workers are not in the rounds in
-// which that box left them.
+// finished rounds by chunk; 0 if the previous owner had no weights for it. Chunks with weights go
+// on with the next round. Returns false and leaves `starts` alone if the workers are not in the
+// rounds in which the previous owner left them.
 bool open_as_handed_over(std::span<const ConsumedRounds> stated, std::span<const uint64_t> finished,
                          std::vector<ChunkStart>& starts);
 
-// The worker is past a round that is summed again, so it has no gradient for it. This happens to a
-// rank that took a lost rank's place and began after a round whose result died with the box.
+// Returns whether the worker is past a round that is summed again, so that it has no gradient for
+// it. This happens to a rank that took a lost rank's place and began after a round whose result
+// died with the box.
 bool is_beyond(const ConsumedRounds& worker, const std::vector<ChunkStart>& starts);
 
-// The following take `starts` of a job that is open; empty if all chunks began at round 0.
-// `open_rounds` is by chunk.
+// The following functions take the `starts` of a job that is open, which are empty if all chunks
+// began at round 0. `open_rounds` is by chunk.
 
 // Returns the chunks whose open round only `rank` can finish, by giving back what it consumed.
 std::vector<uint32_t> copies_owed(const std::vector<ChunkStart>& starts, uint32_t rank,

@@ -1,4 +1,4 @@
-// Refuses workers. Control thread.
+// Refuses workers. Used on the control thread.
 #pragma once
 
 #include "appliance/control/registry_context.h"

@@ -1,5 +1,5 @@
 // State that the registry and its parts share: options, time, jobs, connections, log events and
-// totals. The registry owns it; its parts refer to it. Control thread.
+// totals. The registry owns it; its parts refer to it. Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -37,17 +37,18 @@ struct RegistryOptions {
   uint32_t heartbeat_interval_ms = 1000;
   uint32_t window_bytes = 0;  // upper bound per worker and pipeline; 0 means 1 MiB
   bool payload_crc = false;
-  uint64_t snapshot_every_ns = 0;  // 0: only when an operator asks
+  uint64_t snapshot_every_ns = 0;  // 0 if snapshots are taken only when an operator asks
   wire::AddedFields added_fields = wire::added_fields();
-  // A worker must prove that it can be reached at an address on another host than its control
-  // connection's. Not needed where packets come through a queue pair of their own (RDMA).
+  // Whether a worker whose data address is on a different host than its control connection must
+  // prove that it can be reached there. Not needed where packets come through a queue pair of their
+  // own (RDMA).
   bool checks_addresses = true;
   // Makes the keys of all sessions' packets; null if packets have none. Outlives the registry.
   ConnectionKeys* keys = nullptr;
-  audit::Sink audit = {};  // empty: there is no audit log
+  audit::Sink audit = {};  // empty if there is no audit log
   // Draws numbers that strangers must not guess: those of sessions, and names of backup copies.
   Draws draw = seeded_draws(1);
-  // The box's traffic in the last second, the busier direction.
+  // Returns the box's traffic in the last second, in the busier direction.
   std::function<double()> traffic_bytes_per_s = [] { return 0.0; };
 };
 
@@ -56,7 +57,7 @@ struct RegistryEvent {
   enum class Severity { kDebug, kInfo, kWarning } severity = Severity::kInfo;
   const char* name = "";  // stable: "job_started", "job_failed", ...
   std::string text;
-  std::string job = {};  // name of the job that it is about; empty: the box, or a peer
+  std::string job = {};  // name of its job; empty if it is about the box or a peer
 };
 
 // Counts since the start of the box.
@@ -90,7 +91,8 @@ struct RegistryContext {
             std::string job = {}) {
     events.push_back({severity, name, std::move(text), std::move(job)});
   }
-  // Writes a record to the audit log. `peer`: the one that it is about; null: this box.
+  // Writes a record to the audit log. `peer`: the one that the record is about; null if that is
+  // this box.
   void audit(audit::Record record, const Connection* peer) const {
     if (!options.audit) return;
     if (peer != nullptr) {
@@ -111,9 +113,9 @@ audit::Record join_record(audit::Kind kind, const proto::Join& join, std::string
 struct Regathering {
   RegistryEvent event;                     // for the log
   std::optional<uint32_t> kept_rank = {};  // this rank's connection stays
-  // The pipeline of each group of chunks from now on (JobShards::move_groups()); empty: as before.
-  // The ranks are told to come again. Otherwise their connections close without a message, as when
-  // a box is lost.
+  // The pipeline of each group of chunks from now on (JobShards::move_groups()); empty if no group
+  // moves. If groups move, the ranks are told to join again. Otherwise their connections close
+  // without a message, as when a box is lost.
   std::vector<uint32_t> group_pipelines = {};
 };
 
@@ -121,14 +123,15 @@ struct Regathering {
 class JobOwner {
  public:
   virtual ~JobOwner() = default;
-  // An answer that the start of this part waits for has been recorded.
+  // Continues the start of this part: an answer that it waits for has been recorded.
   virtual void advance(const JobKey& part) = 0;
-  // The part ends here with this error, which its ranks are told. The job is gone on return.
+  // Ends the part here with this error, which its ranks are told. The job is gone on return.
   virtual void fail(Job& job, const Error& error) = 0;
-  // The ranks of a running part join once more, here. If all of them have left, the job is gone on
-  // return.
+  // Has the ranks of a running part join once more on this box. If all of them have left, the job
+  // is gone on return.
   virtual void gather_again(Job& job, Regathering how) = 0;
-  // Memory of all jobs, kept states and cuts together, or of those of one tenant, in bytes.
+  // Returns the memory of all jobs, kept states and cuts together, or of those of one tenant, in
+  // bytes.
   virtual uint64_t memory_taken_bytes(std::optional<std::string_view> tenant) const = 0;
 };
 

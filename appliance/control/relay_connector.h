@@ -1,5 +1,5 @@
 // Joins relayed jobs to the upstream box, which sums the sums of several racks. The ranks wait
-// until all racks are in, and are told if these do not come. Control thread.
+// until all racks have joined, and are told if some rack does not. Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace pbox::control {
 
 class RelayConnector {
  public:
-  // All outlive it. `upstream` is null if the sums of this box stay here.
+  // All arguments must outlive this object. `upstream` is null if the sums of this box stay here.
   RelayConnector(RegistryContext& context, Upstream* upstream, JobOwner& owner)
       : context_(context), upstream_(upstream), owner_(owner) {}
 
@@ -20,7 +20,7 @@ class RelayConnector {
   // Joins the upstream box. Returns true if the part is not relayed or has joined; otherwise the
   // owner advances it once it has joined, or fails it.
   bool connect(Job& job);
-  // The part is closed.
+  // Forgets a part that has been closed.
   void forget(const JobKey& part) { questions_.erase(part); }
 
  private:

@@ -1,6 +1,7 @@
 // Counts of parts whose shards the pipelines of this box have given back: a part that moved to
-// another box, or that gathers its ranks again. A job's counters include them, because a counter
-// that falls looks to Prometheus as if all of it had been counted anew. Control thread.
+// another box, or that gathers its ranks again. A job's counters include them, because Prometheus
+// takes a counter that falls for one that was reset, and adds its whole value once more. Used on
+// the control thread.
 #pragma once
 
 #include <map>
@@ -12,11 +13,11 @@ namespace pbox::control {
 
 class RetiredCounts {
  public:
-  // Keeps a part's counts. To be called before its pipelines give it back.
+  // Keeps a part's counts. Call it before the pipelines give the part's shards back.
   void keep(const JobView& part);
   // Adds what is kept of the job to the counts of its parts that are here.
   void add_to(JobView& job) const;
-  // The job has no part here any more, so its counters vanish.
+  // Forgets a job that has no part here any more. Its counters vanish.
   void forget(const std::string& job) { by_job_.erase(job); }
 
  private:

@@ -1,5 +1,6 @@
 // The ranks of one job, or of a part of it, as this box knows them: who has joined, who is lost,
-// and what the ranks that resume after the loss of a box say about themselves. A value without I/O.
+// and what the ranks that resume after the loss of a box say about themselves. It is a value
+// without I/O.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,8 @@ struct RankProgress {
   uint64_t rounds = 0;  // 0 before the first report
   uint64_t at_ns = 0;
   uint64_t busy_ns = 0;
-  std::vector<uint64_t> busy_ns_by_pipeline = {};  // by pipeline of the session; may be too short
+  // By pipeline of the session; may have fewer entries than there are pipelines.
+  std::vector<uint64_t> busy_ns_by_pipeline = {};
   bool operator==(const RankProgress&) const = default;
 };
 
@@ -43,22 +45,23 @@ struct Member {
   // The identity that holds the rank's place until the job is over; absent without TLS.
   std::optional<tls::Identity> identity = {};
   std::string software;           // name and version, as the worker states them
-  uint32_t protocol_version = 0;  // the session's; valid once the rank has joined
+  uint32_t protocol_version = 0;  // the session's version; valid once the rank has joined
   bool takes_zeros() const { return protocol_version >= wire::kZerosVersion; }
   uint32_t path_mtu = 0;
-  uint32_t workers = 1;  // summed by the rank; more than 1 if it is a box
+  uint32_t workers = 1;  // workers that the rank sums; more than 1 if it is a box
   bool ipv6 = false;
   uint64_t joined_ns = 0;                        // time of its JOIN; valid if kJoined
   std::optional<nic::Endpoint> known_host = {};  // as in pipeline::SessionSpec
   bool is_on_host = false;  // the worker is on the box's host, and may ask for lanes of memory
-  // The process has been in the part since it last opened. Only then the box can be sure that a
+  // The process has been in the part since it last opened. Only then can the box be sure that a
   // result stays as it is until this process has consumed it.
   bool is_from_start = false;
   uint64_t lost_ns = 0;  // time of the loss; valid if kLost
   std::string lost_reason;
-  std::string left_reason;  // kLeft: as the rank has stated it, if it has
-  bool has_left = false;    // kExcluded: by its own wish
-  // When another box last said that this rank cannot reach this box; 0: never. See cut_off.h.
+  std::string left_reason;  // kLeft: the reason that the rank has stated, if any
+  bool has_left = false;    // kExcluded: the rank has left the job
+  // Time at which another box last reported that this rank cannot reach this box (cut_off.h); 0 if
+  // none has.
   uint64_t cut_off_ns = 0;
   uint64_t barrier_sequence = 0;             // newest barrier that the rank has asked for
   uint64_t barriers_released = 0;            // newest barrier that a resuming rank has passed
@@ -75,7 +78,7 @@ struct Member {
   std::vector<bool> lacks;         // by chunk, as in ConsumedRounds
   bool stated = false;             // `consumed` is complete
   std::string box;                 // the box that gave the last session
-  CopyName copy;                   // as told with the last session
+  CopyName copy;                   // the backup copy that was named with the last session
   uint64_t restored_snapshot = 0;  // number of the snapshot that the job began with; 0 if none
   uint64_t restored_steps = 0;
   std::vector<uint32_t> absent;  // ranks that its generation went on without
@@ -86,7 +89,7 @@ struct Member {
 
   // Orders ranks by how recently they were told who takes part. Generations restart in each epoch.
   std::pair<uint32_t, uint32_t> told() const { return {epoch, generation}; }
-  // The rank has joined and, if it resumes, has stated all its rounds.
+  // Returns whether the rank has joined and, if it resumes, has stated all its rounds.
   bool ready() const { return state == State::kJoined && (!resumes || stated); }
 };
 
@@ -109,41 +112,45 @@ class Roster {
   auto begin() const { return members_.begin(); }
   auto end() const { return members_.end(); }
 
-  // Every rank is ready, except those that the job had already gone on without.
+  // Returns whether every rank is ready, except those that the job had already gone on without.
   bool complete() const;
-  // A resuming rank that was told about the membership later than `told` says that the job went on
-  // without `rank`.
+  // Returns whether a resuming rank that was told about the membership later than `told` says that
+  // the job went on without `rank`.
   bool left_behind(uint32_t rank, std::pair<uint32_t, uint32_t> told) const;
-  // The ready ranks are more than half of the job's newest membership, or exactly half including
-  // its lowest rank. Two groups of ranks that cannot reach each other are never both a majority
-  // (dynamic linear voting, Jajodia and Mutchler 1990).
+  // Returns whether the ready ranks are more than half of the job's newest membership, or exactly
+  // half including its lowest rank. Two groups of ranks that cannot reach each other are never both
+  // a majority (dynamic linear voting, Jajodia and Mutchler 1990).
   bool has_majority() const;
   bool any_resumes() const;
-  // Some ready rank does not resume.
+  // Returns whether some ready rank does not resume.
   bool has_newcomers() const;
   uint32_t count(Member::State state) const;
-  // The workers of all ranks.
+  // Returns the number of workers of all ranks.
   uint32_t workers() const;
-  // "rank 3" or "ranks 0, 2, 5": the ranks in a state.
+  // Returns the ranks in a state as text: "rank 3" or "ranks 0, 2, 5".
   std::string ranks_in(Member::State state) const;
   // Returns the ready resuming rank with the newest session; null if no rank resumes.
   const Member* newest_resuming() const;
   uint32_t newest_epoch() const;
-  // Incarnations of all ranks that have one. Snapshots list them to identify the run.
+  // Returns the incarnations of all ranks that have one. Snapshots list them to identify the run.
   std::vector<uint64_t> incarnations() const;
-  // The tenant of the ranks; empty without TLS, and for jobs of boxes.
+  // Returns the tenant of the ranks; empty without TLS, and for jobs of boxes.
   std::string tenant() const;
-  // Rounds that the ready resuming ranks have consumed. The views point into this roster.
+  // Returns the rounds that the ready resuming ranks have consumed. The views point into this
+  // roster.
   std::vector<ConsumedRounds> stated() const;
-  // The barrier at which a recovered job goes on: the newest one that all resuming ranks have asked
-  // for. If some ranks are new, and have asked for none, it is the newest one that any rank passed.
+  // Returns the barrier at which a recovered job goes on: the newest one that all resuming ranks
+  // have asked for. If some ranks are new, and have asked for none, it is the newest one that any
+  // rank passed.
   uint64_t barrier_to_resume() const;
-  // The newest barrier that all ranks still in the job have asked for; UINT64_MAX if no rank is.
+  // Returns the newest barrier that all ranks still in the job have asked for; UINT64_MAX if no
+  // rank is still in the job.
   uint64_t barrier_reached() const;
-  // The learning rate that the rank with the most changes knows; nothing if none was ever set.
+  // Returns the learning rate that the rank with the most changes knows; nothing if none was ever
+  // set.
   std::optional<float> newest_learning_rate() const;
-  // The rank whose learning rate counts: the lowest one still in the job that has ever set one. The
-  // ranks of a job usually all set the same, so the rate follows them when ranks are lost.
+  // Returns the rank whose learning rate counts: the lowest one still in the job that has ever set
+  // one. The ranks of a job usually all set the same, so the rate follows them when ranks are lost.
   std::optional<uint32_t> learning_rate_setter() const;
 
  private:

@@ -1,5 +1,5 @@
 // Secrets that both ends of a control connection can derive from its TLS handshake, and nobody
-// else. The keys of data packets come from them. Control thread.
+// else. The keys of data packets come from them. Used on the control thread.
 #pragma once
 
 #include <cstddef>

@@ -31,8 +31,8 @@ using boost::system::error_code;
 namespace {
 
 constexpr auto kTickInterval = std::chrono::milliseconds(50);
-// A peer that has this much to read is not heard until it reads, so that the answers to its
-// questions cannot pile up.
+// The box reads nothing from a peer that has this many bytes of answers to read, so that the
+// answers to its questions cannot pile up.
 constexpr size_t kUnreadBytesMax = 256 * 1024;
 // The most bytes that may wait for one peer. A rank of the largest job that resumes gets a SESSION
 // and the rounds of all its chunks at once.
@@ -40,7 +40,7 @@ constexpr size_t kOutgoingBytesMax = 16u << 20;
 static_assert(kOutgoingBytesMax >= limits::kControlMessageBytesMax + 8 * limits::kChunksPerJobMax);
 // Time for a peer to read its last messages before its connection is closed.
 constexpr uint64_t kClosingMaxNs = 5 * kNanosPerSecond;
-// Interval between attempts while accepting fails, for example for want of a file descriptor.
+// Interval between attempts while accepting fails, for example for lack of a file descriptor.
 constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -114,7 +114,7 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   asio::io_context& context_;
   std::optional<Handshakes> handshakes_;  // with credentials
   uint64_t handshakes_refused_ = 0;
-  std::deque<ConnectionId> unchecked_;  // opened with other credentials than the present ones
+  std::deque<ConnectionId> unchecked_;  // opened with earlier credentials than the present ones
 };
 
 void ControlServer::Implementation::accept() {
@@ -208,7 +208,8 @@ void ControlServer::Implementation::check_next() {
   asio::post(context_, [self = shared_from_this()] { self->check_next(); });
 }
 
-// Returns false if the connection has ended, because the credentials do not accept its peer.
+// Closes the connection if the present credentials do not accept its peer. Returns false if the
+// connection is closed.
 bool ControlServer::Implementation::check_peer(ConnectionId id) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return false;
@@ -284,7 +285,7 @@ bool ControlServer::Implementation::handle_next(ConnectionId id, const Pointer& 
   return connections_.contains(id);
 }
 
-// Other connections have their turn meanwhile.
+// Reads nothing from the connection for a while, so that other connections have their turn.
 void ControlServer::Implementation::pause(ConnectionId id, const Pointer& connection) {
   connection->pause.expires_after(std::chrono::nanoseconds(connection->budget.pause_ns()));
   connection->pause.async_wait([self = shared_from_this(), id, connection](error_code error) {
@@ -324,7 +325,7 @@ void ControlServer::Implementation::send(ConnectionId id, const Pointer& connect
     framed = wire::frame(failure);
     begin_closing(connection);
   }
-  // The peer does not read. The message being written stays in the queue.
+  // The peer does not read, so its messages are dropped, except the one that is being written.
   if (connection->stream.queued_bytes() + framed->size() > kOutgoingBytesMax) {
     connection->stream.drop_waiting();
     begin_closing(connection);

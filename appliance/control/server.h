@@ -16,18 +16,19 @@ namespace pbox::control {
 
 struct ControlOptions {
   std::string listen;
-  uint16_t port = limits::kControlPort;  // 0: any free port
+  uint16_t port = limits::kControlPort;  // 0 for any free port
   uint32_t connections_max = limits::kControlConnectionsMax;
   std::function<void(const RegistryEvent&)> on_event;  // called for each event, to log it
-  // The box's keys. Every connection then has TLS, and every peer a certificate. Null: none has.
+  // The box's keys. If they are set, every connection has TLS and every peer a certificate. Null:
+  // there is no TLS.
   std::shared_ptr<const tls::Credentials> credentials = nullptr;
   HandshakeLimits handshakes = {};
-  audit::Sink audit = {};  // empty: there is no audit log
+  audit::Sink audit = {};  // empty if there is no audit log
 };
 
 class ControlServer : public SecretSource {
  public:
-  // `registry` and `context` outlive the server.
+  // `registry` and `context` must outlive the server.
   static Result<std::unique_ptr<ControlServer>> start(boost::asio::io_context& context,
                                                       const ControlOptions& options,
                                                       JobRegistry& registry);
@@ -38,16 +39,18 @@ class ControlServer : public SecretSource {
   void stop_accepting();
   // Applies to new connections; open connections stay open.
   void set_connections_max(uint32_t connections_max);
-  // For a server that has credentials. Connections that begin from now on use the new ones. Open
-  // connections whose peers the new ones do not accept (tls::Credentials::check_peer) are closed
-  // soon afterwards. Each is logged, and its rank counts as lost.
+  // Replaces the credentials of a server that has some. Connections that begin from now on use the
+  // new ones. Open connections whose peers the new ones do not accept
+  // (tls::Credentials::check_peer) are closed soon afterwards. Each is logged, and its rank counts
+  // as lost.
   void set_credentials(std::shared_ptr<const tls::Credentials> credentials);
-  // True once every message has been handed to the kernel and every closing connection is closed.
+  // Returns whether every message has been handed to the kernel and every closing connection is
+  // closed.
   bool drained() const;
-  // Bytes of messages that wait until their peers read them.
+  // Returns the bytes of messages that wait until their peers read them.
   size_t queued_bytes() const;
-  // Handshakes that were refused, too slow, or displaced by others. Attempts to speak TLS with a
-  // box without keys count too.
+  // Returns the number of handshakes that were refused, too slow, or displaced by others. Attempts
+  // to speak TLS with a box without keys count too.
   uint64_t handshakes_refused() const;
   bool export_secret(ConnectionId connection, std::span<const std::byte> context,
                      std::span<std::byte, tls::kExportedSecretBytes> to) const override;

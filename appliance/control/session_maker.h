@@ -1,4 +1,4 @@
-// Makes the seals of a part's sessions. Control thread.
+// Makes the seals of a part's sessions. Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ class SessionMaker {
   // `keys`: null if sessions have none. `box`: this box's name.
   SessionMaker(ConnectionKeys* keys, std::string box) : keys_(keys), box_(std::move(box)) {}
 
-  // `pipeline`: the place among the part's pipelines. A rank whose connection has ended gets a seal
-  // that opens nothing.
+  // `pipeline`: index among the part's pipelines. A rank whose connection has ended gets a seal
+  // that opens no packet.
   Result<seal::SessionSeal> make(const JobSpec& job, uint32_t epoch, uint32_t rank,
                                  const Member& member, uint32_t pipeline, uint32_t spi) const;
 

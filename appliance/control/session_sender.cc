@@ -13,7 +13,8 @@ namespace {
 // A larger window gains nothing on any path that a socket serves, and costs cache.
 constexpr uint32_t kWindowBytesAuto = 1u << 20;
 
-// "; pipeline 0: spi 1509949440, UDP port 9542, credit 1048576 bytes; pipeline 1: ..."
+// Returns, for the log, "; pipeline 0: spi 1509949440, UDP port 9542, credit 1048576 bytes;
+// pipeline 1: ..."
 std::string describe(const proto::Session& session) {
   std::string text;
   for (int index = 0; index < session.pipelines_size(); ++index) {
@@ -88,7 +89,7 @@ void SessionSender::send_all(Job& job, bool recovers) {
 }
 
 void SessionSender::send(Job& job, uint32_t rank, const std::vector<uint32_t>& open_rounds) {
-  PBOX_CHECK(job.running());  // without shards the worker would get session numbers of no one
+  PBOX_CHECK(job.running());  // without shards there are no sessions
   const Member& member = job.members()[rank];
   ControlConnections& connections = context_.connections;
   // The session tells the worker how often it must be heard, so its silence counts from here.

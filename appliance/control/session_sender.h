@@ -1,5 +1,5 @@
-// Sends SESSION to the members of running jobs, and shares the receive rings of the pipelines out
-// as credit. Control thread.
+// Sends SESSION to the members of running jobs, and divides the receive buffers of the pipelines
+// among them as credit. Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,24 @@
 
 namespace pbox::control {
 
-// A tenant's sessions on a pipeline.
+// The demand of a tenant's sessions on a pipeline.
 struct TenantDemand {
   uint32_t weight = 1;
-  uint64_t window_bytes = 0;  // the windows of all of them together
+  uint64_t window_bytes = 0;  // the sum of these sessions' windows
 };
 
 class SessionSender {
  public:
-  // Both outlive it.
+  // Both arguments must outlive this object.
   SessionSender(RegistryContext& context, PipelineHost& host) : context_(context), host_(host) {}
 
-  // The job has just opened. `recovers`: it goes on from what its ranks have stated.
+  // Sends SESSION to all members of a job that has just opened. `recovers`: the job goes on from
+  // what its ranks have stated.
   void send_all(Job& job, bool recovers);
-  // `open_rounds`: by chunk; empty in a job that begins.
+  // Sends SESSION to one rank. `open_rounds`: by chunk; empty in a job that begins.
   void send(Job& job, uint32_t rank, const std::vector<uint32_t>& open_rounds);
-  // The number of sessions, or the weight of a tenant, has changed: gives each job its new share of
-  // the receive rings and of the turns to send.
+  // Call it when the number of sessions, or the weight of a tenant, has changed. Gives each job its
+  // new share of the receive buffers and of the turns to send.
   void share_credit();
 
  private:

@@ -9,7 +9,8 @@
 namespace pbox::control {
 namespace {
 
-// A rank that does not answer has died, or its application blocks libpbox's thread.
+// Time for the two ranks to answer. A rank that does not answer has died, or its application blocks
+// libpbox's thread.
 constexpr uint64_t kWorkersAnswerNs = 2 * kNanosPerSecond;
 constexpr size_t kTextBytesMax = 256;
 

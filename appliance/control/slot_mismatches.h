@@ -1,6 +1,6 @@
-// Jobs of collectives whose ranks disagree about an operation, as the pipelines find out
-// (pipeline/shaped_pushes.h). Two of the ranks are asked for their operations. Then the job ends,
-// with an error that names both. Control thread.
+// Ends jobs of collectives whose ranks disagree about an operation, as a pipeline has found
+// (pipeline/shaped_pushes.h). First asks two of the ranks for their operations, so that the error
+// can name both. Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,22 @@ namespace pbox::control {
 
 class SlotMismatches {
  public:
-  // All outlive it.
+  // All arguments must outlive this object.
   SlotMismatches(RegistryContext& context, JobOwner& owner) : context_(context), owner_(owner) {}
 
-  // The part runs; a pipeline may have found a mismatch. The job may be gone on return.
+  // Call it on each tick of a running part: a pipeline may have found a mismatch. The job may be
+  // gone on return.
   void on_tick(Job& job);
-  // A rank's answer. The job may be gone on return.
+  // Handles a rank's answer. The job may be gone on return.
   void on_answer(const Connection& connection, const proto::SlotOperation& answer);
-  // The part is closed.
+  // Forgets a part that has been closed.
   void forget(const JobKey& part) { asked_.erase(part); }
 
  private:
   struct Asked {
     pipeline::ShapeMismatch mismatch;
-    uint64_t ends_ns = 0;                  // no answer is waited for beyond this
-    size_t answers = 0;                    // number expected; ranks that are gone give no answer
+    uint64_t ends_ns = 0;                  // the job ends then, even without the answers
+    size_t answers = 0;                    // number expected: ranks that are gone give none
     std::map<uint32_t, std::string> told;  // by rank
   };
 

@@ -203,7 +203,7 @@ Result<CutProgress> SnapshotCoordinator::survey(const Job& job) {
 
 Status SnapshotCoordinator::begin_cut(Job& job, const proto::AskCut& question) {
   if (const Status status = can_be_cut(job); !status) return status;
-  if (store_ == nullptr) return no_store();  // the other box has not asked for a survey
+  if (store_ == nullptr) return no_store();  // the other box has made no survey
   const JobKey part = key_of(job.spec());
   end_cut(part);
   const uint64_t wanted = job.shards().cut_bytes();
@@ -293,7 +293,8 @@ void SnapshotCoordinator::on_written(const JobKey& part, uint64_t number, uint32
   progress.set_crc32c(file->crc32c);
 }
 
-// The pipelines stop copying. A file that is being written is completed, but not used.
+// Drops the cut: the pipelines stop copying. A file that is being written is completed, but not
+// used.
 void SnapshotCoordinator::end_cut(const JobKey& part) {
   const auto found = cuts_.find(part);
   if (found == cuts_.end()) return;

@@ -1,6 +1,6 @@
 // Snapshots on one box: the runs that it coordinates over all boxes with parts of a job, the cuts
 // that it takes of its own parts for itself or for another box, and the snapshots that a part
-// begins with. Control thread.
+// begins with. Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -18,36 +18,37 @@ namespace pbox::control {
 
 class SnapshotCoordinator {
  public:
-  // All outlive it. `store` is null if this box keeps no snapshots.
+  // All arguments must outlive this object. `store` is null if this box keeps no snapshots.
   SnapshotCoordinator(RegistryContext& context, PipelineHost& host, PartDirectory& parts,
                       snapshot::SnapshotStore* store, JobOwner& owner)
       : context_(context), host_(host), parts_(parts), store_(store), owner_(owner) {}
 
   // Begins a snapshot of all parts of the job, wherever they are. The snapshot fails unless it is
   // complete within `timeout_ns`. kNotFound if no part of the job is here. kInvalidArgument if this
-  // box keeps no snapshots, or such a job has none. kUnavailable while another one is being taken.
+  // box keeps no snapshots, or if a job of this kind has none. kUnavailable while another snapshot
+  // of the job is being taken.
   Status begin(const std::string& job, uint64_t timeout_ns);
-  // The newest snapshot that was begun here; nothing if there was none.
+  // Returns the newest snapshot that was begun here; nothing if there was none.
   std::optional<SnapshotView> view(const std::string& job) const;
 
   // Answers the box that coordinates a snapshot. kNotFound if the part is not here any more.
   Result<proto::CutProgress> take_cut(const proto::AskCut& question,
                                       const Connection* asker = nullptr);
-  // Memory of all cuts, or of one tenant's, in bytes. A cut counts until the disk has written it,
-  // even if no box asks for it any more.
+  // Returns the memory of all cuts, or of one tenant's, in bytes. A cut counts until the disk has
+  // written it, even if no box asks for it any more.
   uint64_t cut_bytes(std::optional<std::string_view> tenant) const;
 
-  // The part starts. Reads the snapshot that it begins with, or whose optimizer state replaces the
-  // one that was lost. `state` is what the previous owner hands over, or null. Returns true if
-  // there is nothing to wait for; otherwise the owner advances the part, or fails it. The error
-  // says why the part cannot start.
+  // Call it while the part starts. Reads the snapshot that it begins with, or whose optimizer state
+  // replaces the one that was lost. `state` is what the previous owner hands over, or null. Returns
+  // true if there is nothing to wait for; otherwise the owner advances the part, or fails it. The
+  // error says why the part cannot start.
   Result<bool> read_for_start(Job& job, const PartState* state);
   bool is_reading(const JobKey& part) const { return reads_.contains(part); }
 
   void on_tick();
-  // The pipelines have given the part's shards back.
+  // Call it when the pipelines have given the part's shards back.
   void on_closed(const JobKey& part);
-  // The part is gone, rather than about to gather again.
+  // Call it when the part is gone, and does not gather again.
   void on_removed(const JobKey& part) { due_ns_.erase(part); }
 
  private:
@@ -66,11 +67,11 @@ class SnapshotCoordinator {
   // A snapshot that is being read for the start of a part.
   struct Read {
     uint64_t number = 0;  // number of the question
-    uint64_t due_ns = 0;  // the part goes on without an answer then; 0 if it cannot
+    uint64_t due_ns = 0;  // time at which the part goes on without an answer; 0 if it cannot
   };
   using Loaded = Result<snapshot::Restored>;
 
-  // Returns how far a running part is.
+  // Returns how far the chunks of a running part are.
   Result<proto::CutProgress> survey(const Job& job);
   Status begin_cut(Job& job, const proto::AskCut& question);
   void continue_cut(const Job& job, PartCut& cut);

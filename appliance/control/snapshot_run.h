@@ -1,6 +1,7 @@
 // A snapshot of a job, run by the box that was asked to take it. It asks every box that owns a part
 // to cut the part at the same round, and repeats the question until all parts are written. If some
-// chunk has passed the cut before its box hears of it, a later cut is tried. Control thread.
+// chunk has passed the cut before its box hears of it, a later cut is tried. Used on the control
+// thread.
 #pragma once
 
 #include <functional>
@@ -18,7 +19,7 @@ struct SnapshotView {
   std::string job;
   // "starting", "cutting", "writing", "done" or "failed"; stable names.
   const char* state = "";
-  uint64_t number = 0;  // number of the snapshot; 0: not assigned yet
+  uint64_t number = 0;  // number of the snapshot; 0 until it is assigned
   uint64_t steps = 0;   // optimizer steps applied to the weights; valid in state "done"
   uint32_t attempts = 0;
   uint64_t chunks = 0, chunks_copied = 0;
@@ -30,7 +31,7 @@ struct SnapshotView {
 class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
  public:
   using Answer = std::function<void(Result<proto::CutProgress>)>;
-  // Asks a box, by name; an empty name is this box. The answer may come during the call.
+  // Asks a box, by name; an empty name means this box. The answer may come during the call.
   using Ask = std::function<void(const std::string& box, const proto::AskCut&, Answer)>;
   // Asks for the job's part map. The answer may come during the call.
   using AskPartMap = std::function<void(std::function<void(const Result<proto::PartMap>&)>)>;
@@ -46,8 +47,8 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   using Claim = std::function<void(std::function<void(const Status&)>)>;
 
   // Starts the run; must be called once. `own_name`: this box's name in the part map. `ranks`:
-  // incarnations of the job's ranks. Without `claim` there is no other box. `tenant`: that of the
-  // ranks, for the manifest.
+  // incarnations of the job's ranks. `claim` is null if there is no other box. `tenant`: that of
+  // the ranks, for the manifest.
   void begin(const std::string& own_name, std::vector<uint64_t> ranks, const Claim& claim = nullptr,
              std::string tenant = {});
   void on_tick(uint64_t now_ns);
@@ -61,7 +62,7 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   // parts take the cut and write it.
   enum class State { kStarting, kPlacing, kProbing, kCutting, kFinishing, kDone, kFailed };
   struct Part {
-    std::string ask_name;  // name of its owner for questions; empty: this box
+    std::string ask_name;  // name of the owner, for questions; empty if it is this box
     std::string box;
     proto::CutProgress progress;
     bool is_asked = false;      // a question is unanswered
@@ -102,8 +103,8 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   uint64_t number_ = 0;
   uint32_t attempt_ = 0;
   uint32_t missed_ = 0;           // cuts missed in a row
-  uint64_t cutting_from_ns_ = 0;  // 0: set at the next tick
-  uint32_t round_ = 0;            // 0: no cut has been requested
+  uint64_t cutting_from_ns_ = 0;  // first tick after the cut was requested; 0 before it
+  uint32_t round_ = 0;            // round of the cut; 0 if none has been requested
   uint64_t steps_ = 0;
   std::string error_;
 };

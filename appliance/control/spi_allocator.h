@@ -30,7 +30,7 @@ class SpiAllocator {
 
  private:
   std::vector<std::vector<bool>> used_;
-  std::vector<uint32_t> in_use_;  // entries of `used_` that are true
+  std::vector<uint32_t> in_use_;  // number of used slots, by pipeline
   std::vector<uint32_t> next_ = std::vector<uint32_t>(used_.size(), 0);
   Draws draw_;
 };

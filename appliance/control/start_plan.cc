@@ -15,8 +15,8 @@ std::vector<uint64_t> finished_rounds(const PartState& state, uint32_t chunk_cou
   return finished;
 }
 
-// Models other than BSP: what the rank has consumed agrees with what the previous owner has counted
-// of its pushes.
+// For models other than BSP: returns whether what the rank has consumed agrees with what the
+// previous owner has counted of the rank's pushes.
 bool is_where_left(const ConsumedRounds& worker, const pipeline::ChunkState& chunk,
                    wire::SyncModel model) {
   const uint32_t consumed = worker.rounds[chunk.chunk];
@@ -36,7 +36,7 @@ bool has_no_result(const Roster& roster) {
   });
 }
 
-// Models other than BSP. No rank's copy contains what other ranks' pushes have made of the weights
+// Plans the starts for models other than BSP. The copy of a rank lacks what other ranks have pushed
 // since, so only a state that is handed over can continue the job.
 Result<std::vector<ChunkStart>> plan_starts_by_clocks(const JobSpec& spec, const Roster& roster,
                                                       const PartState* state) {
@@ -101,7 +101,8 @@ Result<std::vector<ChunkStart>> plan_starts(const JobSpec& spec, const Roster& r
   const uint32_t chunks = chunk_count(spec);
   auto starts = plan_recovery(workers, chunks);
   if (!starts || state == nullptr) return starts;
-  // continues() has checked the rounds: with others the weights would not be those of the ranks.
+  // continues() has checked the rounds: with different rounds the weights would not be those of the
+  // ranks.
   PBOX_CHECK(open_as_handed_over(workers, finished_rounds(*state, chunks), *starts));
   return starts;
 }

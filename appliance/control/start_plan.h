@@ -1,5 +1,5 @@
-// Where the chunks of one part go on, from what its ranks have stated and from the state that the
-// previous owner hands over. `state` is null if there is none. Pure.
+// Plans where the chunks of one part go on, from what its ranks have stated and from the state that
+// the previous owner hands over. `state` is null if there is none. All functions are pure.
 #pragma once
 
 #include <vector>
@@ -11,33 +11,35 @@
 
 namespace pbox::control {
 
-// Returns a start for each chunk. At least one rank resumes, and all that resume are ready. Chunks
-// that no one hands over are not yet adapted to new ranks or to mode optimize.
+// Returns a start for each chunk. At least one rank must resume, and all that resume must be ready.
+// Chunks that are not handed over are not yet adapted to new ranks or to mode optimize.
 Result<std::vector<ChunkStart>> plan_starts(const JobSpec& spec, const Roster& roster,
                                             const PartState* state);
 
-// Returns a start for each chunk, as above, with which the part can be opened. Empty if no rank
-// resumes, so that all chunks begin at round 0.
+// Returns the starts with which the part can be opened: those of plan_starts(), adapted to new
+// ranks and to mode optimize. Empty if no rank resumes: then all chunks begin at round 0.
 Result<std::vector<ChunkStart>> plan_opening(const JobSpec& spec, const Roster& roster,
                                              const PartState* state);
 
-// `state` is a state of this job, and the ranks are in the rounds in which it was left.
+// Returns whether `state` is a state of this job, and the ranks are in the rounds in which it was
+// left.
 bool continues(const JobSpec& spec, const Roster& roster, const PartState& state);
 
 // Returns the resuming ranks with which the job cannot go on, whatever the others have.
 Result<std::vector<uint32_t>> beyond_recovery(const JobSpec& spec, const Roster& roster,
                                               const PartState* state);
 
-// Some chunk would begin with initial weights.
+// Returns whether some chunk would begin with initial weights.
 bool begins_somewhere(const JobSpec& spec, const Roster& roster, const PartState* state);
 
-// Some chunk would go on with weights that a rank gives back, but without its optimizer state.
+// Returns whether some chunk would go on with weights that a rank gives back, but without its
+// optimizer state.
 bool lacks_optimizer_state(const JobSpec& spec, const Roster& roster, const PartState* state);
 
 uint32_t chunk_count(const JobSpec& spec);
-// By tensor.
+// Returns the number of chunks of each tensor.
 std::vector<uint32_t> chunk_counts(const JobSpec& spec);
-// Number of f32 values in the state of each chunk: its weights and its optimizer state.
+// Returns the number of f32 values in the state of each chunk: its weights and its optimizer state.
 std::vector<size_t> state_value_counts(const JobSpec& spec);
 
 }  // namespace pbox::control

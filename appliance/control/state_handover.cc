@@ -12,9 +12,9 @@ namespace {
 
 using Severity = RegistryEvent::Severity;
 
-// Time for one answer, which has half a megabyte at most. kAnswerNs is for a box after which a
-// backup copy can be asked for. kLastAnswerNs is for the last box that can be asked: the only state
-// there is must not be lost because that box is merely slow.
+// Time for one answer, which has half a megabyte at most. kAnswerNs is for a box after which the
+// box with a backup copy can still be asked. kLastAnswerNs is for the last box that can be asked:
+// the only state there is must not be lost because that box is merely slow.
 constexpr uint64_t kAnswerNs = 2 * kNanosPerSecond;
 constexpr uint64_t kLastAnswerNs = 8 * kNanosPerSecond;
 
@@ -66,7 +66,8 @@ Result<proto::BoxMessage> StateHandover::answer(const proto::AskState& question,
   const auto kept = kept_.find({question.job(), question.part()});
   const bool is_copy = question.is_backup();
   const bool is_here = kept != kept_.end() && kept->second.is_copy == is_copy;
-  // The copy's own epoch is that of the job which stores it. The asking box knows the part's.
+  // The copy has the epoch of the job that stores it, so the part's epoch is taken from the
+  // question.
   if (is_here && is_copy) kept->second.state.epoch = question.epoch();
   if (!is_here || kept->second.state.epoch != question.epoch()) {
     return Error{ErrorCode::kNotFound,
@@ -176,7 +177,7 @@ void StateHandover::ask(const Job& job, StateTransfer& transfer) {
   is_asking_ = was_asking;
 }
 
-// An answer may arrive within the question, or after the transfer was replaced.
+// An answer may arrive within the call that asks, or after the transfer was replaced.
 void StateHandover::on_answer(const JobKey& part, uint64_t number,
                               const Result<proto::PartState>& answer) {
   const Job* job = context_.jobs.find(part);
@@ -199,7 +200,7 @@ void StateHandover::on_answer(const JobKey& part, uint64_t number,
   if (!is_asking_) owner_.advance(part);
 }
 
-// Asks for the backup copy, if there is one.
+// Gives up on the box that was asked, and asks for the backup copy if there is one.
 void StateHandover::give_up(const Job& job, const std::string& why) {
   StateTransfer& former = transfers_.at(key_of(job.spec()));
   PBOX_CHECK(!former.is_over);

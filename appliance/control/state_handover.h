@@ -1,7 +1,7 @@
 // Hands the state of parts in mode optimize from box to box. The box that gives a part up keeps its
-// state: the weights, the optimizer state and the clocks. The box that the workers come to fetches
+// state: the weights, the optimizer state and the clocks. The box that takes the part over fetches
 // that state before it opens the part. Without it, for example after the loss of a box, the weights
-// come back from the workers and the optimizer restarts. Control thread.
+// come back from the workers and the optimizer restarts. Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ class StateHandover {
  public:
   enum class Transfer { kNone, kUnderWay, kOver };
 
-  // All outlive it.
+  // All arguments must outlive this object.
   StateHandover(RegistryContext& context, PartDirectory& parts, JobOwner& owner)
       : context_(context), parts_(parts), owner_(owner) {}
 
-  // The former owner's side.
+  // The following functions are the former owner's side.
 
   // Keeps the state until another box has taken it, or for twice the time in which the ranks have
   // to come together elsewhere. `is_copy`: it is a backup copy of another box's part. `copy`: the
@@ -42,7 +42,7 @@ class StateHandover {
   // States that no box has acknowledged yet. Backup copies are excluded: the primary has the state.
   size_t states_kept() const;
 
-  // The new owner's side. The part gathers.
+  // The following functions are the new owner's side, where the part gathers.
 
   // Fetches the newest state that any rank of the part reports, unless this box keeps it. Returns
   // true if there is nothing to wait for; otherwise the owner advances the part when it is over.
@@ -52,16 +52,17 @@ class StateHandover {
   // Returns the state that the part can go on from; null if there is none. Valid until the next
   // event.
   const PartState* state_for(const Job& job);
-  // The part is about to open from `state`, which its source has to keep for now.
+  // Call it when the part is about to open from `state`, which its source has to keep for now.
   void begin_opening(const Job& job, const PartState& state);
-  // The part is open.
+  // Call it when the part is open.
   void on_opened(const JobKey& part) { transfers_.erase(part); }
-  // A round has finished here, or the part ends: tells the box whose state the part was opened from
-  // to drop it. Until then the part may have to be opened from it once more.
+  // Call it when a round has finished here, or when the part ends. Tells the box from whose state
+  // the part was opened to drop that state. Until then the part may have to be opened from it once
+  // more.
   void release_previous_owner(const Job& job);
-  // Tells the box that has a backup copy that no one needs it any more.
+  // Tells the box that has this backup copy that no one needs it any more.
   void discard_copy(const CopyName& copy);
-  // The part is closed.
+  // Forgets a part that has been closed.
   void forget(const JobKey& part);
 
  private:
@@ -109,8 +110,8 @@ class StateHandover {
   std::map<JobKey, KeptState> kept_;
   std::map<JobKey, StateTransfer> transfers_;  // parts that gather
   std::map<JobKey, StateSource> sources_;      // parts that run
-  // A question is being sent. An answer that arrives within the call is only recorded: the caller
-  // goes on with it.
+  // True while a question is being sent. An answer that arrives within that call is only recorded,
+  // and the caller goes on with it.
   bool is_asking_ = false;
 };
 

@@ -1,5 +1,5 @@
-// The verdict on a round of a job that clips gradients or skips rounds that are not finite, as the
-// control plane knows it. A value.
+// The verdict on a round of a job that clips gradients or skips rounds with unsound values, as the
+// control plane knows it. It is a plain value.
 #pragma once
 
 #include <cmath>
@@ -15,14 +15,16 @@ struct StepVerdict {
   uint32_t epoch = 0;  // epoch of the deciding part when it decided
   double norm = 0;     // norm of the gradient of all parts, before the loss scale is undone
   bool is_skip = false;
-  // The loss scale that was used, and the caller's number that goes with it. 0: unknown.
+  // The loss scale that was used, and the number that the application gave with it. A scale of 0 is
+  // unknown.
   float loss_scale = 0;
   uint64_t scale_age = 0;
 
   bool is_same(const StepVerdict& other) const {
     return round == other.round && epoch == other.epoch;
   }
-  // A later round, or the same round decided again by a later owner of the deciding part.
+  // Returns whether this verdict is on a later round, or on the same round by a later owner of the
+  // deciding part.
   bool is_newer_than(const StepVerdict& other) const {
     const int32_t ahead = wire::round_distance(round, other.round);
     return ahead != 0 ? ahead > 0 : epoch > other.epoch;
@@ -49,8 +51,9 @@ inline proto::StepVerdict to_message(const StepVerdict& verdict) {
   return message;
 }
 
-// The factor on the gradient: undoes the loss scale, and clips as torch.nn.utils.clip_grad_norm_
-// does. max_grad_norm 0: it does not clip. A norm that is not finite gives what torch gives.
+// Returns the factor by which the gradient is multiplied. It undoes the loss scale, and clips like
+// torch.nn.utils.clip_grad_norm_ unless max_grad_norm is 0. A norm that is not finite gives what
+// torch gives.
 inline float step_factor(double norm, float loss_scale, float max_grad_norm) {
   const double unscale = 1.0 / static_cast<double>(loss_scale);
   if (max_grad_norm <= 0) return static_cast<float>(unscale);

@@ -15,7 +15,7 @@ using Severity = RegistryEvent::Severity;
 // A report that another box has taken is repeated after this time, since that box may be lost.
 constexpr uint64_t kAskAgainNs = 1'000'000'000;
 
-// The report of the part; nullopt unless all of its shards have reported the same round.
+// Returns the report of the part; nullopt unless all of its shards have reported the same round.
 std::optional<pipeline::StepReport> report_of(const Job& job) {
   std::optional<pipeline::StepReport> report;
   for (const auto& shard : job.shards().all()) {
@@ -29,12 +29,14 @@ std::optional<pipeline::StepReport> report_of(const Job& job) {
   return report;
 }
 
-// A rank that takes part, or may still take up results because it is not known to be gone.
+// Returns whether the rank takes part, or may still consume results because it is not known to be
+// gone.
 bool is_waited_for(const Member& member) {
   return member.state == Member::State::kJoined || member.state == Member::State::kLost;
 }
 
-// The loss scale of the lowest rank that states one, with its age; a scale of 1 if none does.
+// Returns the loss scale of the lowest rank that states one, with its age; a scale of 1 if none
+// does.
 std::pair<float, uint64_t> scale_of(const Job& job) {
   for (const Member& member : job.members()) {
     PBOX_CHECK(!is_waited_for(member) || member.verdict);  // the round would be stepped too early
@@ -115,8 +117,8 @@ bool StepVerdicts::lacks_verdict(const Progress& progress) const {
          !(progress.verdict && progress.verdict->round == progress.report->round);
 }
 
-// The deciding part may be here, on another box, or nowhere at the moment: the next tick tries
-// again.
+// Reports to the deciding part, which may be here or on another box. If it runs nowhere at the
+// moment, the next tick tries again.
 void StepVerdicts::submit(Job& job) {
   Progress& progress = progress_[key_of(job.spec())];
   PBOX_CHECK(progress.report.has_value());
@@ -153,7 +155,7 @@ void StepVerdicts::ask_other_box(const Job& job) {
 }
 
 // The report counts only in the epoch that it names, so the first answer after a change of the
-// deciding part's owner teaches the new epoch, and the report follows.
+// deciding part's owner only brings the new epoch, and the report is then sent again with it.
 void StepVerdicts::on_answer(const JobKey& part, const Result<proto::BoxMessage>& answer) {
   const auto found = progress_.find(part);
   if (found == progress_.end()) return;
@@ -211,8 +213,8 @@ void StepVerdicts::take_report(Job& deciding, uint32_t part, const pipeline::Ste
                 spec.name);
 }
 
-// A verdict that a rank brings along. The deciding part makes it its own: other parts may have
-// promised to accept none of an earlier epoch.
+// Takes a verdict that a rank brings along. The deciding part gives it its own epoch, because other
+// parts may have promised to accept no verdict of an earlier one.
 void StepVerdicts::learn(Job& job, StepVerdict verdict) {
   const auto found = progress_.find(key_of(job.spec()));
   if (found == progress_.end()) return;

@@ -1,17 +1,17 @@
-// Verdicts on the rounds of jobs that clip gradients or skip rounds that are not finite.
+// Verdicts on the rounds of jobs that clip gradients or skip rounds with unsound values.
 //
 // A round's verdict needs the gradients of all shards and parts. Each part reports the sum of its
-// squares to the deciding part, the lowest part that has chunks. The deciding part tells its ranks
-// the verdict, and each rank passes it on to all of its parts. A part steps the round once every
-// rank that takes part holds the verdict.
+// gradients' squares to the deciding part, the lowest part that has chunks. The deciding part tells
+// its ranks the verdict, and each rank passes it on to all of its parts. A part steps the round
+// once every rank that takes part holds the verdict.
 //
 // So a rank that has consumed a result of the round holds the verdict and brings it along after the
 // loss of a box. Chunks of the round that are summed again are stepped by the same verdict. It does
 // not matter which boxes and ranks are lost.
 //
 // A part that reports to an owner of the deciding part accepts no verdict of an earlier owner from
-// then on. So a verdict that only ranks and boxes knew that are lost cannot appear later beside the
-// verdict that replaces it. docs/protocol.md has the whole argument. Control thread.
+// then on. So a verdict that only lost ranks and boxes knew cannot appear later beside the verdict
+// that replaces it. docs/protocol.md has the whole argument. Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -26,22 +26,23 @@ namespace pbox::control {
 
 class StepVerdicts {
  public:
-  // All outlive it.
+  // All arguments must outlive this object.
   StepVerdicts(RegistryContext& context, PipelineHost& host, PartDirectory& parts, JobOwner& owner)
       : context_(context), host_(host), parts_(parts), owner_(owner) {}
 
-  // The part has opened. The newest verdict that a rank brings along counts. Ranks are told before
-  // they are sent their sessions. The job may be gone on return, here and below.
+  // Call it when the part has opened. The newest verdict that a rank brings along counts. Ranks are
+  // told before they are sent their sessions. The job may be gone on return, here and below.
   void on_started(Job& job);
-  // A rank of the running part is about to be sent a session.
+  // Call it before a rank of the running part is sent a session.
   void on_rank_back(Job& job, uint32_t rank);
-  // A rank holds this verdict.
+  // Records that a rank holds this verdict.
   void on_held(ConnectionId id, const Connection& connection, const proto::StepVerdict& message);
-  // Another box reports for its part.
+  // Takes another box's report for its part.
   void on_report(ConnectionId id, const proto::AskStep& question);
-  // A pipeline may have reported, a rank may no longer be waited for, a report may have been lost.
+  // Call it on each tick: a pipeline may have reported, a rank may no longer be waited for, or a
+  // report may have been lost.
   void on_tick(Job& job);
-  // The part is closed.
+  // Forgets a part that has been closed.
   void forget(const JobKey& part) { progress_.erase(part); }
 
  private:

@@ -29,7 +29,7 @@ struct LateRankView {
   double last_share = 0;       // share of the job's chunk rounds, in [0, 1]
   // Time from the second-last to the last arrival, summed over those chunk rounds.
   double late_s = 0;
-  double worst_late_s = 0;  // 0: it was never late
+  double worst_late_s = 0;  // 0 if it was never late
   double worst_age_s = 0;
   PlaceView worst = {};
 };

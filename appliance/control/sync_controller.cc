@@ -15,7 +15,7 @@ using wire::Release;
 using wire::SyncModel;
 using wire::SyncSpec;
 
-// Waits must fall to this share of what they were for a higher staleness to have helped.
+// A higher staleness has helped if the waits have fallen to this share of what they were.
 constexpr double kHelps = 0.75;
 
 std::string percent(double share) {

@@ -1,7 +1,8 @@
 // The controller of a part with adaptive tensors. It chooses the PSSP rule by which the ranks'
 // reads wait, within bounds that the user gives, from how long the ranks wait and how far ahead
 // they are. Each part decides alone, as each server does in FluentPS (CLUSTER 2019). The
-// controller's rules are our own. Pure: the same counts at the same times give the same decisions.
+// controller's rules are our own. It is pure: the same counts at the same times give the same
+// decisions.
 //
 // Its rules are ordered from tight to loose. First staleness grows, up to its bound. Then the
 // probability c that the fastest rank waits falls, down to its bound. A PSSP of staleness s and
@@ -32,7 +33,7 @@ namespace pbox::control {
 struct SyncCounts {
   uint64_t reads = 0;
   uint64_t delayed = 0;    // reads that had to wait
-  uint64_t parked_ns = 0;  // by reads
+  uint64_t parked_ns = 0;  // time that reads have waited
   uint64_t lead_sum = 0;   // rounds that the reader was ahead of the slowest rank, over all reads
 };
 
@@ -59,7 +60,7 @@ class SyncController {
 
   // The rule in force, for tensors with the bounds of the controller.
   const wire::SyncSpec& rule() const { return rule_; }
-  // The same within the tensor's own bounds, which are of model kAdaptive.
+  // Returns that rule within a tensor's own bounds, which are of model kAdaptive.
   wire::SyncSpec rule_within(const wire::SyncSpec& bounds) const;
 
   struct Window {

@@ -198,7 +198,7 @@ std::string title_of(const TensorSpec& tensor) {
   return "tensor " + in_quotes(tensor.name);
 }
 
-// Checks a tensor's own model beside that of the job.
+// Checks that a tensor's own model can be combined with that of the job.
 Status check_beside(const SyncSpec& job, const TensorSpec& tensor) {
   if (tensor.sync == job) return ok_status();
   const std::string what = title_of(tensor) + " has sync " + wire::sync_text(tensor.sync) +

@@ -1,5 +1,6 @@
 // The consistency models of a job's tensors: as its workers request them, parsed from JOIN, and as
-// they change while the job runs. Combinations that have no meaning are refused. Pure.
+// they change while the job runs. Combinations that have no meaning are refused. All functions are
+// pure.
 #pragma once
 
 #include <optional>
@@ -23,7 +24,7 @@ bool is_relaxed(const proto::Join& join);
 // data, and an unset probability is 1.
 Status parse_sync(const proto::Join& join, JobSpec& spec);
 
-// The models in force, in a part.
+// The models that are in force in a part.
 struct SyncInForce {
   wire::SyncSpec job;                     // for tensors that have no model of their own
   std::vector<wire::SyncSpec> by_tensor;  // each tensor's
@@ -33,7 +34,7 @@ struct SyncInForce {
 
 // Returns the models with which the job was registered.
 SyncInForce registered_models(const JobSpec& spec);
-// Returns whether a part with these models can continue with the others (sync::may_follow).
+// Returns whether a part can change from the models `former` to `next` (sync::may_follow).
 bool may_follow(const SyncInForce& former, const SyncInForce& next);
 // Writes the models for another box, and reads them. kMismatch: some value is invalid.
 void write_models(const SyncInForce& models, proto::PartState& message);
@@ -54,7 +55,7 @@ Result<SyncChange> parse_change(const proto::SetSync& request);
 // names the tensor, both models and the remedy.
 Status apply(const SyncChange& change, const JobSpec& spec, SyncInForce& models);
 
-// As first_difference(), for the consistency model.
+// Like first_difference(), for the consistency model.
 std::optional<std::string> sync_difference(const wire::SyncSpec& job, const wire::SyncSpec& worker);
 
 }  // namespace pbox::control

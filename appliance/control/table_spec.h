@@ -1,4 +1,5 @@
-// The rules for jobs that have tables, which are tensors in rows, of which ranks push some. Pure.
+// The rules for jobs that have tables. A table is a tensor in rows, of which each rank pushes some.
+// All functions are pure.
 #pragma once
 
 #include "appliance/control/job_spec.h"

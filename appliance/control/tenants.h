@@ -1,6 +1,6 @@
-// How a box shares itself out among tenants ([jobs] tenants): the bounds and the weight of each,
-// and what each has of the box. A job counts to the tenant that its name begins with, TENANT/NAME;
-// with keys only that tenant can have sent it. Control thread.
+// How a box shares itself out among tenants ([jobs] tenants): the bounds, the weight and the use of
+// each. A job counts towards the tenant that its name begins with, TENANT/NAME; with keys only that
+// tenant can have sent it. Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class ControlConnections;
 class JobTable;
 struct Connection;
 
-// A bound of 0 is none.
+// A bound of 0 means that there is none.
 struct TenantBounds {
   uint32_t weight = 1;  // share of turns and buffers while others want them
   uint32_t jobs = 0;
@@ -49,16 +49,16 @@ struct TenantUse {
 // not included.
 std::map<std::string, TenantUse, std::less<>> tenant_uses(const JobTable& jobs);
 
-// The tenant whose keys the connection's peer has; without keys, that of the job that it has
-// joined. Nothing if there is none: a box, an operator, or a peer that has not joined yet.
+// Returns the tenant whose keys the connection's peer has; without keys, that of the job that it
+// has joined. Nothing if there is none: a box, an operator, or a peer that has not joined yet.
 std::optional<std::string_view> tenant_of(const Connection& connection);
-// Returns an error if the tenant would exceed its bound of connections. `more`: connections that it
-// is about to have beside those that count already.
+// Returns an error if the tenant would exceed its bound of connections. `more`: number of
+// connections that it is about to have beside those that count already.
 Status check_connections(std::string_view tenant, const TenantPolicy& policy,
                          const ControlConnections& connections, uint32_t more);
 
-// kResourceExhausted, with the tenant, the bound and the remedy, if `held` and `wanted` together
-// exceed the bound. `what`: "bytes of memory"; `key`: as in [jobs] tenants.
+// Returns kResourceExhausted, with the tenant, the bound and the remedy, if `held` and `wanted`
+// together exceed the bound. `what`: "bytes of memory"; `key`: as in [jobs] tenants.
 Status check_bound(std::string_view tenant, const char* what, const char* key, uint64_t bound,
                    uint64_t held, uint64_t wanted);
 

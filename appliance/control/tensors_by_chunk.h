@@ -13,7 +13,7 @@
 
 namespace pbox::control {
 
-// `spec` outlives it. Chunk numbers are those of the job.
+// `spec` must outlive this object. Chunks have the numbers that cut_into_chunks() gives them.
 class TensorsByChunk {
  public:
   explicit TensorsByChunk(const JobSpec& spec) : spec_(spec) {

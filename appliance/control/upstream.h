@@ -1,7 +1,7 @@
 // The boxes to which this box sends data of its jobs, as control sees them. An upstream is an upper
-// box that sums over racks; this box is one of its ranks in each job. Two-level aggregation: PHub's
-// cross-rack reduction (Luo et al., SoCC 2018, section 3.4). Backup boxes keep copies of the parts
-// of jobs with replicas = 1.
+// box that sums over racks; this box is one of its ranks in each job. This two-level aggregation is
+// PHub's cross-rack reduction (Luo et al., SoCC 2018, section 3.4). Backup boxes keep copies of the
+// parts of jobs with replicas = 1.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct RelayedChunk {
   std::string name;
   uint32_t elements = 0;
   int32_t priority = 0;
-  // Mode optimize.
+  // The following two are for mode optimize.
   float lr_scale = 1;
   float weight_decay = 0;
 };
@@ -34,7 +34,7 @@ struct RelaySpec {
   uint32_t workers = 0;  // number of workers that this box sums
   wire::Numerics numerics = wire::Numerics::kFast;
   uint64_t join_timeout_ns = 0;
-  uint32_t lost_timeout_ms = 0;      // as the ranks have stated it; 0: they have not
+  uint32_t lost_timeout_ms = 0;      // as the ranks have stated it; 0 if they have not
   std::vector<RelayedChunk> chunks;  // indexed by chunk id
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   optimizer::OptimizerSpec optimizer = {};  // run by the upper box, in mode optimize
@@ -45,25 +45,25 @@ struct RelaySpec {
   // tried.
   bool is_backup = false;
   bool has_clocks = false;  // a backup of a relaxed job's part
-  // Applies to the sums, without a bound: the job's bound is one on a single rank's values.
+  // The guard for the sums. It has no bound, because the job's bound is on a single rank's values.
   wire::Guard guard = wire::Guard::kFlag;
 };
 
 // Number of tensors of a backup copy before those of its chunks. There is one, of one element: its
-// exchange shows that the backup box takes what it is sent.
+// exchange shows that the backup box accepts what it is sent.
 inline constexpr uint32_t kTensorsBesideChunks = 1;
 
-// The way between one pipeline's shard and one of the relay's lanes.
+// Connects one pipeline's shard with one of the relay's lanes.
 struct RelayLane {
   uint32_t lane = 0;
   pipeline::Uplink* uplink = nullptr;
-  std::function<void()> wake;  // wakes the pipeline; any thread
+  std::function<void()> wake;  // wakes the pipeline; may be called on any thread
   // All memory from which the pipeline's sums are sent.
   std::span<const std::byte> memory = {};
 };
 
-// One job's session at the other box. Control thread. Nothing touches the lanes after the relay has
-// been destroyed.
+// One job's session at the other box. Used on the control thread. Nothing touches the lanes after
+// the relay has been destroyed.
 class Relay {
  public:
   virtual ~Relay() = default;
@@ -76,19 +76,20 @@ class Relay {
   // Replaces the chunks' priorities in the spec. `by_chunk`: by chunk id. Applies to chunks that
   // are relayed from now on, and to their results at the other box. Only after joining.
   virtual void set_priorities(std::vector<int32_t> by_chunk) = 0;
-  // Mode optimize: the upper box's optimizer takes this learning rate for rounds that begin from
-  // now on. `confirmed` is called on the control thread, once it does; never if the relay fails.
-  // Only after run().
+  // Has the upper box's optimizer use this learning rate for rounds that begin from now on.
+  // `confirmed` is called on the control thread, once it does; never if the relay fails. Only in
+  // mode optimize, after run().
   virtual void set_learning_rate(float /*learning_rate*/,
                                  const std::function<void()>& /*confirmed*/) {
     PBOX_CHECK(false);
   }
   virtual RelayView view() const = 0;
-  // The number of lanes to the other box, and the lane that sends a chunk on. Only after joining.
+  // Returns the number of lanes to the other box, and the lane that sends a chunk on. Only after
+  // joining.
   virtual uint32_t lane_count() const { return 1; }
   virtual uint8_t lane_of(uint32_t /*chunk*/) const { return 0; }
-  // The job has failed on this box for this reason, which other ranks at the other box are told
-  // when the destructor leaves the job there.
+  // Sets the reason for which the job has failed on this box. The other ranks at the other box are
+  // told it when the destructor leaves the job there.
   virtual void set_reason(const std::string& /*reason*/) {}
 };
 
@@ -96,15 +97,15 @@ class Upstream {
  public:
   virtual ~Upstream() = default;
   // Joins the job at the upper box. `on_change` is called on the control thread: once when the join
-  // has succeeded, and at most once, then or later, with the error that ended the relay. Control
-  // thread.
+  // has succeeded, and at most once, then or later, with the error that ended the relay. Call it on
+  // the control thread.
   virtual std::unique_ptr<Relay> join(RelaySpec spec, std::function<void(Status)> on_change) = 0;
 };
 
 class BackupBoxes {
  public:
   virtual ~BackupBoxes() = default;
-  // As Upstream::join, at the box whose control port is at `address`.
+  // Like Upstream::join, at the box whose control port is at `address`.
   virtual std::unique_ptr<Relay> join(const std::string& address, RelaySpec spec,
                                       std::function<void(Status)> on_change) = 0;
 };

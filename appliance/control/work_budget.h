@@ -1,6 +1,6 @@
 // How much of the control thread one connection may take: a burst at once, and a share of the time
 // in the long run (a leaky bucket). A connection that has used it up is not read from for a while,
-// so that no peer keeps the others waiting. A value; it is given the time.
+// so that no peer keeps the others waiting. It is a value without a clock.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class WorkBudget {
   // not stop hearing that rank for long.
   static constexpr uint64_t kPauseMaxNs = 250 * kNanosPerMilli;
 
-  // The peer's messages took `spent_ns` up to now.
+  // Charges `spent_ns`, the time that the peer's messages took up to now.
   void charge(uint64_t now_ns, uint64_t spent_ns) {
     const uint64_t drained_ns = (now_ns - std::min(now_ns, charged_ns_)) / kShare;
     level_ns_ -= std::min(level_ns_, drained_ns);
@@ -28,7 +28,8 @@ class WorkBudget {
     PBOX_CHECK(pause_ns() <= kPauseMaxNs);
   }
 
-  // Time from the last charge() until the peer may be heard again; 0: at once.
+  // Returns the time from the last charge() until the box may read from the peer again; 0 for at
+  // once.
   uint64_t pause_ns() const { return level_ns_ <= kBurstNs ? 0 : (level_ns_ - kBurstNs) * kShare; }
 
  private:

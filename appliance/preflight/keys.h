@@ -1,4 +1,4 @@
-// The keys that the configuration names: loaded, and checked against the box's name. Reads files.
+// Loads the keys that the configuration names, and checks them against the box's name.
 #pragma once
 
 #include <memory>
@@ -10,12 +10,12 @@
 
 namespace pbox::preflight {
 
-// Returns null if security.keys is empty. Keys state a cluster: if cluster.name is set too, both
-// must be the same.
+// Returns null if security.keys is empty. Keys name a cluster. If cluster.name is set too, both
+// names must be equal.
 Result<std::shared_ptr<const tls::Credentials>> load_keys(const config::Config& config);
 
-// Loads the keys again. Those of another cluster than `present` are refused: the box's jobs and
-// sessions are of the present one.
+// Loads the keys again. Keys of a different cluster than that of `present` are refused, because the
+// box's jobs and sessions belong to the present cluster.
 Result<std::shared_ptr<const tls::Credentials>> reload_keys(const config::Config& config,
                                                             const tls::Credentials& present);
 

@@ -40,7 +40,8 @@ int try_bind(const PortProbe& probe) {
   const int type = probe.is_udp ? SOCK_DGRAM : SOCK_STREAM;
   const int socket_fd = socket(address.any.sa_family, type | SOCK_CLOEXEC, 0);
   if (socket_fd < 0) return errno;
-  // The servers set this too: connections of a box that just stopped do not block the port.
+  // The servers set this too, so that connections of a box that has just stopped do not block the
+  // port.
   const int on = 1;
   if (!probe.is_udp) setsockopt(socket_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   int error_number = bind(socket_fd, &address.any, length) == 0 ? 0 : errno;

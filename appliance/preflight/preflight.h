@@ -28,7 +28,7 @@ struct PortProbe {
   std::string address;
   uint16_t port = 0;
   bool is_udp = false;
-  int error_number = 0;  // errno of the failure; 0: it was bound
+  int error_number = 0;  // errno of the failure; 0 if the bind succeeded
 };
 
 // Binds and releases each kernel port that `config` names; skips port 0. `pipeline_count` is the
@@ -37,10 +37,10 @@ std::vector<PortProbe> probe_ports(const config::Config& config, uint32_t pipeli
 
 // Checks the kernel's routes to and from `used`, addresses of this host; a wildcard stands for all
 // of them. Detects ARP that is answered by the wrong NIC, reverse path filters that drop packets,
-// and answers that leave by another NIC. Pure; any thread.
+// and answers that leave by another NIC. The function is pure.
 Check check_routes(const host::HostFacts& facts, const std::vector<std::string>& used);
 
-// Returns all checks for the configured data.port, in a fixed order. Pure; any thread.
+// Returns all checks for the configured data.port, in a fixed order. The function is pure.
 std::vector<Check> preflight(const config::Config& config, const host::HostFacts& facts,
                              const std::vector<PortProbe>& probes);
 

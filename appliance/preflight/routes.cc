@@ -1,5 +1,5 @@
-// Checks that packets of workers arrive by the NIC whose address they are for, and that answers can
-// leave by it.
+// Checks that packets of workers arrive by the NIC that has their destination address, and that
+// answers can leave by it.
 #include <algorithm>
 #include <set>
 
@@ -12,7 +12,7 @@ namespace {
 using host::Interface;
 using nic::InterfaceAddress;
 
-constexpr uint32_t kStrict = 1;  // rp_filter
+constexpr uint32_t kStrict = 1;  // value of rp_filter
 
 bool overlap(const InterfaceAddress& a, const InterfaceAddress& b) {
   return a.prefix_length < b.prefix_length ? a.contains(b.address) : b.contains(a.address);
@@ -27,7 +27,7 @@ bool is_used(const InterfaceAddress& own, const std::vector<std::string>& used) 
 }
 
 struct Faults {
-  std::set<std::string> flux;    // "eth0 and eth1"
+  std::set<std::string> flux;    // pairs: "eth0 and eth1"
   std::set<std::string> strict;  // interfaces
   std::set<std::string> detours;
 

@@ -52,8 +52,8 @@ BoxRelay::~BoxRelay() {
   leave_lanes();
   thread_.join();
   lanes_.clear();
-  // Closed later: until the owner of this relay has taken the rings away, the pipelines may still
-  // write to the eventfds.
+  // The eventfds are closed later: until the owner of this relay has taken the rings away, the
+  // pipelines may still write to them.
   lane_wakes_.push_back(std::move(wake_));
   boost::asio::post(control_context_, [events = std::move(lane_wakes_)] {});
 }
@@ -209,8 +209,8 @@ bool BoxRelay::set_lanes(std::vector<std::unique_ptr<UplinkLane>> lanes) {
   return !stop_;
 }
 
-// Joins all lanes at once: each waits for the other racks. The first that fails ends the others,
-// and says why.
+// Joins all lanes at once: each waits for the other racks. The first lane that fails ends the
+// others, and its error is returned.
 Status BoxRelay::join_lanes(uint64_t deadline_ns) {
   std::mutex mutex;
   Status outcome = ok_status();

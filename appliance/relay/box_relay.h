@@ -1,9 +1,9 @@
-// One job's way to the other box: a session there for each lane (uplink_lane.h), and the thread
-// that joins them.
+// One job's connection to another box: a session there for each lane (uplink_lane.h), and the
+// thread that joins them.
 //
 // Sums travel as f32 whatever the job's type, so that they are rounded only once, after the last
-// sum. The lanes are as many as the other box has pipelines, so that each lane ends on a pipeline
-// there, and begins on one here if this box has as many.
+// sum. There are as many lanes as the other box has pipelines, so that each lane ends on a pipeline
+// of its own there. If this box has as many pipelines, each lane also begins on one of its own.
 #pragma once
 
 #include <atomic>
@@ -24,9 +24,9 @@ namespace pbox::relay {
 
 class BoxRelay : public control::Relay {
  public:
-  // `context` is the control thread's. `report` is called on any thread, as Upstream::join says of
-  // `on_change`. `post` runs a function on the control thread, and then carries out what the
-  // function has caused.
+  // `context` is the control thread's. `report` is called when `on_change` of Upstream::join is
+  // due, but on any thread. `post` runs a function on the control thread, and then carries out what
+  // the function has caused.
   BoxRelay(boost::asio::io_context& context, const config::Upstream& settings, std::string keys,
            control::RelaySpec spec, std::function<void(Status)> report,
            std::function<void(std::function<void()>)> post);
@@ -43,7 +43,7 @@ class BoxRelay : public control::Relay {
   void set_reason(const std::string& reason) override;
 
  private:
-  // On the relay's thread.
+  // The following functions run on the relay's thread.
   void work();
   Status join();
   Status try_join(uint64_t deadline_ns);
@@ -52,9 +52,9 @@ class BoxRelay : public control::Relay {
   Status join_lanes(uint64_t deadline_ns);
   Status run_lanes();
   Status set_learning_rates();
-  // Any thread. Ends the lanes' joins, and what they relay.
+  // Ends the lanes' joins, and what they relay. May be called on any thread.
   void leave_lanes();
-  // Any thread; only the first error is reported.
+  // Reports the first error; further ones are ignored. May be called on any thread.
   void fail(const Error& error);
   void sleep(int timeout_ms);
   void wake() const;
@@ -81,7 +81,7 @@ class BoxRelay : public control::Relay {
   std::mutex rates_mutex_;
   std::vector<LearningRate> rates_;  // oldest first
   // Guards `lanes_`, because the thread replaces the lanes while the destructor may make them
-  // leave. They stay the same once is_joined_ is set.
+  // leave. The lanes stay the same once is_joined_ is set.
   std::mutex lanes_mutex_;
   std::vector<std::unique_ptr<UplinkLane>> lanes_;
   std::string reason_;  // guarded by lanes_mutex_

@@ -19,7 +19,7 @@ namespace pbox::relay {
 // The description that all lanes of a relay share.
 struct LanePlan {
   config::Upstream settings;
-  std::string keys;  // folder of this box's keys; empty: none
+  std::string keys;  // folder of this box's keys; empty if it has none
   control::RelaySpec spec;
 };
 
@@ -28,10 +28,10 @@ class UplinkLane {
   using OnFailure = std::function<void(const Error&)>;  // on the I/O thread
 
   // Makes a lane for part `part` of `parts` of the job at the other box, with these chunks in
-  // ascending order. `plan` outlives the lane.
+  // ascending order. `plan` must outlive the lane.
   UplinkLane(const LanePlan& plan, uint32_t part, uint32_t parts, std::vector<uint32_t> chunks,
              OnFailure on_failure);
-  // To be destroyed after all other calls have returned.
+  // Destroy the lane only after all other calls have returned.
   ~UplinkLane();
   UplinkLane(const UplinkLane&) = delete;
   UplinkLane& operator=(const UplinkLane&) = delete;
@@ -40,22 +40,22 @@ class UplinkLane {
   Result<uint32_t> ask_lanes(uint64_t deadline_ns);
   // Joins the part. Waits for the other racks.
   Status join(uint64_t deadline_ns);
-  // Leaves the part; a join that waits ends with kClosed. `reason`: as control::Relay::set_reason.
-  // Any thread.
+  // Leaves the part; a join that waits ends with kClosed. `reason`: as in
+  // control::Relay::set_reason. May be called on any thread.
   void leave(const std::string& reason);
   // Number of workers of all racks; valid after the join.
   uint32_t workers() const { return workers_; }
   // Sends initial values, by chunk of the job, and waits until the other box has them, however long
   // the network takes. The loss of the box ends the wait.
   Status send_seeds(std::vector<std::vector<float>>& values);
-  // Relays what arrives through these rings, by pipeline, until the lane is left. `wake_fd`: the
-  // eventfd that a pipeline writes to.
+  // Relays what arrives through `rings` (one for each pipeline) until the lane is left. `wake_fd`:
+  // the eventfd that a pipeline writes to.
   Status run(std::vector<control::RelayLane> rings, int wake_fd);
-  // By chunk of the job.
+  // `by_chunk` has an entry for each chunk of the job.
   Status set_priorities(const std::vector<int32_t>& by_chunk);
   // Returns once the upper box uses the rate.
   Status set_learning_rate(float learning_rate);
-  // Any thread.
+  // The numbers of chunks taken from the rings, and returned to them. May be called on any thread.
   uint64_t started() const { return started_.load(std::memory_order_relaxed); }
   uint64_t relayed() const { return relayed_.load(std::memory_order_relaxed); }
 
@@ -65,7 +65,7 @@ class UplinkLane {
   Status set_optimizer();
   Status exchange_first(uint64_t deadline_ns);
   Status await(uint32_t tensor, uint64_t deadline_ns);
-  // On the I/O thread.
+  // The following functions run on the I/O thread.
   bool next(uint32_t& tensor, const void*& input, void*& output);
   bool may_sleep();
   void done(uint32_t tensor);
@@ -76,16 +76,16 @@ class UplinkLane {
   const std::vector<uint32_t> chunks_;  // by tensor, after the first tensors_before_
   const OnFailure on_failure_;
   std::atomic<bool> left_ = false;
-  // Guards `context_` while it is made: leave() needs it.
+  // Guards `context_`, which leave() uses, while it is created.
   std::mutex mutex_;
   pbox_context* context_ = nullptr;
   uint32_t workers_ = 0;
   float first_ = 1;  // see kTensorsBesideChunks
   const uint32_t tensors_before_;
   std::vector<control::RelayLane> rings_;
-  // By tensor: the ring that its chunk has come through.
+  // The ring from which each tensor's chunk was taken.
   std::vector<uint16_t> ring_of_;
-  std::vector<uint32_t> tensor_of_;  // by chunk of the job; UINT32_MAX: another lane's
+  std::vector<uint32_t> tensor_of_;  // by chunk of the job; UINT32_MAX if it is another lane's
   std::atomic<uint64_t> started_ = 0, relayed_ = 0;
 };
 

@@ -1,5 +1,5 @@
 // The folder of snapshots. If there are several boxes, it must be on storage that all of them
-// share, because a part may be restored by another box than the one that wrote it.
+// share, because a part may be restored by a different box than the one that wrote it.
 #pragma once
 
 #include <optional>
@@ -33,7 +33,7 @@ std::vector<Manifest> list(const std::string& directory, const std::string& job,
 // Returns the jobs that have snapshots, sorted by name.
 std::vector<std::string> jobs(const std::string& directory);
 
-// As SnapshotStore::load. Returns kUnavailable soon after `stopped` becomes true.
+// Like SnapshotStore::load. Returns kUnavailable soon after `stopped` becomes true.
 Result<Restored> load(const std::string& directory, const PartHead& part, const Choice& choice,
                       const std::atomic<bool>& stopped);
 

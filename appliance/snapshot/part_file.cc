@@ -115,7 +115,7 @@ Error mismatch(const std::string& path, const std::string& what) {
 class Reader {
  public:
   Reader(storage::InputFile& file, uint64_t bytes) : file_(&file), left_(bytes) {}
-  // False: fewer bytes are left.
+  // Returns false if fewer bytes are left.
   Result<bool> read(void* data, size_t bytes) {
     if (bytes > left_) return false;
     const auto all = file_->read(data, bytes);

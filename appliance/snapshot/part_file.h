@@ -1,4 +1,5 @@
-// The file of one part of a job in a snapshot. Any thread; blocks for as long as the disk takes.
+// The file of one part of a job in a snapshot. May be used on any thread; blocks for as long as the
+// disk takes.
 //
 // Format: "PBOXSNAP"; the format's number and the size of the head in bytes (4 bytes each); the
 // head as JSON; then for each chunk its number and its number of values (4 bytes each), the steps

@@ -1,7 +1,7 @@
 // A snapshot: the weights and optimizer state of a job as they were between the same two rounds of
 // all its chunks. On disk it is a folder DIRECTORY/JOB/NUMBER with a file for each part of the job
-// and a manifest, which is written last: a folder without a manifest is not a snapshot. Pure
-// values; any thread.
+// and a manifest, which is written last: a folder without a manifest is not a snapshot. The types
+// here are plain values.
 #pragma once
 
 #include <cstdint>
@@ -42,13 +42,13 @@ struct PartFile {
 
 struct Manifest {
   std::string job;
-  uint64_t number = 0;  // number among the job's snapshots, from 1; the newest has the greatest
+  uint64_t number = 0;  // number among the job's snapshots, from 1; the newest has the highest
   // Optimizer steps applied to the weights. Those of a snapshot from which the job started count.
   uint64_t steps = 0;
   std::string tenant = {};  // tenant of the job's ranks; empty if they had no keys
   std::string taken_at;     // UTC, for example 2026-01-31T23:59:59Z
-  // Incarnations of the job's ranks. A rank that finds its own incarnation here took part in the
-  // run that the snapshot is of.
+  // Incarnations of the job's ranks. A rank whose incarnation is listed here took part in the run
+  // to which the snapshot belongs.
   std::vector<uint64_t> ranks;
   std::vector<PartFile> parts;
 };
@@ -56,10 +56,10 @@ struct Manifest {
 // Selects a snapshot of a job.
 struct Choice {
   std::string which = "latest";  // or a number, in decimal
-  // If not empty: only snapshots whose manifest lists one of these incarnations, and snapshot
-  // `begun_with`, from which the job started.
+  // If not empty, the choice is among snapshots whose manifest lists one of these incarnations, and
+  // snapshot `begun_with`, from which the job started.
   std::vector<uint64_t> ranks = {};
-  uint64_t begun_with = 0;  // 0: the job did not start from a snapshot
+  uint64_t begun_with = 0;  // 0 if the job did not start from a snapshot
   // The tenant that asks. A snapshot of another tenant is refused. Empty: the ranks have no keys.
   std::string tenant = {};
 };

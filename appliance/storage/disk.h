@@ -1,8 +1,9 @@
-// A folder of files that must survive a crash, as the separate steps between which a crash can
-// come. replace_file.h puts the steps into the only order that is safe. The simulator and tests
-// have disks of their own, which fail at any step and forget what was not synced.
+// A folder of files that must survive a crash. Its interface exposes the separate steps, because a
+// crash can happen between any two of them. replace_file.h puts the steps into the only order that
+// is safe. The simulator and tests have their own disks, which fail at any step and forget what was
+// not synced.
 //
-// One thread at a time; every call blocks for as long as the disk takes.
+// Only one thread may use a disk at a time. Every call blocks for as long as the disk takes.
 #pragma once
 
 #include <memory>
@@ -35,7 +36,8 @@ class Disk {
   // Renames in one step; replaces `to` if it exists. Survives a crash only after sync_names().
   virtual Status rename(const std::string& from, const std::string& to) = 0;
   virtual Status sync_names() = 0;
-  // Deletes the file, if there is one. Errors are ignored: only for files that nothing refers to.
+  // Deletes the file, if there is one. Errors are ignored, so use it only for files that nothing
+  // refers to.
   virtual void remove(const std::string& name) = 0;
 };
 

@@ -1,6 +1,6 @@
 // Epochs separate what a box did before it was lost from what is done afterwards: packets of an
 // older epoch are rejected. Each start and each recovery of a job takes a new epoch, which no job
-// of this box has ever had. Control thread.
+// of this box has ever had. Used on the control thread.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ class Epochs {
   // returned again. After an error the number that was tried is not returned again either.
   // kUnavailable: an epoch may be available later.
   virtual Result<uint32_t> next(uint32_t floor) = 0;
-  virtual uint32_t newest() const = 0;  // greatest epoch returned so far; 0: none
+  virtual uint32_t newest() const = 0;  // highest epoch returned so far; 0 if there is none
 };
 
 // The epochs of a single box, kept in one file.
 class EpochStore : public Epochs {
  public:
-  // `disk` outlives the store. An error if the file is damaged: it is then unknown which epochs
-  // have been used.
+  // `disk` must outlive the store. Returns an error if the file is damaged, because it is then
+  // unknown which epochs have been used.
   static Result<EpochStore> open(Disk& disk);
 
   Result<uint32_t> next(uint32_t floor) override;

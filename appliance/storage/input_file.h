@@ -1,5 +1,5 @@
-// A file that is read from its beginning to its end. One thread at a time; blocks for as long as
-// the disk takes.
+// A file that is read from its beginning to its end. Only one thread may use it at a time. Calls
+// block for as long as the disk takes.
 #pragma once
 
 #include <string>

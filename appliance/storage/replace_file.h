@@ -3,7 +3,7 @@
 // either its old contents or its new ones, whole. A temporary file that a crash leaves behind is
 // overwritten by the next replacement of the same file.
 //
-// One thread at a time; blocks for as long as the disk takes.
+// Only one thread may use a replacement at a time. Calls block for as long as the disk takes.
 #pragma once
 
 #include <memory>
@@ -18,9 +18,9 @@ class FileReplacement {
  public:
   static constexpr char kTemporarySuffix[] = ".new";
 
-  // `disk` outlives the replacement.
+  // `disk` must outlive the replacement.
   static Result<FileReplacement> begin(Disk& disk, std::string name);
-  // In a folder of the file system, which must exist.
+  // Begins to replace a file of the file system, whose folder must exist.
   static Result<FileReplacement> begin(const std::string& path);
   FileReplacement(FileReplacement&&) = default;
   FileReplacement& operator=(FileReplacement&&) = delete;
@@ -40,7 +40,7 @@ class FileReplacement {
   std::unique_ptr<Disk> own_disk_;  // made by begin(path)
   Disk* disk_;
   std::string name_;
-  std::unique_ptr<OutputFile> file_;  // null: committed, or moved from
+  std::unique_ptr<OutputFile> file_;  // null once committed or moved from
 };
 
 Status replace_file(Disk& disk, const std::string& name, const std::string& bytes);
