@@ -18,7 +18,7 @@ inline uint64_t monotonic_ns() {
   return static_cast<uint64_t>(now.tv_sec) * kNanosPerSecond + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// The same time or duration as system calls take it.
+// Converts a time or duration to the type that system calls take.
 constexpr timespec timespec_of(uint64_t nanoseconds) {
   return {.tv_sec = static_cast<time_t>(nanoseconds / kNanosPerSecond),
           .tv_nsec = static_cast<long>(nanoseconds % kNanosPerSecond)};

@@ -31,8 +31,9 @@ class SingleWriterCounter {
   std::atomic<uint64_t> value_{0};
 };
 
-// How one counter is exported. The rows of one metric are adjacent and differ in their label value.
-// A metric named ..._total only grows (a Prometheus counter); any other is a current value (gauge).
+// Says how one counter is exported. The rows of one metric are adjacent and differ in their label
+// value. A metric named ..._total only grows (a Prometheus counter); any other is a current value
+// (gauge).
 struct CounterRow {
   const char* metric;
   const char* label;  // label name; "" if the metric has no label

@@ -10,7 +10,8 @@ namespace pbox {
 
 namespace {
 
-// `thread`: a thread's kernel id; 0: the calling thread.
+// Returns the CPUs that a thread may run on. `thread` is its kernel id, or 0 for the calling
+// thread.
 Result<CpuSet> affinity_of(pid_t thread) {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -10,7 +10,7 @@ namespace pbox {
 class Descriptor {
  public:
   Descriptor() = default;
-  // `fd` as a system call returned it; negative: none.
+  // Takes ownership of `fd`. A negative `fd`, as a failed system call returns it, means none.
   explicit Descriptor(int fd) : fd_(fd) {}
   ~Descriptor() {
     if (fd_ >= 0) close(fd_);

@@ -13,15 +13,16 @@
 
 namespace pbox {
 
-// `is_set`: it is readable from the beginning, so for ever if nobody clears it. kSystem: the
-// process or the system has no descriptors left.
+// Creates an event. With `is_set` it is readable from the start, and stays so unless it is cleared.
+// Fails with kSystem if the process or the system has no descriptors left.
 inline Result<Descriptor> create_event(bool is_set = false) {
   Descriptor event(eventfd(is_set ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event.ok()) return system_error("cannot create an eventfd", errno);
   return event;
 }
 
-// `fd`: an event; negative: none. If the write fails because the counter is full, the event is set.
+// Sets the event `fd`; does nothing if `fd` is negative. If the write fails because the counter is
+// full, the event is set already.
 inline void set_event(int fd) {
   const uint64_t one = 1;
   while (fd >= 0 && write(fd, &one, sizeof(one)) < 0 && errno == EINTR) {

@@ -15,7 +15,7 @@ class IndexList {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  // The entry that was appended first; kNone: the list is empty.
+  // Returns the entry that was appended first; kNone if the list is empty.
   uint32_t head() const { return head_; }
 
   void append(std::vector<Entry>& entries, uint32_t index) {

@@ -58,7 +58,7 @@ static_assert((kSessionsPerPipelineMax & (kSessionsPerPipelineMax - 1)) == 0);
 // Admission refuses a part whose pipelines have no place left. Memory is used up first, except by
 // very small jobs. An idle turn of the loop looks at each shard, which bounds this number.
 inline constexpr uint32_t kShardsPerPipelineMax = 1024;
-static_assert(kShardsPerPipelineMax <= kSessionsPerPipelineMax);  // each has a session
+static_assert(kShardsPerPipelineMax <= kSessionsPerPipelineMax);  // each shard has a session
 inline constexpr uint32_t kBurstPackets = 64;
 
 // --- credit ---

@@ -55,7 +55,7 @@ Result<Mapping> map_memory_file(const Descriptor& file, size_t bytes, const std:
   void* const place = mmap(nullptr, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
   if (place == MAP_FAILED) return system_error("cannot map " + what, errno);
   Mapping mapping(static_cast<std::byte*>(place), bytes);
-  // Without this, a child that fork() makes would keep the memory. It never uses it.
+  // Without this, a child made by fork() would keep the mapping, which it never uses.
   madvise(mapping.data(), bytes, MADV_DONTFORK);
   return mapping;
 }

@@ -1,5 +1,5 @@
-// Files without a name (memfd_create) whose memory other processes may map to read, but not to
-// write. Set-up threads.
+// Files without a name (memfd_create) whose memory other processes may map read-only. Set-up
+// threads.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace pbox {
 
-// A mapping that is removed with its owner.
+// Owns a mapping of memory, and removes it when it is destroyed.
 class Mapping {
  public:
   Mapping() = default;
@@ -33,20 +33,21 @@ class Mapping {
   size_t bytes_ = 0;
 };
 
-// Makes a file of this size, filled with zeros. `flags`: those of memfd_create() for hugepages.
-// `name` is what tools show that list a process's mappings.
+// Makes a file of this size, filled with zeros. `flags` are flags of memfd_create(), for hugepages.
+// Tools that list a process's mappings show `name`.
 Result<Descriptor> make_memory_file(const char* name, size_t bytes, unsigned flags = 0);
 
-// Seals a file that make_memory_file() made, once its maker has mapped it: nobody can map it to
-// write any more, nor give its pages back. Unless `may_shrink`, its size stays, too.
+// Seals a file that make_memory_file() made. To be called once its maker has mapped it, because
+// nobody can map it for writing, or free its pages, afterwards. Its size is fixed too, unless
+// `may_shrink`.
 Status seal_memory_file(const Descriptor& file, bool may_shrink = false);
 
-// Maps a file that another process made, to read only. Fails if it has fewer than `bytes`. Unless
-// `may_shrink`, it also fails if the file could shrink, because reading would then kill this
+// Maps a file that another process made, read-only. Fails if the file has fewer than `bytes`.
+// Unless `may_shrink`, also fails if the file could shrink, because reading it would then kill this
 // process (SIGBUS). Errors begin with `what`, such as "the worker's memory".
 Result<Mapping> map_memory_file(const Descriptor& file, size_t bytes, const std::string& what,
                                 bool may_shrink = false);
-// The check alone.
+// Makes the checks of map_memory_file(), and maps nothing.
 Status check_memory_file(const Descriptor& file, size_t bytes, const std::string& what,
                          bool may_shrink = false);
 

@@ -41,7 +41,7 @@ Result<NumaArena> NumaArena::map(size_t size, int flags, Sharing sharing, int no
   }
   arena.data_ = static_cast<std::byte*>(address);
   arena.size_ = size;
-  // The owner may cut it, to take it back from readers that keep it.
+  // The file may still shrink: its owner truncates it to take the memory back from its readers.
   if (arena.file_.ok()) {
     if (const Status sealed = seal_memory_file(arena.file_, true); !sealed) return sealed.error();
   }

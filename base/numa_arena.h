@@ -16,7 +16,7 @@ inline constexpr int kAnyNumaNode = -1;
 // kIfFree: use reserved 2 MiB pages if the node has enough free ones. Otherwise, and with kNever,
 // use ordinary pages and ask for transparent hugepages.
 enum class Hugepages { kIfFree, kNever };
-// kReadable: the memory is a file (memory_file.h), so that other processes can map it to read.
+// kReadable: the memory is a file (memory_file.h), so that other processes can map it read-only.
 enum class Sharing { kPrivate, kReadable };
 
 // Owns a zero-filled mapping until it is destroyed. The control thread creates an arena
@@ -32,12 +32,12 @@ class NumaArena {
   ~NumaArena();
 
   // Maps `bytes`, rounded up to whole pages, on a node of the kernel's choice. Touches all reserved
-  // hugepages, which takes about one second per 4 GiB. Ordinary pages come when they are touched
-  // first, or when a Prefault has asked for them.
+  // hugepages, which takes about one second per 4 GiB. Ordinary pages are allocated when they are
+  // first touched, or earlier by a Prefault.
   static Result<NumaArena> create(size_t bytes, Hugepages use = Hugepages::kIfFree);
-  // The same on `node`, or on any if it is kAnyNumaNode. Fails also if the node does not exist.
-  // Where NUMA is unavailable (see bind_to_node) the memory stays unbound. Programs that call this
-  // load libnuma.
+  // Like create() above, but on `node`, unless that is kAnyNumaNode. Also fails if the node does
+  // not exist. Where NUMA is unavailable (see bind_to_node) the memory stays unbound. Programs that
+  // call this load libnuma.
   static Result<NumaArena> create(size_t bytes, int node, Hugepages use = Hugepages::kIfFree,
                                   Sharing sharing = Sharing::kPrivate);
 
@@ -47,9 +47,9 @@ class NumaArena {
 
   std::byte* data() const { return data_; }  // page-aligned
   size_t size() const { return size_; }
-  int node() const { return node_; }  // as asked for in create()
+  int node() const { return node_; }  // as given to create()
   bool has_hugepages() const { return has_hugepages_; }
-  const Descriptor& file() const { return file_; }  // kReadable only
+  const Descriptor& file() const { return file_; }  // valid with Sharing::kReadable only
 
   // Returns the next `bytes` of the block, aligned to 64 bytes. They stay valid as long as the
   // arena owns its mapping. Aborts if the block is too small: its size was computed wrongly.
@@ -79,13 +79,13 @@ class NumaArena {
   Descriptor file_;
 };
 
-// While this lives, another thread gives an arena its pages, so that the arena's owner need not
-// wait for the kernel to fill them with zeros. Destroy it before the arena.
+// While a Prefault lives, another thread makes the kernel allocate an arena's pages, so that the
+// arena's owner need not wait for the kernel to fill them with zeros. Destroy it before the arena.
 class Prefault {
  public:
-  // May wait for a millisecond.
+  // May block for about a millisecond.
   virtual ~Prefault() = default;
-  // Nothing is left to do. Any thread.
+  // Returns whether nothing is left to do. Any thread.
   virtual bool is_over() const = 0;
 };
 

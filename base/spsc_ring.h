@@ -53,7 +53,7 @@ class SpscRing {
   std::vector<T> slots_;
   size_t mask_;  // capacity - 1
   // Counts of values popped and pushed since the start; slot = count & mask_. Each has its own
-  // cache line, because each is written by another core.
+  // cache line, because they are written by different cores.
   alignas(64) std::atomic<size_t> head_{0};
   alignas(64) std::atomic<size_t> tail_{0};
 };

@@ -1,7 +1,7 @@
-// The configuration of one box as a plain value, from the file and the flags, checked. Only parse.h
-// reads it, at the start and on SIGHUP. It is then handed down by value: no other code reads the
-// file, and no setting comes from an environment variable. Member names are the names of the
-// sections and keys in the file.
+// The checked configuration of one box, as a plain value. Only parse.h reads the file and the
+// flags, at the start and on SIGHUP. The value is then handed down: no other code reads the file,
+// and no setting comes from an environment variable. Member names are the names of the sections and
+// keys in the file.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,7 @@
 
 namespace pbox::config {
 
-// kAuto leaves the choice to the box. The topology's reasons state the choices about cores and
-// memory.
+// kAuto leaves the choice to the box. Topology::reasons states the choices about cores and memory.
 enum class OnOffAuto { kAuto, kOn, kOff };
 enum class PollMode { kAdaptive, kBusy };       // kAdaptive: spin for spin_us, then sleep
 enum class PortKind { kSocket, kDpdk, kRdma };  // kRdma: sockets, and RDMA devices beside them
@@ -22,27 +21,27 @@ enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class LogFormat { kText, kJson };
 
 struct Box {
-  std::string name;                  // parse() puts the host name here when none is given
+  std::string name;                  // parse() puts the host name here if no name is given
   std::string listen = "127.0.0.1";  // address of control and data: an IPv4 or IPv6 literal
   bool operator==(const Box&) const = default;
 };
 
 struct Control {
-  uint16_t port = limits::kControlPort;  // TCP; 0: a free one
+  uint16_t port = limits::kControlPort;  // TCP; 0: any free port
   uint32_t join_timeout_s = 600;         // for any job; workers may ask for less
   uint32_t heartbeat_interval_ms = 1'000;
-  uint32_t worker_dead_after_ms = 10'000;    // without traffic on the control connection
+  uint32_t worker_dead_after_ms = 10'000;    // silence on the control connection that means "lost"
   uint32_t worker_lost_timeout_ms = 10'000;  // how long a lost worker may take to come back
   uint32_t connections_max = limits::kControlConnectionsMax;
   bool operator==(const Control&) const = default;
 };
 
 struct Cluster {
-  std::string state_directory = "/var/lib/pbox";  // for what must survive the daemon; empty: none
+  std::string state_directory = "/var/lib/pbox";  // for state that survives restarts; empty: none
   StoreKind store = StoreKind::kLocal;
   std::vector<std::string> endpoints;  // etcd's members, as HOST:PORT
   std::string name = "pbox";           // boxes of one name in one etcd are one cluster
-  uint32_t lease_ttl_s = 10;           // a box that is silent for this long is considered gone
+  uint32_t lease_ttl_s = 10;           // a box that is silent for this long is considered lost
   bool rebalance = true;               // the leader moves parts of jobs to boxes that finish sooner
   uint32_t rebalance_interval_ms = 1'000;  // time between reports on how long rounds take
   bool standby = false;                    // this box takes no parts until the cluster needs it
@@ -72,23 +71,23 @@ struct Upstream {
 struct Admin {
   bool enabled = true;
   std::string listen = "127.0.0.1";
-  uint16_t port = limits::kAdminPort;  // TCP; 0: a free one
-  std::vector<std::string> hosts;      // further names under which clients reach the server
+  uint16_t port = limits::kAdminPort;  // TCP; 0: any free port
+  std::vector<std::string> hosts;      // additional names by which clients reach the server
   std::string socket;                  // path of a UNIX socket; empty: none
-  OnOffAuto tls = OnOffAuto::kAuto;    // over TCP, with keys; kAuto: off loopback only
+  OnOffAuto tls = OnOffAuto::kAuto;    // over TCP; needs keys; kAuto: unless `listen` is loopback
   bool operator==(const Admin&) const = default;
 };
 
 struct Data {
-  uint16_t port_first = limits::kDataPortFirst;  // UDP; pipeline i has port_first + i; 0: free
-                                                 // ports, not with kDpdk
+  uint16_t port_first = limits::kDataPortFirst;  // UDP; pipeline i has port_first + i; 0: any free
+                                                 // ports, not allowed with kDpdk
   PortKind port = PortKind::kSocket;
   uint32_t receive_buffer_bytes = 8u << 20;  // for each pipeline's socket
   uint32_t send_buffer_bytes = 8u << 20;
-  uint32_t mtu = 0;  // 0: from the path; with kDpdk kDpdkMtuDefault
+  uint32_t mtu = 0;  // bytes; 0: as the path allows, or kDpdkMtuDefault with kDpdk
   bool payload_crc = false;
   OnOffAuto gso = OnOffAuto::kAuto;  // kAuto or kOff
-  bool shm = true;                   // with kSocket: workers of this host may share memory
+  bool shm = true;                   // with kSocket: workers of this host may use shared memory
   bool operator==(const Data&) const = default;
 };
 
@@ -108,9 +107,9 @@ struct DpdkDevice {
 };
 
 struct Dpdk {
-  std::vector<DpdkDevice> devices;  // devices of equal addresses serve together: device_groups()
-  bool no_huge = false;             // take ordinary pages
-  uint32_t memory_mib = 0;          // packet memory on each NUMA node; 0: as the plan needs
+  std::vector<DpdkDevice> devices;  // devices with equal addresses form one of device_groups()
+  bool no_huge = false;             // use ordinary pages, not hugepages
+  uint32_t memory_mib = 0;          // packet memory on each NUMA node; 0: as much as the plan needs
   bool operator==(const Dpdk&) const = default;
 };
 
@@ -141,15 +140,15 @@ struct Pipeline {
 
 struct Recorder {
   std::string directory = "/run/pbox";  // folder of rings and dumped files; empty: memory only
-  uint32_t records = 65'536;            // per pipeline; a power of two
-  uint32_t late_after_ms = 10'000;      // a round that waits this long is dumped
+  uint32_t records = 65'536;            // per pipeline; rounded up to a power of two
+  uint32_t late_after_ms = 10'000;      // a round that waits this long makes the recorder dump
   bool operator==(const Recorder&) const = default;
 };
 
 struct Snapshots {
   std::string directory =
       "/var/lib/pbox/snapshots";  // shared by all boxes of a cluster; empty: none
-  uint32_t every_s = 0;           // 0: only on request
+  uint32_t every_s = 0;           // between snapshots of a job; 0: only on request
   bool operator==(const Snapshots&) const = default;
 };
 
@@ -182,7 +181,7 @@ struct Jobs {
 
 struct Security {
   std::string keys;                       // folder of this box's keys; empty: none
-  OnOffAuto insecure = OnOffAuto::kAuto;  // kAuto: without keys on loopback only
+  OnOffAuto insecure = OnOffAuto::kAuto;  // run without keys; kAuto: on loopback only
   bool insecure_off_loopback = false;
   bool encrypt = false;               // with keys: packets' payloads too
   uint64_t key_packets = 1ull << 31;  // packets that one key of a session seals

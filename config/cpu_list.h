@@ -9,8 +9,8 @@ namespace pbox::config {
 
 inline constexpr int kCpuIndexMax = 1024;  // CPU_SETSIZE, the set that sched_setaffinity takes
 
-// Returns the CPUs in ascending order; nullopt if the text is no list, names a CPU twice, or names
-// one from kCpuIndexMax on.
+// Returns the CPUs in ascending order; nullopt if the text is not a list, names a CPU twice, or
+// names one that is not below kCpuIndexMax.
 std::optional<std::vector<int>> read_cpu_list(const std::string& text);
 std::string print_cpu_list(const std::vector<int>& cpus);  // ascending
 

@@ -30,7 +30,8 @@ std::optional<std::string> read_pci_address(const std::string& word) {
   return address;
 }
 
-// Accepts the characters that DPDK's arguments need, and none that would end a value in a file.
+// Returns whether the word is a virtual device in DPDK's notation. Refuses characters that would
+// end the value in the configuration file.
 bool is_virtual_device(const std::string& word) {
   constexpr char kMarks[] = "_-.,=:/@+[]";
   if (!word.starts_with(kVirtualPrefix)) return false;

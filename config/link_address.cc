@@ -19,7 +19,7 @@ bool bit_at(const LinkAddress& address, uint32_t index) {
   return (address.bytes[index / 8] >> (7 - index % 8) & 1) != 0;
 }
 
-// Returns whether all bits behind the prefix are `value`.
+// Returns whether all bits after the prefix are `value`.
 bool has_host_bits(const LinkAddress& address, bool value) {
   for (uint32_t bit = address.prefix_bits; bit < whole_bits(address); ++bit) {
     if (bit_at(address, bit) != value) return false;

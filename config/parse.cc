@@ -19,8 +19,8 @@ namespace {
 
 namespace options = boost::program_options;
 
-// The text of a value, and its source for messages. Boost only splits the input into these: it
-// would stop at the first bad value, and the box reports all.
+// The text of a value, and its source for messages. Boost only splits the input into texts and does
+// not convert them: it would stop at the first bad value, and the box reports all.
 struct Given {
   std::string source;  // "flag", the path of the file, or "text"
   std::string text;
@@ -77,8 +77,8 @@ void take(const options::parsed_options& parsed, const std::string& source, Give
   }
 }
 
-// Blanks the lines that are neither section, key = value nor comment, and reports them: Boost would
-// stop at the first.
+// Blanks the lines that are neither section, key = value nor comment, and reports them all. Boost
+// would stop at the first.
 std::string without_bad_lines(const std::string& text, const std::string& source,
                               std::vector<std::string>& errors) {
   std::istringstream lines(text);
@@ -116,7 +116,7 @@ Result<std::string> text_of(const std::string& path) {
   for (size_t bytes; (bytes = std::fread(block, 1, sizeof(block), file)) > 0;) {
     text.append(block, bytes);
   }
-  // A folder can be opened, and fails at the first read.
+  // If the path is a folder, fopen() succeeds and the first read fails.
   const int failure = std::ferror(file) != 0 ? errno : 0;
   std::fclose(file);
   if (failure != 0) return system_error("cannot read", failure);

@@ -1,5 +1,5 @@
-// Turns command line and file into a Config, and back. fields.cc is the only definition of the
-// keys, their help, their bounds, and whether they may change at run time.
+// Turns command line and file into a Config, and back. fields.cc alone defines the keys, their
+// help, their bounds, and whether they may change at run time.
 //
 //   const auto outcome = config::parse(argc, argv);
 //   for (const auto& error : outcome.errors) std::cerr << error << '\n';
@@ -19,7 +19,7 @@ enum class Action { kRun, kHelp, kVersion, kCheck, kPrint };
 struct ParseOutcome {
   Action action = Action::kRun;
   std::optional<Config> config;     // set unless there are errors or the action is kHelp, kVersion
-  std::vector<std::string> errors;  // all of them, each with key, value and remedy
+  std::vector<std::string> errors;  // all errors, each with key, value and remedy
   std::string file;                 // the file that was read; empty: none
 };
 
@@ -38,9 +38,9 @@ std::string usage(const std::string& program);
 // The changes of a reload that take effect in a running box. On SIGHUP the box calls parse(argc,
 // argv) again, so flags still win over the file.
 struct ReloadOutcome {
-  std::optional<Config> config;            // running, with the changes that apply; unset on errors
+  std::optional<Config> config;            // `running` with the changes applied; unset on errors
   std::vector<std::string> applied;        // "log.level: info -> debug"
-  std::vector<std::string> needs_restart;  // the same, for changes that wait for a restart
+  std::vector<std::string> needs_restart;  // in the same form, changes that wait for a restart
   std::vector<std::string> errors;
 };
 ReloadOutcome reload(const Config& running, const ParseOutcome& fresh);

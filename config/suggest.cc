@@ -9,7 +9,7 @@
 namespace pbox::config {
 namespace {
 
-// Levenshtein's distance, one row at a time.
+// Returns the Levenshtein distance, computed one row at a time.
 size_t edit_distance(const std::string& left, const std::string& right) {
   std::vector<size_t> row(right.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -38,7 +38,7 @@ std::string nearest_key(const std::string& mistyped) {
   size_t nearest_distance = kDistanceMax + 1;
   for (const auto& field : fields()) {
     size_t distance = edit_distance(mistyped, field.key);
-    // The right key in the wrong section, or in none.
+    // The key is right, but its section is wrong or missing.
     if (without_section(mistyped) == without_section(field.key)) distance = std::min(distance, 1ul);
     if (distance >= nearest_distance) continue;
     nearest_distance = distance;

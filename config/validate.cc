@@ -12,7 +12,7 @@ namespace {
 
 using Errors = std::vector<std::string>;
 
-// A Config may also come from code, so each value is checked: its own text must be accepted.
+// A Config may also come from code, so each value is checked: its printed text must be accepted.
 void check_each_key(const Config& config, Errors& errors) {
   Config scratch;
   for (const auto& field : fields()) {

@@ -84,7 +84,7 @@ void check_upstream(const Config& config, Errors& errors) {
 void check_etcd_is_private(const Config& config, Errors& errors) {
   const Cluster& cluster = config.cluster;
   const bool has_tls = !cluster.ca_file.empty();
-  // Boxes with keys believe what etcd says about other boxes.
+  // Boxes with keys trust what etcd says about other boxes.
   const bool must_log_in =
       !config.security.keys.empty() && cluster.cert_file.empty() && cluster.user.empty();
   if (has_tls && !must_log_in) return;

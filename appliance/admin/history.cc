@@ -16,7 +16,7 @@ double seconds_between(uint64_t from_ns, uint64_t to_ns) {
   return to_ns > from_ns ? static_cast<double>(to_ns - from_ns) / 1e9 : 0;
 }
 
-// A counter that has fallen began again from zero.
+// Returns how much a counter has grown. A counter that has fallen has begun again from zero.
 uint64_t grown(uint64_t now, uint64_t before) {
   return now >= before ? now - before : now;
 }
@@ -108,7 +108,7 @@ void History::add_event(const std::string& job, JobEvent event, uint64_t now_ns)
   push(record->events, TimedEvent{now_ns, std::move(event)}, kEventsMax);
 }
 
-// Returns null if as many jobs are kept as may be, and none of them is over.
+// Returns null if kJobsMax jobs are kept and none of them is over.
 History::Record* History::record_of(const std::string& job) {
   if (const auto found = jobs_.find(job); found != jobs_.end()) return &found->second;
   if (jobs_.size() >= kJobsMax) {

@@ -1,6 +1,6 @@
-// The last ten minutes of the box, for the live page: what the box did in each second; and for each
-// job, what it did in each interval of five seconds and what happened to it. Takes values and
-// times, so it needs no clock. Control thread.
+// The last ten minutes of the box, for the live page: the traffic and work of the box in each
+// second, and for each job its progress in each interval of five seconds and its events. Takes
+// values and times, so it needs no clock. Control thread.
 #pragma once
 
 #include <cstdint>
@@ -54,15 +54,15 @@ class History {
   static constexpr uint32_t kSeconds = 600;
   static constexpr uint32_t kJobIntervalSeconds = 5;
   static constexpr size_t kJobsMax = 64;    // with more, jobs that are over are dropped first
-  static constexpr size_t kEventsMax = 64;  // the newest ones of a job are kept
+  static constexpr size_t kEventsMax = 64;  // per job; the newest events are kept
 
-  // To be called once a second, with what the pipelines have counted until now.
+  // To be called once a second, with the pipelines' current counters.
   void add_second(const std::vector<PipelineView>& pipelines, uint64_t now_ns);
   // To be called every kJobIntervalSeconds. Backup copies are left out.
   void add_interval(const std::vector<control::JobView>& jobs, uint64_t now_ns);
   void add_event(const std::string& job, JobEvent event, uint64_t now_ns);
   HistoryView view(uint64_t now_ns) const;
-  // The busier direction of the newest second; 0 before there is one.
+  // Returns the traffic of the newest second in the busier direction; 0 before there is one.
   double newest_traffic_bytes_per_s() const;
 
  private:
@@ -77,8 +77,8 @@ class History {
     std::deque<JobPoint> points;
     std::deque<TimedEvent> events;
     uint64_t chunk_rounds = 0;   // at the end of the newest point
-    std::vector<double> late_s;  // by rank, likewise
-    uint64_t seen_ns = 0;        // time when it was last on this box, or something happened to it
+    std::vector<double> late_s;  // by rank, at the end of the newest point
+    uint64_t seen_ns = 0;        // time when it was last on this box or last had an event
     bool is_over = false;
   };
 

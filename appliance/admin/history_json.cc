@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Lists of thousands of numbers are sent, so none has more digits than a picture shows.
+// Lists of thousands of numbers are sent, so the numbers are rounded to what a chart can show.
 double rounded(double value, double unit) {
   return std::round(value / unit) * unit;
 }

@@ -143,7 +143,7 @@ Json job_object(const control::JobView& job) {
           {"workers", std::move(workers)}};
 }
 
-// {"pbox_rx_packets_total": 7, "pbox_rejected_packets_total": {"tag": 1, ...}}
+// Makes {"pbox_rx_packets_total": 7, "pbox_rejected_packets_total": {"tag": 1, ...}}.
 template <typename Counter>
 void add_counters(Json& object, std::span<const CounterRow> table,
                   const CounterSet<Counter>* counters) {

@@ -1,4 +1,4 @@
-// The UNIX socket of local operators: the file, and who is at the other end of a connection.
+// The UNIX socket of local operators: the file, and the rights of the peer of a connection.
 #pragma once
 
 #include <sys/types.h>
@@ -15,8 +15,8 @@
 namespace pbox::admin {
 
 // A listening socket at a path. It holds PATH.lock, which the kernel releases when the process
-// ends, so a file that a dead process has left is replaced and that of a live one never is. A
-// symbolic link in place of either file is an error.
+// ends. So a socket that a dead process has left is replaced, and the socket of a running one never
+// is. A symbolic link in place of either file is an error.
 class LocalSocket {
  public:
   // Only the owner and the group of the file may connect. Errors name the path and the remedy.
@@ -35,7 +35,7 @@ class LocalSocket {
   LocalSocket(std::string path, Descriptor lock, Descriptor socket)
       : path_(std::move(path)), lock_(std::move(lock)), socket_(std::move(socket)) {}
   Status note_file();
-  // Returns whether the path still leads to the file that this process has made, and its group.
+  // Returns the group of the file at the path; nullopt if this process has not made that file.
   std::optional<gid_t> find_own() const;
 
   std::string path_;

@@ -147,7 +147,7 @@ void fill_durations(MetricFamily& family, const MetricSample& sample) {
     histogram.sample_sum = view.sum_s;
     for (size_t bucket = 0; bucket < view.counts.size(); ++bucket) {
       histogram.sample_count += view.counts[bucket];
-      if (bucket + 1 == view.counts.size()) break;  // without an upper bound
+      if (bucket + 1 == view.counts.size()) break;  // the last bucket has no upper bound
       const uint64_t bound_ns = pipeline::DurationHistogram::bound_ns(bucket);
       histogram.bucket.push_back({.cumulative_count = histogram.sample_count,
                                   .upper_bound = static_cast<double>(bound_ns) / 1e9});
@@ -160,7 +160,7 @@ Value of_pulls(const control::JobView& job, T control::PullView::*field) {
   return job.pulls ? Value(static_cast<double>((*job.pulls).*field)) : std::nullopt;
 }
 
-// Merges the values of all parts of the job. Returns nothing if no tensor is adaptive.
+// Merges the values of all parts of the job. Returns nullopt if no tensor is adaptive.
 template <typename T, typename Merge>
 Value of_control(const control::JobView& job, T control::SyncControlView::*field, Merge merge) {
   Value merged;

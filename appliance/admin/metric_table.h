@@ -39,7 +39,7 @@ struct MetricRow {
   const char* name;
   prometheus::MetricType type;
   MetricScope scope;
-  const char* labels;  // labels in addition to the scope's, as "reason"; mostly empty
+  const char* labels;  // in addition to the scope's labels, for example "reason"; mostly empty
   const char* help;
   std::optional<double> (*of_box)(const MetricSample&) = nullptr;
   std::optional<double> (*of_job)(const control::JobView&) = nullptr;
@@ -50,7 +50,7 @@ struct MetricRow {
 // Rows whose values this folder computes, in the order of the page.
 std::span<const MetricRow> metric_rows();
 
-// A metric as /metrics and the reference page show it, those of pipelines and ports included.
+// A metric as /metrics and the reference page show it. Pipelines and ports have metrics, too.
 struct MetricInfo {
   const char* name;
   prometheus::MetricType type;
@@ -62,8 +62,8 @@ struct MetricInfo {
 std::vector<MetricInfo> all_metrics();
 prometheus::MetricType type_of(const CounterRow& row);
 
-// Returns the base unit in the metric's name, as "seconds" or "bytes"; empty for a plain number, or
-// a count of what the name says.
+// Returns the base unit in the metric's name, for example "seconds" or "bytes"; empty for a plain
+// number, or a count of what the name says.
 std::string_view unit_of(std::string_view name);
 
 // Returns the whole text of docs/metrics.md.

@@ -15,7 +15,7 @@ namespace pbox::admin {
 struct Principal {
   std::string name;          // "uid 1000", "pbox://rack/operator"; over TCP without TLS its address
   std::string address = {};  // "127.0.0.1:40000"; empty: a UNIX socket
-  std::optional<tls::Role> role;  // the rights that it has; none: it may do nothing
+  std::optional<tls::Role> role;  // gives the client its rights; unset: it may do nothing
   std::string remedy = {};        // without a role: how to get one
 };
 
@@ -48,14 +48,14 @@ struct PathRights {
   bool box, tenant, operating, viewing;  // by tls::Role
 };
 
-// The table. A path that more than one row fits belongs to the first.
+// Returns the table. If several rows match a path, the first one counts.
 std::span<const PathRights> path_rights();
 
 struct FoundPath {
   const PathRights* row;
   std::string_view name;  // as it was sent in place of NAME; empty if the row has none
 };
-// `path`: without a query. Returns nothing if there is no such page, or not for this method.
+// `path` has no query. Returns nullopt if there is no such page, or not for this method.
 std::optional<FoundPath> find_path(std::string_view method, std::string_view path);
 
 // Returns an error that names the client, the path and the remedy if the client may not use it.

@@ -83,7 +83,7 @@ control::HandshakeOptions handshake_options() {
 
 }  // namespace
 
-// Accepts connections, within their bound.
+// Accepts connections, at most connections_max at a time.
 class AdminServer::Listener {
  public:
   Listener(asio::io_context& io, std::shared_ptr<const Shared> shared, size_t connections_max)
@@ -142,7 +142,7 @@ class AdminServer::TcpListener : public Listener, public std::enable_shared_from
     return acceptor_.local_endpoint(ignored).port();
   }
   void begin() { accept(shared_from_this(), acceptor_); }
-  // Every connection has TLS from now on.
+  // Makes all later connections use TLS.
   void use_tls(asio::io_context& io, std::shared_ptr<const tls::Credentials> credentials,
                const std::function<void(const std::string&, const std::string&)>& on_refused) {
     handshakes_.emplace(
@@ -155,7 +155,8 @@ class AdminServer::TcpListener : public Listener, public std::enable_shared_from
           on_refused(nic::to_string(peer), why);
         });
   }
-  // No effect without TLS. The rights of a client are those of its certificate at the handshake.
+  // Has no effect without TLS. Closes all connections, because the rights of a client are those of
+  // its certificate at the handshake.
   void set_credentials(std::shared_ptr<const tls::Credentials> credentials) {
     if (!handshakes_) return;
     handshakes_->set_credentials(std::move(credentials));

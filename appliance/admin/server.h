@@ -33,12 +33,13 @@ struct AdminOptions {
   std::string listen = "127.0.0.1";    // an IPv4 or IPv6 address; "::" takes both families
   uint16_t port = limits::kAdminPort;  // 0: the kernel chooses a free port
   uint32_t timeout_ms = limits::kAdminTimeoutMs;
-  uint32_t connections_max = limits::kAdminConnectionsMax;  // more are closed (plain HTTP: 503)
+  uint32_t connections_max = limits::kAdminConnectionsMax;  // others are closed (plain HTTP: 503)
   // Names of this box. A request over TCP must address it by one of them, by an IP address or as
   // localhost.
   std::vector<std::string> names = {};
   std::string socket = {};  // path of a UNIX socket; empty: none
-  // Connections over TCP have TLS with these keys, and every client a certificate. Null: none has.
+  // Connections over TCP use TLS with these keys, and every client must show a certificate. Null:
+  // no TLS.
   std::shared_ptr<const tls::Credentials> credentials = nullptr;
   // Called for a client that was refused before its request was read, with its address. `why`
   // contains the remedy.
@@ -57,9 +58,10 @@ class AdminServer {
   AdminServer& operator=(const AdminServer&) = delete;
 
   uint16_t port() const;
-  // Clients that were refused before their request was read.
+  // Returns the number of clients that were refused before their request was read.
   uint64_t refused() const;
-  // With TLS: closes every connection over TCP, and new ones use these keys. Clients connect again.
+  // With TLS, closes every connection over TCP and uses these keys for new ones. Clients connect
+  // again.
   void set_credentials(std::shared_ptr<const tls::Credentials> credentials);
 
   // Closes the listeners and every connection, and removes the UNIX socket. The server does not use

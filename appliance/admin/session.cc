@@ -25,7 +25,7 @@ using boost::system::error_code;
 constexpr size_t kReadBytes = limits::kAdminHeaderBytesMax;
 constexpr size_t kInputBytesMax = 2 * limits::kAdminHeaderBytesMax;  // not parsed yet
 constexpr size_t kHelloBytes = 3;                                    // may_be_tls() needs no more
-// Bytes of TLS's own, such as those that confirm new keys, between two answers.
+// Most bytes of TLS's own, such as those that confirm new keys, that wait for the next answer.
 constexpr size_t kSealedBytesMax = 16 * 1024;
 constexpr std::chrono::milliseconds kLingerTimeout{1'000};
 

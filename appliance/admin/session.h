@@ -56,7 +56,7 @@ class Session {
 struct AnswerForm {
   bool is_http_1_0 = false;
   bool keeps_alive = false;  // the connection serves further requests
-  bool has_body = true;      // HEAD: its length only
+  bool has_body = true;      // false for HEAD: the answer has only the body's length
 };
 // Returns the text of an answer with its headers.
 std::string answer_text(const AdminResponse& answer, const AnswerForm& form);

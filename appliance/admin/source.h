@@ -71,7 +71,7 @@ struct ClusterView {
   std::string store_error = {};  // why the store is down; empty while it is up
   std::vector<std::pair<std::string, uint64_t>> store_errors = {};  // failed calls by operation
   bool is_leader = false;                                           // whether this box leads
-  // As the store last reported them.
+  // The following are as the store last reported them.
   std::optional<cluster::Leader> leader = {};
   std::vector<cluster::BoxRecord> boxes = {};           // in the order of their names
   std::map<std::string, cluster::BoxDuty> duties = {};  // by box; empty on a single box
@@ -87,21 +87,23 @@ class AdminSource {
   virtual HistoryView history() const = 0;
   virtual ClusterView cluster() const = 0;
   virtual cluster::BalancingView balancing() const = 0;
-  // kNotFound: there is no such job.
+  // Fails with kNotFound if there is no such job.
   virtual Status set_priorities(const std::string& job, wire::PriorityPolicy policy) = 0;
-  // kNotFound: there is no such job. Otherwise the message says which tensor cannot have the model,
-  // and why, or that the job does not run now.
+  // Fails with kNotFound if there is no such job. The message of any other error says which tensor
+  // cannot have the model, and why, or that the job does not run now.
   virtual Status set_sync(const std::string& job, const control::SyncChange& change) = 0;
-  // Starts to trace the job for that many seconds; trace() returns the trace afterwards. kNotFound:
-  // there is no such job. kUnavailable: the job cannot be traced, or not now.
+  // Starts to trace the job for that many seconds; trace() returns the trace afterwards. Fails with
+  // kNotFound if there is no such job, and with kUnavailable if it cannot be traced, or not now.
   virtual Status begin_trace(const std::string& job, double seconds) = 0;
-  // kNotFound: there is no such job. kUnavailable: the job was not traced, or the trace is not
-  // complete yet.
+  // Fails with kNotFound if there is no such job, and with kUnavailable if the job was not traced
+  // or the trace is not complete yet.
   virtual Result<control::TraceView> trace(const std::string& job) = 0;
-  // Changes the duty of the box; cluster() shows the progress. kNotFound: there is no such box.
+  // Changes the duty of the box; cluster() shows the progress. Fails with kNotFound if there is no
+  // such box.
   virtual Status set_duty(const std::string& box, cluster::Duty duty) = 0;
-  // Starts a snapshot; snapshot() shows the progress. kNotFound: this box has no part of the job.
-  // kInvalidArgument: jobs of this kind have no snapshots. kUnavailable: none can start now.
+  // Starts a snapshot; snapshot() shows the progress. Fails with kNotFound if this box has no part
+  // of the job, with kInvalidArgument if jobs of this kind have no snapshots, and with kUnavailable
+  // if none can start now.
   virtual Status begin_snapshot(const std::string& job, double timeout_s) = 0;
   // Returns the job's newest snapshot that this box was asked for; nullopt if there was none.
   virtual std::optional<control::SnapshotView> snapshot(const std::string& job) const = 0;

@@ -37,8 +37,8 @@ struct OriginRefusal {
   std::string why;
 };
 
-// Returns nothing if the request may go on. A request of HTTP/1.0 needs no Host, because no browser
-// sends one.
+// Returns nullopt if the request may go on. A request of HTTP/1.0 needs no Host, because browsers
+// do not use HTTP/1.0.
 std::optional<OriginRefusal> check_origin(const OwnNames& names, const OriginHeaders& headers);
 
 }  // namespace pbox::admin

@@ -24,7 +24,7 @@ using Answer = Result<proto::BoxMessage>;
 // One connection that asks one question. It ends at the first failing step or the first message.
 class Attempt : public std::enable_shared_from_this<Attempt> {
  public:
-  // `tls`: a connection that has not begun; null: the question is sent without TLS.
+  // `tls`: a connection whose handshake has not begun; null: the question is sent without TLS.
   Attempt(asio::io_context& context, std::unique_ptr<tls::Connection> tls, std::string control,
           std::string question, std::function<void(Answer)> done)
       : socket_(context),

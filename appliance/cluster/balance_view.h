@@ -57,8 +57,8 @@ struct ScalingView {
   std::deque<ScaledDecision> decisions = {};  // oldest first; at most placement::kDecisionsKept
 };
 
-// All jobs; the counts are since the daemon started. Empty if rebalancing is off or another box
-// leads.
+// The rebalancing state of all jobs. The counts are since the daemon started. `jobs` is empty if
+// rebalancing is off or another box leads.
 struct BalancingView {
   bool enabled = false;
   bool leads = false;
@@ -66,8 +66,8 @@ struct BalancingView {
   uint64_t parts_moved = 0;
   std::vector<BalanceView> jobs = {};
   ScalingView scaling = {};
-  // Moves between the pipelines of this box (pipeline_balancer.h). A box of a job's view is a
-  // pipeline here, and a part is a group of chunks.
+  // Moves between the pipelines of this box (pipeline_balancer.h). In these views a box is a
+  // pipeline, and a part is a group of chunks.
   struct Inside {
     bool enabled = false;
     uint64_t groups_moved = 0;

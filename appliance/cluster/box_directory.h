@@ -18,17 +18,18 @@ class BoxDirectory {
   using Log = std::function<void(Severity severity, const char* event, const std::string& text)>;
 
   // `store` must have been started. `store` and `context` outlive the directory. `on_change` is
-  // called whenever a box has registered, has changed its record or has gone.
+  // called whenever a box has registered, has changed its record or is no longer registered.
   BoxDirectory(boost::asio::io_context& context, Store& store, const BoxRecord& self, Log log,
                std::function<void()> on_change);
 
   // Must be called whenever the store's session changes.
   void on_session();
 
-  // As last seen in the store, sorted by name. Valid until `on_change` is called.
+  // All registered boxes as last seen in the store, sorted by name. Valid until `on_change` is
+  // called.
   const std::vector<BoxRecord>& boxes() const { return records_; }
-  // A box as last seen in the store, also after its lease has ended. A box whose lease ended may
-  // still run, for example because it was short of processor time. Null if it was never seen.
+  // Returns a box as last seen in the store, also after its lease has ended; null if it was never
+  // seen. A box whose lease has ended may still run: it may only have been short of processor time.
   const BoxRecord* last_record(const std::string& box) const;
   std::optional<Leader> leader() const;  // as last seen in the store
   bool leads() const { return lead_.held(); }
@@ -45,7 +46,7 @@ class BoxDirectory {
   bool was_registered_ = false;
   bool had_lead_ = false;
   std::string rival_;  // incarnation of another box that holds this box's name; empty: none
-  std::vector<BoxRecord> records_;                 // the boxes that boxes_ has
+  std::vector<BoxRecord> records_;                 // parsed from the entries of boxes_
   std::map<std::string, BoxRecord> last_records_;  // by name
   Mirror boxes_;
   Claim registration_;

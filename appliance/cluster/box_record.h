@@ -26,7 +26,8 @@ struct BoxRecord {
   bool can_serve(uint32_t version) const;
 };
 
-// Whether a box takes parts of jobs. Without kTakesParts it loses those that it has, too.
+// Says whether a box takes parts of jobs. A box with any duty but kTakesParts also loses the parts
+// that it has.
 enum class Duty : uint8_t {
   kTakesParts,
   kDrains,   // until an operator undoes it
@@ -39,7 +40,7 @@ const char* to_string(Duty duty);
 struct BoxDuty {
   size_t parts = 0;  // parts it owns, over all jobs
   Duty duty = Duty::kTakesParts;
-  std::string drain_obstacle = {};  // why parts stay on it although it drains; empty: nothing
+  std::string drain_obstacle = {};  // why parts stay on it although it drains; empty: none stay
 };
 
 struct Leader {
@@ -47,8 +48,8 @@ struct Leader {
   uint64_t since_unix_s = 0;  // by that box's clock; for display only
 };
 
-// One line of JSON. A field that is missing or has the wrong type keeps its default in from_text(),
-// because a box of another release may write fewer or more fields.
+// Convert a record to one line of JSON and back. In from_text() a field that is missing or has the
+// wrong type keeps its default, because a box of another release may write fewer or more fields.
 std::string to_text(const BoxRecord& record);
 BoxRecord from_text(const std::string& name, const std::string& text);
 

@@ -1,6 +1,6 @@
 // A key that at most one box holds, for as long as its session lasts: a name among the boxes, or
-// the leadership of the cluster. A box that finds the key absent creates it; the store's
-// transaction decides between several.
+// the leadership of the cluster. A box that finds the key absent creates it; if several boxes do,
+// the store's transaction lets one succeed.
 //
 // Holding a key is only a hint: a box that was suspended may believe that it holds the key for
 // longer than the store does. Therefore every write that only the holder may make carries fence(),
@@ -33,7 +33,7 @@ class Claim {
     PBOX_CHECK(held());
     return {key_, token_};
   }
-  // As last seen in the store; null: no holder.
+  // Returns the key's entry as last seen in the store; null if no box holds the key.
   const KeyValue* holder() const { return mirror_.find(key_); }
 
  private:

@@ -1,6 +1,6 @@
-// Time and other boxes, as the classes of the cluster see them. All classes on one io_context share
-// its environment: the machine's clocks, and TCP. A simulator gives its io_context another one
-// before it makes anything else on it. Main thread.
+// The clocks and the connections to other boxes that the classes of the cluster use. All classes on
+// one io_context share its environment: the machine's clocks, and TCP. A simulator installs its own
+// environment in its io_context before it makes anything else there. Main thread.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -22,7 +22,7 @@ class Environment : public boost::asio::execution_context::service {
   using Answer = std::function<void(Result<proto::BoxMessage>)>;
 
   static boost::asio::execution_context::id id;
-  // Returns the environment of the io_context, which is made if there is none.
+  // Returns the environment of the io_context; makes it if there is none yet.
   static Environment& of(boost::asio::io_context& context);
 
   explicit Environment(boost::asio::execution_context& context);
@@ -34,14 +34,14 @@ class Environment : public boost::asio::execution_context::service {
   virtual void post(std::function<void()> function);
   // Calls `function` after `wait`, unless the returned object is destroyed before.
   virtual std::shared_ptr<void> after(Clock::duration wait, std::function<void()> function);
-  // The box's keys, with which ask_box() proves its identity. `name_of` returns the name that the
-  // box with this control address must prove; "": any box of the cluster.
+  // Sets the box's keys, with which ask_box() proves this box's identity. `name_of` returns the
+  // name that the box with this control address must prove; "" accepts any box of the cluster.
   using NameOf = std::function<std::string(const std::string& control)>;
   void set_keys(std::shared_ptr<const tls::Client> keys, NameOf name_of) {
     keys_ = std::move(keys);
     name_of_ = std::move(name_of);
   }
-  // As the function of that name in ask_box.h.
+  // See ask_box() in ask_box.h.
   virtual void ask_box(const std::string& control, const proto::WorkerMessage& question,
                        std::chrono::milliseconds timeout, Answer done);
 

@@ -27,7 +27,7 @@ class EpochPool : public storage::Epochs {
             storage::EpochStore& given, std::string owner);
   ~EpochPool() override;
 
-  // kUnavailable if no epoch above `floor` is reserved; a block is then being requested.
+  // Fails with kUnavailable if no epoch above `floor` is reserved; a block is then being requested.
   Result<uint32_t> next(uint32_t floor) override;
   uint32_t newest() const override { return given_.newest(); }
 

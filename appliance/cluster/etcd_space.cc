@@ -9,7 +9,7 @@ namespace {
 
 using etcdserverpb::StatusResponse;
 
-// etcd reports the alarms of all members, as in "memberID:1 alarm:NOSPACE ".
+// etcd reports the alarms of all members, for example "memberID:1 alarm:NOSPACE ".
 bool has_space_alarm(const StatusResponse& response) {
   return std::any_of(response.errors().begin(), response.errors().end(),
                      [](const auto& error) { return error.find("NOSPACE") != std::string::npos; });

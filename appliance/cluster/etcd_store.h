@@ -25,7 +25,7 @@ struct EtcdOptions {
 };
 
 // `context` outlives the store. Does not wait for etcd; health() reports whether etcd answers.
-// Starts one thread in addition to gRPC's; it makes no callbacks of its own.
+// Starts one thread in addition to gRPC's. All callbacks are called from `context`.
 std::unique_ptr<Store> make_etcd_store(boost::asio::io_context& context,
                                        const EtcdOptions& options);
 

@@ -130,7 +130,7 @@ std::optional<placement::Observation> JobBalancer::observation(
   std::map<std::string, uint64_t> rounds;
   std::vector<double> busy(names_.size(), 0);
   double pause = 0;
-  double newest = 0;  // rounds of the box that has counted most since its load was used last
+  double newest = 0;  // most rounds that a box has finished since its load was last used
   std::string missing;
   for (size_t index = 0; index < names_.size(); ++index) {
     const std::string& name = names_[index];

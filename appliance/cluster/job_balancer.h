@@ -1,6 +1,6 @@
-// Rebalances one job, on the leader. It feeds what the boxes report about the job's rounds to the
-// rebalancer (placement/rebalancer.h), whose chunks are here the parts of the job, and turns the
-// proposals into part maps. Pure; one thread at a time.
+// Rebalances one job, on the leader. Feeds what the boxes report about the job's rounds to the
+// rebalancer (placement/rebalancer.h), to which it presents the job's parts as chunks, and turns
+// the proposals into part maps. Pure; one thread at a time.
 //
 // If another party changes the part map (a box was lost, or drains), a new rebalancer starts; the
 // list of decisions is kept.
@@ -42,8 +42,8 @@ class JobBalancer {
   std::optional<Proposal> step(const PartMap& map, int64_t map_revision,
                                const std::vector<BalancedBox>& boxes,
                                const std::map<std::string, JobLoads>& loads, uint64_t unix_s);
-  // Share of the job's time that explorations may cost, as in RebalancerOptions. It counts from the
-  // next change of the map on that this object has not proposed.
+  // Sets RebalancerOptions::explore_share for the next rebalancer, which starts when the map has
+  // changed in a way that this object has not proposed.
   void set_explore_share(double share) { explore_share_ = share; }
   void committed();
   void refused(const std::string& why, uint64_t unix_s);

@@ -21,8 +21,8 @@ struct Span {
   // that rank as well.
   double busy_seconds = 0;
   double iteration_seconds = 0;  // per round, mean over the ranks
-  double elapsed_seconds = 0;    // the longest span of a rank
-  double rounds = 0;             // rounds of that same rank
+  double elapsed_seconds = 0;    // longest time between the two reports of a rank
+  double rounds = 0;             // rounds that this rank has finished in that time
 };
 
 // Returns nullopt if some rank has finished no round in between, or is a different process.

@@ -19,7 +19,7 @@ namespace pbox::cluster {
 // finished.
 struct JobLoad {
   int64_t map_revision = 0;  // revision of the part map that the box follows
-  // rounds that the slowest rank has finished since the job began; 0: not measured
+  // Rounds that the slowest rank has finished since the job began; 0: not measured.
   uint64_t rounds = 0;
   double bytes = 0;         // per round
   double busy_seconds = 0;  // per round: how long the rank that waits least waits for the box
@@ -29,7 +29,7 @@ struct JobLoad {
 };
 using JobLoads = std::map<std::string, JobLoad>;  // by job name
 
-// Convert loads to messages and back. loads_of() skips entries whose numbers cannot be loads.
+// Convert loads to messages and back. loads_of() skips entries with negative or non-finite numbers.
 std::vector<proto::JobLoad> to_messages(const JobLoads& loads);
 JobLoads loads_of(const proto::BoxReport& report);
 
@@ -46,7 +46,7 @@ class LoadMeter {
 
   // `parts`: progress of all parts that run on this box, one entry per job and part. A job is
   // measured only while the box runs as many of its parts as the map assigns. A load stays until
-  // there is a newer one under the same map.
+  // there is a newer one, or the map has changed.
   const JobLoads& measure(const std::vector<control::PartProgress>& parts,
                           const AssignmentOf& assignment_of);
 
@@ -56,7 +56,7 @@ class LoadMeter {
     std::map<uint32_t, Part> parts;  // progress at the last measurement
     bool is_measured = false;        // the last measurement was under this part map
     double usual_seconds = 0;        // duration of an iteration before this part map
-    // from the last measurement under the old map to the first under this one
+    // Time from the last measurement under the old map to the first under this one.
     double transition_seconds = 0;
     double transition_rounds = 0;  // rounds finished in that time
   };

@@ -15,8 +15,8 @@ namespace pbox::cluster {
 
 class LocalStore : public Store {
  public:
-  // `context` and `disk` outlive the store. An error if the file is damaged: what was committed is
-  // then unknown.
+  // `context` and `disk` outlive the store. Fails if the file is damaged, because it is then
+  // unknown what was committed.
   static Result<std::unique_ptr<LocalStore>> open(boost::asio::io_context& context,
                                                   storage::Disk& disk);
   ~LocalStore() override;

@@ -23,7 +23,7 @@ class Mirror {
   Mirror& operator=(const Mirror&) = delete;
 
   bool loaded() const { return loaded_; }
-  // consistent: all as of one revision
+  // Consistent: all entries are as of one revision.
   const std::map<std::string, KeyValue>& entries() const { return entries_; }
   const KeyValue* find(const std::string& key) const;
 

@@ -1,5 +1,5 @@
-// Which box owns which part of a job (the value of its key jobs/NAME), and how the map is made and
-// changed. Pure; any thread.
+// The map from the parts of a job to the boxes that own them (the value of its key jobs/NAME), and
+// the functions that make and change it. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,9 @@ struct PartMap {
   bool may_move = false;           // parts can continue on another box
   bool is_over = false;            // its last rank has left; the map is kept for a while
   std::vector<std::string> boxes;  // by part: the name of its owner
-  // Boxes that some worker could not reach although others could, with the Unix time in seconds
-  // until which they get no parts if other boxes are available.
+  // Boxes that worked but that some worker could not reach, and boxes that had no room for a part.
+  // The value is the Unix time in seconds until which they get no parts if other boxes are
+  // available.
   std::map<std::string, uint64_t> avoided = {};
   // Memory of the largest part, as measured by a box that runs one; 0: no part has run yet.
   uint64_t part_memory_bytes = 0;
@@ -36,11 +37,12 @@ struct PartMap {
     PBOX_CHECK(!boxes.empty());
     return static_cast<double>(bytes) / static_cast<double>(boxes.size());
   }
-  // Returns how much memory a part takes at a box. Before a part has run that is a lower bound.
+  // Returns how much memory a part takes at a box; a lower bound until a part has run.
   uint64_t memory_per_part() const;
 };
 
-// One line of JSON. part_map_from_text() returns nullopt if the text is not a part map.
+// Convert a part map to one line of JSON and back. part_map_from_text() returns nullopt if the text
+// is not a part map.
 std::string to_text(const PartMap& map);
 std::optional<PartMap> part_map_from_text(const std::string& text);
 
@@ -53,7 +55,7 @@ struct CandidateBox {
   // Room for more parts.
   uint64_t memory_free_bytes = UINT64_MAX;
   uint32_t parts_free = UINT32_MAX;
-  uint64_t largest_part_bytes = UINT64_MAX;  // a part needs the memory of one pipeline
+  uint64_t largest_part_bytes = UINT64_MAX;  // the largest part that one pipeline has memory for
 };
 
 // Several parts per pipeline, so that moving one part takes less than half of a pipeline's load.
@@ -61,7 +63,8 @@ inline constexpr uint32_t kPartsPerPipeline = 4;
 
 // Makes the part map of a new job over `boxes`, which must not be empty. Each part goes to the box
 // that would then finish first (placement/place.h), among those that have room for it. If the job
-// does not fit, all boxes count, and the box that refuses a part says what is missing.
+// does not fit, the parts are assigned without regard to room, and the box that refuses a part says
+// what is missing.
 PartMap make_part_map(uint64_t bytes, uint32_t chunk_bytes, std::vector<CandidateBox> boxes);
 
 // Returns `map` with the parts of box `from` reassigned to the boxes `to`, which must not contain

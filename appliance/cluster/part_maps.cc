@@ -297,7 +297,7 @@ void PartMaps::reassign_if_lost(const std::string& job, const std::string& box) 
         }
         const auto unchecked = unchecked_.find({job, box});
         const bool has_more = unchecked != unchecked_.end() && unchecked->second.lost_for_ms > 0;
-        if (has_more) return reassign_if_lost(job, box);  // they arrived while the box was asked
+        if (has_more) return reassign_if_lost(job, box);  // reported while the box was probed
         const PartMap* map = find(job);
         answer_all(job, map != nullptr
                             ? Result<PartMap>(*map)

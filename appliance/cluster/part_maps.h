@@ -10,7 +10,8 @@
 // over, or that no box has claimed, for a long time.
 //
 // Parts go only to boxes that have room for them. A box that is asked for a map, or has to move
-// parts, first asks the other boxes for their room. A box that has to refuse a part hands it on.
+// parts, first asks the other boxes for their room. A box that has no room for a part that it was
+// given assigns it to another box.
 //
 // Main thread.
 #pragma once
@@ -39,19 +40,19 @@ class PartMaps : public control::PartDirectory {
     std::string self;  // name of this box
     std::function<uint32_t()> chunk_bytes;
     std::function<const BoxDirectory&()> box_directory;
-    // Whether some part of the job runs or gathers on this box.
+    // Returns whether some part of the job runs or gathers on this box.
     std::function<bool(const std::string& job)> has_job;
-    // The parts of the job that run on this box; nullopt if there are none.
+    // Describes the parts of the job that run on this box; nullopt if there are none.
     std::function<std::optional<control::RunningParts>(const std::string& job)> running =
         [](const std::string&) { return std::nullopt; };
-    // This box's own report.
+    // Returns this box's own report.
     std::function<proto::BoxReport()> report = [] { return proto::BoxReport(); };
     // Called whenever some box may have gained or lost parts.
     std::function<void()> on_change;
     // Called after answers have been given outside of a call to this class.
     std::function<void()> on_answers;
     BoxDirectory::Log log;
-    // Loads of the parts that run on this box.
+    // Returns the loads of the parts that run on this box.
     std::function<std::vector<proto::JobLoad>()> loads = [] {
       return std::vector<proto::JobLoad>();
     };
@@ -85,41 +86,42 @@ class PartMaps : public control::PartDirectory {
   // is not registered.
   void on_boxes_changed() { options_.on_change(); }
 
-  // Reports of the other boxes, which the leader asks for.
+  // The other boxes' reports. The leader's Balancer and Scaler ask for them too.
   BoxReports& reports() { return reports_; }
 
-  // Changes the duty of a box; with `as_leader` only if this box still leads. kUnavailable: try
-  // again later.
+  // Changes the duty of a box; with `as_leader` only if this box still leads. After kUnavailable
+  // the caller may try again later.
   void set_duty(const std::string& box, Duty duty, std::function<void(Status)> done,
                 bool as_leader = false);
   Duty duty_of(const std::string& box) const;
   // Returns true for a box that loses its parts and gets no new ones.
   bool is_draining(const std::string& box) const { return duty_of(box) != Duty::kTakesParts; }
-  // The standbys that are not registered: somebody may start them again.
+  // Returns the standbys that are not registered, so that the scale hook or an operator can start
+  // them again.
   std::vector<std::string> standbys_switched_off() const;
-  // Returns why parts stay on a box that drains, as the leader has last stated it; empty: nothing.
+  // Returns why parts stay on a box that drains, as last stated by the leader; empty if none do.
   std::string drain_obstacle(const std::string& box) const;
   // Returns how many parts the box owns, over all jobs that have not ended.
   size_t parts_of(const std::string& box) const;
 
-  // Whether the maps and duties have been read from the store, which takes a moment after the
-  // start.
+  // Returns whether the maps and duties have been read from the store, which takes a moment after
+  // the start.
   bool is_loaded() const { return entries_.loaded() && drains_.loaded(); }
   // The maps as last seen in the store, by job, and the revision of one job's map (0: none).
   const std::map<std::string, PartMap>& maps() const { return maps_; }
   int64_t revision(const std::string& job) const;
   // Returns false if the box is of a release that cannot serve the job.
   bool can_serve(const std::string& box, const PartMap& map) const;
-  // Returns nullopt if every box has room for the parts that `map` gives it and the job's present
-  // map does not; else says which box has not.
+  // Returns nullopt if every box has room for the parts that it would gain by `map`; otherwise says
+  // which box has no room.
   std::optional<std::string> lacks_room(const std::string& job, const PartMap& map) const;
-  // Leader only: replaces the job's map, provided that nobody has changed it since revision() and
-  // that this box still leads. kUnavailable: not done, or the outcome is unknown.
+  // Leader only: replaces the job's map, provided that it has not changed since revision() and that
+  // this box still leads. After kUnavailable the map was not replaced, or the outcome is unknown.
   void move(const std::string& job, const PartMap& map, const std::string& why,
             std::function<void(Status)> done);
 
  private:
-  // part_maps_upkeep.cc: what happens without being asked.
+  // part_maps_upkeep.cc: changes that no worker or operator requests.
   void tick();
   void evacuate_boxes();
   void state_drain_obstacle(const std::string& box, const std::string& job,
@@ -137,7 +139,8 @@ class PartMaps : public control::PartDirectory {
   // that drain or do not speak control protocol `version` are never returned.
   std::vector<CandidateBox> candidates(const std::string& job, const std::string& excluded,
                                        uint32_t version, const PartMap* job_map = nullptr) const;
-  // Returns "" or, for an error, the registered boxes whose release keeps them from serving a job.
+  // Returns words for an error that name the registered boxes whose release cannot serve the job;
+  // "" if there are none.
   std::string boxes_too_old(uint32_t version) const;
   CandidateBox candidate(const BoxRecord& record, const std::string& job) const;
   bool can_be_reused(const PartMap& map, const proto::AskPartMap& question) const;
@@ -168,22 +171,22 @@ class PartMaps : public control::PartDirectory {
   // By job: requests that wait for a change in progress; an entry without requests also marks such
   // a change.
   std::map<std::string, std::vector<Answer>> waiting_;
-  // By job and box: what workers have said about a box that they cannot reach, and this box has not
-  // checked yet. Only while requests wait.
+  // By job and box: reports of workers that cannot reach the box, not checked by this box yet. Kept
+  // only while requests wait.
   struct Reports {
-    std::set<uint32_t> ranks;  // those that could not reach it for long enough
-    uint32_t lost_for_ms = 0;  // the longest time
+    std::set<uint32_t> ranks;  // ranks that could not reach it for kUnreachableMs
+    uint32_t lost_for_ms = 0;  // longest time that any of the workers reported
   };
   std::map<std::pair<std::string, std::string>, Reports> unchecked_;
   std::map<std::string, PartMap> maps_;           // decoded from the store's entries, by job
   std::map<std::string, uint32_t> absent_ticks_;  // by box that has parts but is not registered
   std::set<std::string> ended_;  // jobs that have ended here and are not yet marked as over
-  // By job whose map no box needs: since when the leader has seen that, and the map's revision.
+  // A map that no box needs: its revision, and the time since which the leader has seen that.
   struct Unused {
     int64_t revision = 0;
     std::chrono::steady_clock::time_point since;
   };
-  std::map<std::string, Unused> unused_;
+  std::map<std::string, Unused> unused_;  // by job
   uint32_t ticks_ = 0;
   std::map<std::string, int64_t> claimed_;  // by job: revision of this box's snapshot claim
   // By box that drains, and by job: why parts stay there. Leader only.

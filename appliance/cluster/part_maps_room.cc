@@ -1,4 +1,4 @@
-// Which boxes have room for parts, and parts that a box hands back for lack of it.
+// Finds boxes that have room for parts, and hands back a part for which this box has no room.
 #include <algorithm>
 #include <utility>
 
@@ -56,7 +56,7 @@ std::vector<CandidateBox> PartMaps::candidates(const std::string& job, const std
   }
   const auto bytes = bytes_by_box(maps);
   std::vector<CandidateBox> boxes;
-  size_t wanted = 0;  // boxes at the front of `boxes` that answer and are not avoided
+  size_t wanted = 0;  // number of boxes, at the front of `boxes`, that answer and are not avoided
   for (const BoxRecord& record : options_.box_directory().boxes()) {
     if (record.name == excluded || is_draining(record.name)) continue;
     if (!record.can_serve(version)) continue;
@@ -78,8 +78,8 @@ void PartMaps::with_reports(std::function<void()> then) {
   reports_.ask(others, std::move(then));
 }
 
-// The map of an ended job serves the next one of that name and size, if every box of it still
-// takes parts and has room.
+// Returns whether the map of an ended job can serve a new job of the same name. It can if the size
+// is equal, and every box in the map still takes parts and has room.
 bool PartMaps::can_be_reused(const PartMap& map, const proto::AskPartMap& question) const {
   if (!map.is_over || map.bytes != question.bytes()) return false;
   std::map<std::string, uint64_t> wanted;
@@ -92,8 +92,8 @@ bool PartMaps::can_be_reused(const PartMap& map, const proto::AskPartMap& questi
   });
 }
 
-// The job avoids this box from now on, so a part that no box has room for is handed back at most
-// once by each.
+// The job then avoids this box for a while, so each box hands back a part that has room nowhere at
+// most once.
 bool PartMaps::hand_back(const std::string& job, uint32_t part) {
   const PartMap* map = find(job);
   if (map == nullptr || part >= map->boxes.size() || map->boxes[part] != options_.self) {

@@ -1,4 +1,4 @@
-// The changes that PartMaps makes without being asked. Each box keeps the maps of its jobs up to
+// The changes that PartMaps makes without a request. Each box keeps the maps of its jobs up to
 // date; the leader empties boxes and deletes maps that no job needs.
 #include <algorithm>
 #include <utility>
@@ -135,9 +135,9 @@ void PartMaps::correct(const std::string& job, const PartMap& map) {
   change(job, map, [] {});
 }
 
-// Returns true if the job has ended, or if all boxes have reported and none has it. No box has a
-// job whose map a worker has asked for and never used, or whose boxes all crashed and whose workers
-// are gone.
+// Returns whether the job has ended, or all boxes have reported and none has it. No box has the job
+// if a worker asked for its map and never used it, or if all its boxes crashed and its workers are
+// gone.
 bool PartMaps::is_unused(const std::string& job, const PartMap& map) const {
   if (map.is_over) return true;
   if (options_.has_job(job)) return false;

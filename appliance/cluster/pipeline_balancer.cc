@@ -22,7 +22,7 @@ bool reports_pipelines(const PartProgress& part) {
   });
 }
 
-// Returns what the part does on one pipeline, as if that were all of it.
+// Returns the progress of the part of which only the groups on one pipeline count.
 PartProgress on_pipeline(const PartProgress& part, uint32_t pipeline) {
   const auto place = std::find(part.pipelines.begin(), part.pipelines.end(), pipeline);
   const auto& groups = part.group_pipelines;
@@ -45,7 +45,8 @@ bool has_group_on(const PartProgress& part, uint32_t pipeline) {
 
 }  // namespace
 
-// The boxes of a job share what explorations may cost it, in proportion to their parts.
+// Sorts the parts by job. The boxes of a job share the time that explorations may cost it, in
+// proportion to their parts.
 void PipelineBalancer::collect(const std::vector<PartProgress>& parts,
                                const std::function<bool(const std::string& job)>& is_gathering) {
   for (auto& [name, job] : jobs_) job.parts.clear();
@@ -76,7 +77,7 @@ void PipelineBalancer::collect(const std::vector<PartProgress>& parts,
   }
 }
 
-// A job that is not measured now keeps what the meters know of it.
+// Returns the loads by pipeline. The meters keep the state of a job that is not measured now.
 std::map<std::string, JobLoads> PipelineBalancer::measure() {
   std::map<std::string, JobLoads> loads;
   for (uint32_t pipeline = 0; pipeline < meters_.size(); ++pipeline) {
@@ -107,7 +108,7 @@ void PipelineBalancer::step(const std::vector<PartProgress>& parts,
   const auto loads = measure();
   for (auto& [name, job] : jobs_) {
     if (job.is_measured) step(name, job, loads, move, unix_s);
-    job.parts.clear();  // they are the caller's
+    job.parts.clear();  // they point to the caller's objects
   }
 }
 

@@ -1,6 +1,6 @@
-// Moves chunks of jobs between the pipelines of this box, by the loop that moves parts between
-// boxes: pipelines take the place of boxes, and groups of chunks that of parts (job_balancer.h).
-// Each box does this for itself and for what it has, whether it belongs to a cluster or not. Pure;
+// Moves chunks of jobs between the pipelines of this box. It uses the classes that move parts
+// between boxes (job_balancer.h): a pipeline takes the place of a box, and a group of chunks that
+// of a part. Each box does this for its own parts, whether it belongs to a cluster or not. Pure;
 // one thread at a time.
 #pragma once
 
@@ -20,9 +20,9 @@ namespace pbox::cluster {
 
 class PipelineBalancer {
  public:
-  // The pipelines that the groups of each part are to have.
+  // By part that changes: the new pipeline of each of its groups.
   using Groups = std::map<uint32_t, std::vector<uint32_t>>;
-  // Carries out a move, or says why it was not.
+  // Carries out a move; an error says why it was not carried out.
   using Move =
       std::function<Status(const std::string& job, const Groups& by_part, const std::string& why)>;
 
@@ -30,12 +30,12 @@ class PipelineBalancer {
   explicit PipelineBalancer(uint32_t pipelines) : meters_(pipelines) {}
 
   // Must be called once per interval with the progress of all parts that run here and could move,
-  // by job and part. `is_gathering`: some part of the job is here that does not run.
+  // by job and part. `is_gathering` returns whether some part of the job is here but does not run.
   void step(const std::vector<control::PartProgress>& parts,
             const std::function<bool(const std::string& job)>& is_gathering, const Move& move,
             uint64_t unix_s);
 
-  // A box of a view is a pipeline, and a part is a group of chunks.
+  // In these views a box is a pipeline, and a part is a group of chunks.
   std::vector<BalanceView> view() const;
   uint64_t groups_moved() const { return groups_moved_; }
   struct Logged {
@@ -48,7 +48,7 @@ class PipelineBalancer {
  private:
   struct Job {
     JobBalancer balancer;
-    std::vector<const control::PartProgress*> parts = {};  // those of this step
+    std::vector<const control::PartProgress*> parts = {};  // valid during step() only
     std::vector<std::string> boxes = {};                   // by group: the name of its pipeline
     int64_t revision = 0;                                  // changes with `boxes`
     bool is_measured = false;  // all its parts run, and their ranks report each pipeline

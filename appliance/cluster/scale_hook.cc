@@ -20,8 +20,8 @@ namespace pbox::cluster {
 
 namespace process = boost::process;
 
-// Handlers hold a weak pointer to it: a program that ends after the hook was destroyed is not
-// reported.
+// Handlers hold a weak pointer to the state: a program that ends after the hook was destroyed is
+// not reported.
 struct ScaleHook::State : std::enable_shared_from_this<State> {
   struct Call {
     std::string line;

@@ -19,7 +19,7 @@ class ScaleHook {
   ScaleHook& operator=(const ScaleHook&) = delete;
 
   // Runs the program with the line as its only argument. It inherits the daemon's standard error,
-  // which goes to the journal. Calls that come while it runs wait for its end. A program that runs
+  // which goes to the journal. Calls made while it runs wait until it ends. A program that runs
   // for longer than kTimeoutSeconds is killed. `done`: ok if the program's exit status was 0.
   void call(std::string line, std::function<void(Status)> done);
 

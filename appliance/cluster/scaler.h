@@ -18,7 +18,7 @@ namespace pbox::cluster {
 
 class Scaler {
  public:
-  // Hands a line of JSON to the operator's program and calls `done` with how it ended.
+  // Hands a line of JSON to the operator's program and calls `done` with the program's result.
   using Hook = std::function<void(const std::string& line, std::function<void(Status)> done)>;
 
   struct Options {
@@ -26,9 +26,9 @@ class Scaler {
     std::string cluster = {};  // name of the cluster
     // This box becomes a standby at its start, unless it has parts or a duty already.
     bool begins_as_standby = false;
-    bool scales = false;  // else standbys wait for an operator
+    bool scales = false;  // if false, standbys wait for an operator
     placement::ScaleRules rules = {};
-    std::function<proto::BoxReport()> report;  // this box's own
+    std::function<proto::BoxReport()> report;  // returns this box's own report
     Hook hook = {};                            // empty: none
     BoxDirectory::Log log;
   };
@@ -60,7 +60,7 @@ class Scaler {
   Timer timer_;
   proto::BoxReport own_report_;
   std::optional<placement::ScalePolicy> policy_;  // absent unless this box leads
-  // A standby without parts: since when, and whether the hook has been told.
+  // A standby without parts: the time since which it has none, and whether the hook has been told.
   struct Empty {
     Environment::Clock::time_point since;
     bool is_told = false;

@@ -1,5 +1,5 @@
-// Core dumps of a process that holds keys. OpenSSL keeps private keys and the secrets of TLS in
-// memory of its own, so the memory of the whole process is left out.
+// Keeps keys out of core dumps. OpenSSL keeps private keys and the secrets of TLS in memory of its
+// own, so the memory of the whole process is left out.
 #pragma once
 
 #include "base/result.h"

@@ -96,7 +96,7 @@ struct HostFacts {
   std::vector<SourceRoute> source_routes;  // only addresses that have a route beyond routers
   std::vector<RdmaFacts> rdma;             // ascending by name
   VfioFacts vfio;
-  std::vector<int> allowed_cpus;       // affinity and cpuset; ascending
+  std::vector<int> allowed_cpus;       // by affinity and cpuset; ascending
   double cpu_quota = 0;                // cgroup cpu.max, in CPUs; 0: none
   uint64_t memory_bytes = 0;           // memory of the whole machine
   uint64_t memory_limit_bytes = 0;     // cgroup memory.max; 0: none
@@ -108,16 +108,16 @@ struct HostFacts {
   bool can_lock_memory = false;        // CAP_IPC_LOCK: memlock_bytes does not apply
   bool can_map_hugepages = false;      // some size has free pages that the cgroup allows
   std::vector<std::string> addresses;  // every IP literal of the host
-  bool is_live = false;                // describes this machine: sockets may be tried
+  bool is_live = false;                // the facts are this machine's: sockets may be opened on it
 };
 
 // Reads the facts of this machine. Any thread; changes nothing.
 Result<HostFacts> read_host_facts();
 
-// Loads facts from an hwloc 2 XML file. A network device may carry the infos PboxAddress,
-// PboxLinkMbps and PboxMtu (added by hwloc-annotate), its PCI device PboxDriver, a NUMA node
-// PboxHugepagesFree. Limits, control groups and the IOMMU are not in XML: they get the values that
-// restrict least.
+// Loads facts from an hwloc 2 XML file. hwloc-annotate can add the infos that are read here:
+// PboxAddress, PboxLinkMbps and PboxMtu of a network device, PboxDriver of its PCI device, and
+// PboxHugepagesFree of a NUMA node. Limits, control groups and the IOMMU are not in XML: they get
+// the values that restrict least.
 Result<HostFacts> load_host_facts(const std::string& path);
 
 }  // namespace pbox::host

@@ -95,7 +95,8 @@ uint64_t free_pages(int node, const char* size) {
                    "/hugepages/hugepages-" + size + "/free_hugepages");
 }
 
-// The kernel applies the larger of an interface's value and that of `all`.
+// Returns a setting in effect. The kernel applies the larger of the interface's value and that of
+// `all`.
 uint32_t ip_setting(const std::string& interface, const char* name) {
   const std::string folder = "/proc/sys/net/ipv4/conf/";
   return static_cast<uint32_t>(
@@ -117,7 +118,7 @@ Interface& interface_named(HostFacts& facts, const std::string& name) {
 
 void read_network(const ifaddrs& entry, const std::string& address, HostFacts& facts,
                   Interface& interface) {
-  constexpr size_t kSourceRoutesMax = 64;  // each is a question to the kernel
+  constexpr size_t kSourceRoutesMax = 64;  // each takes a request to the kernel
   const auto own = nic::parse_endpoint(address, 0);
   if (!own || entry.ifa_netmask == nullptr || (entry.ifa_flags & IFF_LOOPBACK) != 0) return;
   interface.networks.push_back(

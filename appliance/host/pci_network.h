@@ -9,12 +9,12 @@
 
 namespace pbox::host {
 
-// How a device is driven, as far as DPDK is concerned.
+// Says what drives a device, as far as it matters to DPDK.
 enum class PciBinding {
   kNone,        // no driver, or not known
   kVfio,        // DPDK may drive it, behind an IOMMU if there is one
   kUio,         // DPDK may drive it, as root and without an IOMMU
-  kBifurcated,  // the kernel and DPDK at once, as with mlx5_core
+  kBifurcated,  // the kernel and DPDK at once, for example with mlx5_core
   kKernel       // the kernel alone
 };
 PciBinding binding_of(const PciNetwork& device);

@@ -38,8 +38,8 @@ concept ReadsInPlace = requires(P port, const std::byte* memory, size_t bytes) {
   { port.remove_memory(memory, bytes) } -> std::same_as<bool>;
 };
 
-// Ports that have a connection with each peer, also while another thread polls them. `owner` names
-// the session that uses the connection.
+// Ports that have a connection with each peer. Their calls are allowed while another thread polls
+// the port. `owner` names the session that uses the connection.
 template <typename P>
 concept HasConnections = requires(P port, uint64_t owner) {
   // Returns false if the owner had no connection.
@@ -48,13 +48,13 @@ concept HasConnections = requires(P port, uint64_t owner) {
   { port.reap() } -> std::same_as<size_t>;
 };
 
-// Such connections are queue pairs.
+// Ports whose connections are queue pairs.
 template <typename P>
 concept ConnectsPeers = requires(P port, uint64_t owner, const wire::QueuePairAddress& peer) {
   { port.connect(owner, peer) } -> std::same_as<Result<wire::QueuePairAddress>>;
 };
 
-// Such connections are lanes of shared memory.
+// Ports whose connections are lanes of shared memory.
 template <typename P>
 concept SharesMemory = requires(P port, uint64_t owner, nic::LaneGrant grant,
                                 nic::ReceivedHello hello, Descriptor connection) {

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Others may be able to write to the directory: a link there must not lead to another file.
+// Other users may be able to write to the directory: a symbolic link there must not be followed.
 constexpr int kCreateFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
 constexpr const char* kRingSuffix = ".ring";
 constexpr const char* kFileSuffix = ".flight";
@@ -135,7 +135,7 @@ Status FlightRecorder::keep_crash() {
     const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     const auto image = copy_of(file.get());
     if (image) bytes += *image;
-    // The ring has no valid head yet, or another release wrote it.
+    // Without an image, the ring has no valid head yet, or another release wrote it.
     if (!image) warning_ = path + " is deleted unread: " + image.error().message;
     unlink(path.c_str());
   }

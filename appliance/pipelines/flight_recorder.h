@@ -3,7 +3,7 @@
 // pipelines write to them.
 //
 // Files in the directory, of which the newest kFilesKept of each kind are kept:
-//   pipeline-N.ring     the ring of a running pipeline; deleted when pboxd stops in order
+//   pipeline-N.ring     the ring of a running pipeline; deleted when pboxd stops normally
 //   crash-TIME.flight   the rings that a crashed pboxd left; made when the next pboxd starts
 //   late-TIME.flight    a copy made while a round was late
 // The directory should be a tmpfs: on a disk, a pipeline that writes to a page waits while the
@@ -38,13 +38,13 @@ class FlightRecorder {
   std::span<std::byte> ring(uint32_t pipeline) const;
   // Returns a copy of all rings, one image after the other.
   Result<std::string> copy() const;
-  // Writes such a copy into a file of that kind ("late"). Returns its path.
+  // Writes a copy of all rings to a new file of this kind, such as "late". Returns its path.
   Result<std::string> write(const std::string& kind) const;
 
   const std::string& warning() const { return warning_; }  // empty: none
   const std::string& crash_file() const {
     return crash_file_;
-  }  // empty: the last pboxd stopped in order
+  }  // empty: the last pboxd stopped normally
 
  private:
   struct Ring;

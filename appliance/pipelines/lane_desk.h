@@ -1,6 +1,6 @@
-// Takes in the workers of this host that make lanes of shared memory. A worker gets an offer on its
-// control connection, connects to the desk's UNIX socket, once for each pipeline, and shows its
-// token. Control thread.
+// Accepts workers of this host that send and receive by lanes of shared memory. A worker gets an
+// offer on its control connection, connects to the desk's UNIX socket, once for each pipeline, and
+// presents its token. Control thread.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -22,11 +22,11 @@ class LaneDesk {
  public:
   using Seat = control::PipelineHost::LaneSeat;
   using Offer = control::PipelineHost::LaneOffer;
-  // Makes the lane and answers the hello. Takes over the connection if it succeeds.
+  // Makes the lane and answers the hello. On success it takes over the connection.
   using Attach = std::function<Status(uint64_t owner, const Seat& seat,
                                       const nic::ReceivedHello& hello, Descriptor& connection)>;
 
-  // Listens on an abstract socket with a name that is drawn at random.
+  // Listens on an abstract socket with a random name.
   static Result<std::unique_ptr<LaneDesk>> open(boost::asio::io_context& context, Attach attach);
   LaneDesk(const LaneDesk&) = delete;
   LaneDesk& operator=(const LaneDesk&) = delete;
@@ -34,11 +34,11 @@ class LaneDesk {
   Offer offer(uint64_t owner, std::vector<Seat> seats);
   // Withdraws the owner's offer, if there is one.
   void withdraw(uint64_t owner);
-  // Withdraws the offers that show this memory, which is about to go.
+  // Withdraws the offers that share this memory, which is about to be freed.
   void withdraw_memory(const NumaArena& memory);
 
-  // Connections that have not sent their hello. More than these displace the oldest, so that silent
-  // programs cannot take all places for long.
+  // Maximum number of connections that have not sent their hello. A further one displaces the
+  // oldest, so that silent programs cannot take all places for long.
   static constexpr size_t kPendingMax = 64;
 
  private:

@@ -18,7 +18,7 @@ namespace pbox::pipelines {
 
 class PipelineSet : public control::PipelineHost {
  public:
-  // `reports`: as report_fd().
+  // `reports` is the event that report_fd() returns.
   explicit PipelineSet(Descriptor reports);
   ~PipelineSet() override;
   // Opens the ports and starts a thread for each pipeline of the plan. `recorder` may be null; else

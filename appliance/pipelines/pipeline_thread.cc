@@ -119,7 +119,7 @@ Status PipelineThread::attach(uint64_t owner, const nic::LaneGrant& grant,
         }
       },
       port_);
-  if (attached) wake();  // it may sleep without the first lane's bell
+  if (attached) wake();  // it may be asleep, and not yet wait for this lane's bell
   return attached;
 }
 

@@ -23,16 +23,16 @@ class PipelineThread {
   PipelineThread(const PipelineThread&) = delete;
   PipelineThread& operator=(const PipelineThread&) = delete;
 
-  // Starts the thread. Returns once it is pinned and about to poll, or why it cannot.
+  // Starts the thread. Returns once the thread is pinned and about to poll, or cannot be.
   Status start();
-  // Registers memory with the port before the first result is sent from it, and removes it after
+  // Registers memory with the port, before the first result is sent from it, and removes it, after
   // the last. remove_memory() returns false while a device may still read there. Control thread.
   Status add_memory(const NumaArena& memory);
   bool remove_memory(const NumaArena& memory);
   // See PipelineHost. Control thread.
   Result<wire::QueuePairAddress> connect(uint64_t owner, const wire::QueuePairAddress& peer);
   void disconnect(uint64_t owner);
-  // Makes a lane of shared memory with the worker that has sent this hello, as
+  // Makes a lane of shared memory with the worker that has sent this hello; see
   // nic::ShmPort::attach(). Control thread.
   Status attach(uint64_t owner, const nic::LaneGrant& grant, const nic::ReceivedHello& hello,
                 Descriptor& connection);
@@ -59,7 +59,7 @@ class PipelineThread {
   nic::Capabilities capabilities_;
   pipeline::Engine engine_;
   pipeline::PollPolicy policy_;
-  Descriptor wake_;  // event; mailbox_.wake_fd
+  Descriptor wake_;  // event; its descriptor is mailbox_.wake_fd
   pipeline::Mailbox mailbox_;
   uint64_t next_ticket_ = 1;
   std::thread thread_;

@@ -12,7 +12,7 @@
 namespace pbox::pipelines {
 namespace {
 
-// Takes about a millisecond, for which the destructor of an order may have to wait.
+// The kernel takes about a millisecond for a piece, and ~Order() may have to wait for it.
 constexpr size_t kPieceBytes = 2u << 20;
 
 }  // namespace
@@ -28,7 +28,7 @@ class Prefaulter::Order : public Prefault {
   }
   bool is_over() const override { return is_over_.load(std::memory_order_acquire); }
 
-  // Under the prefaulter's mutex.
+  // The caller holds the prefaulter's mutex.
   std::span<std::byte> take_piece() {
     const auto piece = rest_.first(std::min(rest_.size(), kPieceBytes));
     rest_ = rest_.subspan(piece.size());
@@ -83,7 +83,7 @@ void Prefaulter::run() {
     lock.lock();
     current_ = nullptr;
     if (!orders_.empty()) orders_.splice(orders_.end(), orders_, orders_.begin());
-    // Where one piece cannot have its pages, the rest would have none either.
+    // If the kernel cannot give one piece its pages, it could not give the rest theirs either.
     if (!has_pages || !order.has_rest()) {
       orders_.remove(&order);
       order.end();

@@ -24,12 +24,12 @@ class Prefaulter {
  public:
   // Writes to the eventfd `done_fd` when a Prefault is over.
   explicit Prefaulter(int done_fd) : done_fd_(done_fd) {}
-  // All that begin() has returned are destroyed by then.
+  // Every Prefault that begin() returned must be destroyed before.
   ~Prefaulter();
   Prefaulter(const Prefaulter&) = delete;
   Prefaulter& operator=(const Prefaulter&) = delete;
 
-  // As PipelineHost::prefault(). The first call starts the thread, on the CPUs of the caller, so
+  // See PipelineHost::prefault(). The first call starts the thread, on the CPUs of the caller, so
   // that it takes no time from pipelines that have CPUs of their own. Control thread.
   std::unique_ptr<Prefault> begin(const NumaArena& memory);
 
@@ -39,7 +39,7 @@ class Prefaulter {
   void run();
 
   int done_fd_;
-  std::mutex mutex_;  // guards what follows; not held while the kernel works
+  std::mutex mutex_;  // guards the members below; not held while the kernel works
   std::condition_variable changed_;
   std::list<Order*> orders_;
   const Order* current_ = nullptr;  // the thread works on a piece of its memory

@@ -39,7 +39,7 @@ Interval median_interval(std::span<const double> values, double error) {
   const size_t count = values.size();
   // The Bayes factor against a median with `above` values above it is
   //   2^count / ((count + 1) binomial(count, above)).
-  // Finds how many values must lie on one side, beginning with all.
+  // Finds the fewest values on one side that rule the median out, counting down from all.
   double log_factor = static_cast<double>(count) * std::log(2) - std::log(count + 1.0);
   size_t above = count + 1;
   while (above > 0 && log_factor >= -std::log(error)) {

@@ -24,7 +24,7 @@ double gain_of(std::span<const double> seconds, std::span<const double> bytes,
   return rate > 0 ? slowest - total / rate : 0;
 }
 
-// Tests the newest `samples` samples. `log_sums`: by box, the sum of their log_busy.
+// Tests the newest `samples` samples. `log_sums`: by box, the sum of log_busy over these samples.
 std::optional<Imbalance> imbalance_of(const std::deque<Sample>& window, size_t samples,
                                       std::span<const double> log_sums,
                                       std::span<const double> bytes,

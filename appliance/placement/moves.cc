@@ -30,7 +30,7 @@ std::vector<double> surplus_bytes(const std::vector<double>& bytes,
 
 // Levelling leaves a box above its share by less than one chunk. Moves one more chunk off the
 // slowest box, again and again, as long as the job becomes faster by it. Each box gives away at
-// most its smallest chunk.
+// most one chunk, its smallest.
 void level_remainders(std::span<const uint32_t> chunk_bytes, std::vector<BoxLoad>& loads,
                       std::vector<BoxIndex>& placed) {
   constexpr auto kNone = std::numeric_limits<uint32_t>::max();

@@ -22,7 +22,7 @@ struct Move {
 std::vector<double> bytes_by_box(std::span<const uint32_t> chunk_bytes,
                                  std::span<const BoxIndex> box_of_chunk, size_t box_count);
 
-// Whether boxes that take chunks are levelled to equal finishing times.
+// Says whether boxes that take chunks are levelled to equal finishing times.
 enum class Leveling {
   kNone,  // they keep their chunks
   kFull,  // a box above its share, in proportion to the rates, gives up the surplus

@@ -20,12 +20,12 @@ namespace pbox::placement {
 // The leader's measurement of one box: means per round.
 struct BoxSample {
   double bytes = 0;         // bytes served for the job
-  double busy_seconds = 0;  // in the daemon: how long ranks wait for it (cluster/job_load.h)
+  double busy_seconds = 0;  // how long ranks wait for the box (cluster/job_load.h)
 };
 struct Observation {
   double iteration_seconds = 0;  // duration of an iteration of the job
   std::vector<BoxSample> boxes;  // indexed by BoxIndex
-  double rounds = 1;             // rounds that it covers
+  double rounds = 1;             // rounds that the observation covers
 };
 
 enum class DecisionKind {
@@ -64,7 +64,7 @@ struct Decision {
   std::string reason;
 };
 
-// Observations that are kept under one map.
+// Observations that are kept while the map does not change.
 inline constexpr size_t kWindow = 256;
 // A trial that has shown no difference ends after this many observations.
 inline constexpr size_t kTrialMax = 16;
@@ -76,13 +76,14 @@ inline constexpr double kTrialError = 0.05;
 inline constexpr double kGainMin = 0.03;
 // An exploit has paid when its map has been in use for this many observations.
 inline constexpr uint64_t kPaysAfter = 2 * kTrialMax;
-// An exploit needs kSamplesMin times this many observations at most, however many have failed.
+// An exploit needs at most kSamplesMin times this many observations, however many exploits have
+// failed.
 inline constexpr size_t kPatienceMax = 4;
 inline constexpr size_t kDecisionsKept = 64;
 
 struct RebalancerOptions {
   uint64_t seed = 1;
-  // Share of the job's time that explorations may cost, in [0, 1): 0 means that there are none.
+  // Share of the job's time that explorations may cost, in [0, 1). 0 turns explorations off.
   double explore_share = 0.005;
 };
 
@@ -98,8 +99,8 @@ struct RebalancerOptions {
 // that has paid, half as many.
 //
 // An exploration is proposed when explorations have cost less than their share of the time. Both
-// are tried: an exploration is kept only if the job is certainly faster; an exploit is undone only
-// if it is certainly slower, because undoing costs as much as doing.
+// kinds are put on trial: an exploration is kept only if the job is certainly faster; an exploit is
+// undone only if the job is certainly slower, because undoing costs as much as doing.
 //
 // One thread at a time; equal inputs give equal proposals. If the map changes for another reason (a
 // box was lost), a new Rebalancer is needed.
@@ -122,8 +123,8 @@ class Rebalancer {
   // counted and ignored. Proposes nothing while a proposal is being carried out.
   std::optional<Proposal> observe(const Observation& observation);
 
-  // Must be called when the proposal has been carried out. `stall_seconds`: what the migration cost
-  // the job.
+  // Must be called when the proposal has been carried out. `stall_seconds`: the time that the
+  // migration cost the job.
   void carried_out(double stall_seconds);
   // Must be called when the proposal was not carried out at all. `why` is recorded with the
   // decision.
@@ -137,8 +138,8 @@ class Rebalancer {
   // Returns whether a proposal that was carried out is on trial.
   bool is_judging() const { return phase_ == Phase::kJudging; }
   uint64_t observations_ignored() const { return observations_ignored_; }
-  // How many decisions of each kind there were, for metrics; and the newest decisions, oldest
-  // first, with their reasons.
+  // The number of decisions of each kind, for metrics, and the newest decisions with their reasons,
+  // oldest first.
   uint64_t decision_count(DecisionKind kind) const { return counts_[static_cast<size_t>(kind)]; }
   const std::deque<Decision>& decisions() const { return decisions_; }
 
@@ -146,8 +147,8 @@ class Rebalancer {
   enum class Phase { kObserving, kMigrating, kJudging };
   // The newest exploits, until they have paid or were reversed.
   struct Exploit {
-    std::vector<double> bytes;  // by box: those moved there, less those moved away
-    uint64_t since = 0;         // observations_ at the last one
+    std::vector<double> bytes;  // by box: bytes moved to it less bytes moved away from it
+    uint64_t since = 0;         // observations_ at the last exploit
   };
 
   bool usable(const Observation& observation) const;
@@ -190,12 +191,12 @@ class Rebalancer {
   std::vector<BoxIndex> box_of_chunk_;
   std::vector<Box> boxes_;
   std::vector<double> bytes_;  // by box: bytes that the map assigns to it
-  // by box: measured bytes per second; 0: never measured since the box became active. A box that
+  // By box: measured bytes per second; 0: never measured since the box became active. A box that
   // has become empty keeps its rate.
   std::vector<double> measured_;
   std::vector<bool> joined_;  // by box: it has become active and no proposal has considered it yet
   double traffic_ = 1;        // bytes served per byte of the map
-  // ratio of the measured cost of migrations to the time that their bytes would take
+  // Ratio of the measured cost of migrations to the time that their bytes would take.
   double stall_ratio_ = 1;
 
   Rng rng_;
@@ -210,7 +211,7 @@ class Rebalancer {
   bool exploring_ = false;        // proposal_ is an exploration, or undoes one
   double job_seconds_ = 0;        // time of all rounds observed
   double exploring_seconds_ = 0;  // time that explorations have cost
-  size_t pause_ = 0;  // observations without a decision, because a proposal was not possible
+  size_t pause_ = 0;  // observations to pass without a decision: a proposal was not possible
 
   uint64_t observations_ = 0;
   uint64_t observations_ignored_ = 0;

@@ -212,7 +212,7 @@ std::optional<Proposal> Rebalancer::exploit() {
   return proposal;
 }
 
-// Returns an exploration that can be paid for; else nullopt.
+// Returns an exploration whose expected cost is within the share; nullopt if there is none.
 std::optional<Proposal> Rebalancer::explore() {
   if (explore_share_ == 0 || window_.size() < kTrialMax) return std::nullopt;
   auto proposal = draw_exploration();

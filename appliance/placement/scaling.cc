@@ -9,8 +9,8 @@
 namespace pbox::placement {
 namespace {
 
-// A machine takes minutes to start. A box that was asked for and has not come is asked for again
-// after this many times ScaleRules::after_s.
+// A machine takes minutes to start. If a box that was asked for has not registered after this many
+// times ScaleRules::after_s, it is asked for again.
 constexpr double kAskAgainAfter = 10;
 
 struct Use {
@@ -65,7 +65,7 @@ std::vector<ScaledBox>::const_iterator first_standby(const std::vector<ScaledBox
                       [](const ScaledBox& box) { return box.is_standby; });
 }
 
-// Returns since when the condition holds without a break.
+// Returns the time since which the condition has held without a break; nullopt if it does not hold.
 std::optional<double> since(bool holds, std::optional<double> before, double now_s) {
   if (!holds) return std::nullopt;
   return before ? before : now_s;
@@ -117,7 +117,7 @@ std::optional<ScaleDecision> ScalePolicy::step(const std::vector<ScaledBox>& box
   spare_since_ = since(has_spare, spare_since_, now_s);
   if (asked_at_ && boxes.size() > boxes_when_asked_) {
     asked_at_.reset();
-    // A machine that was switched off as a standby comes back as one.
+    // A machine that was switched off as a standby registers as a standby again.
     if (first_standby(boxes) != boxes.end()) return grow(boxes, now_s, "it was asked for");
   }
   if (decided_at_ && now_s - *decided_at_ < rules_.after_s) return std::nullopt;

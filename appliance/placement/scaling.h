@@ -18,14 +18,14 @@ struct ScaledBox {
   uint64_t parts = 0;  // over all jobs
   double memory_bytes = 0;
   double memory_used_bytes = 0;
-  double link_bytes_per_s = 0;     // one way; 0: unknown
-  double traffic_bytes_per_s = 0;  // the busier way
+  double link_bytes_per_s = 0;     // in one direction; 0: unknown
+  double traffic_bytes_per_s = 0;  // in the busier direction
   uint64_t refusals = 0;           // parts that it had no room for since it started
 };
 
 struct ScaleRules {
   // Shares of the capacity of all boxes that take parts, in (0, 1]. `in_below` < `out_above`: the
-  // distance keeps a box from being emptied and needed in turns.
+  // distance keeps the cluster from emptying a box and needing it again in turn.
   double out_above = 0.8;
   double in_below = 0.5;   // relates to the boxes that would remain
   uint32_t boxes_min = 1;  // fewest boxes that take parts
@@ -39,14 +39,14 @@ struct ScaleDecision {
     kEmpty,       // `box` becomes a standby
   };
   Kind kind = Kind::kAskForBox;
-  std::string box = {};  // empty: kAskForBox
+  std::string box = {};  // empty for kAskForBox
   std::string reason = {};
 };
 inline constexpr size_t kScaleKinds = 3;
 const char* to_string(ScaleDecision::Kind kind);
 
-// Decides by two thresholds and by the time for which a condition must hold. A refusal needs no
-// such time: a job that found no room is a fact.
+// Decides by two thresholds and by the time for which a condition must hold. A refusal counts at
+// once, because a job or a part has already found no room.
 class ScalePolicy {
  public:
   explicit ScalePolicy(const ScaleRules& rules);
@@ -55,10 +55,10 @@ class ScalePolicy {
   // go back. The caller carries the decision out before the next call, or asks again later.
   std::optional<ScaleDecision> step(const std::vector<ScaledBox>& boxes, double now_s);
 
-  // Share of the capacity in use, of memory or links, whichever is larger; of boxes that take
+  // Returns the share of memory or of links in use, whichever is larger, over all boxes that take
   // parts, as of the last step.
   double pressure() const { return pressure_; }
-  // Whether, as of the last step, the boxes that take parts are too few.
+  // Returns whether the boxes that take parts are too few, as of the last step.
   bool is_short() const { return is_short_; }
 
  private:
@@ -71,12 +71,12 @@ class ScalePolicy {
   double pressure_ = 0;
   bool is_short_ = false;
   std::map<std::string, uint64_t> refusals_;  // by box, as of the last step
-  // Since when the boxes are too few, or too many; none: they are not.
+  // Times since which the boxes are too few, or too many; unset if they are not.
   std::optional<double> short_since_, spare_since_;
-  std::optional<double> refused_at_;  // newest refusal without a decision since
+  std::optional<double> refused_at_;  // time of the newest refusal; unset after a decision
   std::optional<double> decided_at_;
-  // Set while a box that was asked for has not come: when it was asked for, and how many boxes
-  // there were then.
+  // Set while a box that was asked for has not registered: when it was asked for, and how many
+  // boxes there were then.
   std::optional<double> asked_at_;
   size_t boxes_when_asked_ = 0;
 };

@@ -13,15 +13,15 @@ bool is_v6(const std::string& address) {
   return address.find(':') != std::string::npos;
 }
 
-// Returns one nameless server per node, so that pipelines spread over the nodes alone.
+// Returns one nameless server per node, so that pipelines spread over nodes without regard to NICs.
 std::vector<Server> without_nics(const config::Config& config, const std::vector<Seat>& seats) {
   std::vector<Server> servers;
   for (const int node : nodes_of(seats)) servers.push_back(Server{"", node, config.box.listen, {}});
   return servers;
 }
 
-// Returns the NIC's address that workers reach under a wildcard; empty if it has none of that
-// family. 0.0.0.0 needs an IPv4 address; :: takes either.
+// Returns the address at which workers reach the NIC if `listen` is a wildcard; empty if it has
+// none that fits. 0.0.0.0 needs an IPv4 address; :: takes either family.
 std::string address_under_wildcard(const host::Nic& nic, const std::string& listen) {
   for (const auto& address : nic.addresses) {
     if (is_v6(listen) || !is_v6(address)) return address;

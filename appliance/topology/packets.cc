@@ -24,7 +24,8 @@ std::string mebibytes(uint64_t bytes) {
   return std::to_string(bytes >> 20) + " MiB";
 }
 
-// Returns the queues of the pipelines on the node. Pipelines tied to no node count on `any_node`.
+// Returns how many queues the pipelines on the node have. Pipelines tied to no node count on
+// `any_node`.
 uint64_t queue_count(const Topology& topology, int node, int any_node) {
   uint64_t count = 0;
   for (const auto& pipeline : topology.pipelines) {

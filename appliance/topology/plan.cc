@@ -26,8 +26,8 @@ PipelinePlan pipeline_at(const Place& place, const std::vector<Server>& servers,
   return pipeline;
 }
 
-// Fills the nodes of the machine with the pipelines on them and the CPUs left for control. A
-// pipeline owns all hardware threads of its core.
+// Fills topology.nodes: each node's pipelines, and its CPUs that are left for control. A pipeline
+// owns all hardware threads of its core.
 void assign_control(const host::HostFacts& facts, const std::vector<Place>& placed,
                     const std::vector<Seat>& seats, Topology& topology) {
   std::vector<int> busy_cpus;

@@ -42,7 +42,7 @@ struct PipelinePlan {
 
 struct NodePlan {
   int node = 0;
-  std::vector<uint32_t> pipelines;  // indices
+  std::vector<uint32_t> pipelines;  // indices into Topology::pipelines
   std::vector<int> control_cpus;    // CPUs of this node for control, admin and everything else
   uint64_t job_memory_bytes = 0;
   uint64_t packet_memory_bytes = 0;  // DPDK's pools and RDMA's buffers; not counted in jobs' memory

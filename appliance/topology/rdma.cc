@@ -63,8 +63,9 @@ Result<std::vector<Candidate>> candidates(const config::Config& config,
   return found;
 }
 
-// Returns the device on the pipeline's NIC; without one, the nearby device that serves the fewest
-// pipelines; null if none is near. `why` gets the reason.
+// Returns the device on the pipeline's NIC. If there is none, returns the device on the pipeline's
+// node, or with `may_cross` on any node, that serves the fewest pipelines; null if there is none
+// either. Sets `why` to the reason.
 Candidate* nearest(const PipelinePlan& pipeline, bool may_cross, std::vector<Candidate>& all,
                    std::string& why) {
   for (auto& each : all) {

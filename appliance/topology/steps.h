@@ -31,7 +31,7 @@ struct Server {
 struct Budget {
   size_t core_count = 0;     // usable physical cores
   bool is_small = false;     // at most kSmallCoreCount
-  uint32_t quota_count = 0;  // whole CPUs that the control group pays for; 0: no quota
+  uint32_t quota_count = 0;  // whole CPUs that the control group grants; 0: no quota
 };
 inline constexpr size_t kSmallCoreCount = 4;
 inline constexpr size_t kReserveFromCoreCount = 8;
@@ -61,7 +61,7 @@ Status keep_seats_near(const config::Config& config, const std::vector<host::Nic
 // Returns the nodes of the seats, ascending, each once.
 std::vector<int> nodes_of(const std::vector<Seat>& seats);
 
-// devices.cc: as serving_nics(), for data.port = dpdk, where each group of devices is a server.
+// devices.cc: like serving_nics(), but for data.port = dpdk. Each group of devices is a server.
 // Fails if a device does not exist, belongs to the kernel, or has no core on its node.
 Result<std::vector<Server>> serving_devices(const config::Config& config,
                                             const host::HostFacts& facts, std::vector<Seat>& seats,
