@@ -372,7 +372,7 @@ Status Client::set_loss_scale(float loss_scale, uint64_t age) {
   if (!std::isfinite(loss_scale) || loss_scale <= 0) {
     return invalid("loss_scale " + std::to_string(loss_scale) + " must be finite and > 0");
   }
-  // The I/O thread takes it before the verdict on any operation that is started after this.
+  // The I/O thread runs this before the verdict on any operation that is started later.
   requests_.push_back([this, loss_scale, age] { parts_->set_loss_scale(loss_scale, age); });
   return ok_status();
 }

@@ -33,14 +33,15 @@ namespace pbox::worker {
 
 // `box` may name several boxes of a cluster, separated by commas; any one of them suffices.
 struct ClientOptions : MembershipOptions {
-  std::string port = "socket";  // as open_transport takes it; several, separated by |
+  std::string port = "socket";  // in the syntax of open_transport; several are separated by |
   uint32_t wait_timeout_ms = 60'000;
   std::string keys = {};  // folder of keys, or token, for boxes that have keys; empty: none
   uint64_t collective_bytes = kSlotBytesDefault;  // memory of the slots of a job of collectives
   // Compression of f32 tensors with at least wire::kCompressedElementsMin elements; a tensor may
   // have its own.
   wire::Compression compression = wire::Compression::kNone;
-  // Chosen while the job runs, for tensors with at least ChosenTensors::kElementsMin elements.
+  // Whether compression is chosen while the job runs, for tensors with at least
+  // ChosenTensors::kElementsMin elements.
   bool chooses_compression = false;
 };
 
@@ -63,7 +64,7 @@ class OperationSource {
   virtual bool may_sleep() = 0;
   virtual int fd() const = 0;  // an eventfd
   virtual void done(uint32_t tensor) = 0;
-  virtual void failed(ErrorCode status) = 0;  // once; it is asked for nothing more
+  virtual void failed(ErrorCode status) = 0;  // called once, as the last call
 };
 
 class Client {
@@ -81,39 +82,41 @@ class Client {
   // May be called again after it has failed.
   Status join();
 
-  // As pbox_box_pipelines and pbox_run_source. `source` outlives the I/O thread.
+  // Like pbox_box_pipelines and pbox_run_source. `source` must outlive the I/O thread.
   Result<uint32_t> box_pipelines();
   Status run_source(OperationSource& source);
-  // client_memory.cc: as pbox_register_memory and pbox_unregister_memory.
+  // In client_memory.cc: like pbox_register_memory and pbox_unregister_memory.
   Status register_memory(const std::byte* address, uint64_t bytes);
   Status unregister_memory(const std::byte* address);
-  // client_memory.cc: as pbox_alloc.
+  // In client_memory.cc: like pbox_alloc.
   Result<std::byte*> allocate(uint64_t bytes);
-  // As pbox_push_pull, pbox_push_pull_many and pbox_init_weights. After an error none was started.
-  // `input_follows`: the tensors are pending, but each is sent only after give_input() for it.
+  // Like pbox_push_pull, pbox_push_pull_many and pbox_init_weights. After an error none was
+  // started. `input_follows`: the tensors are pending, but each is sent only after give_input() for
+  // it.
   Status start_many(std::span<const Operation> operations, const Completion& completion,
                     bool input_follows = false);
-  // Tells that the input of tensor `operation` is there or, in a job of collectives, that of the
-  // first `slices` slices of that operation. Any thread. No effect if the operation has failed.
+  // Reports that the input of tensor `operation` is in host memory. In a job of collectives: that
+  // the first `slices` slices of that operation's input are. Any thread may call it. No effect if
+  // the operation has failed.
   void give_input(uint64_t operation, uint64_t slices);
-  // client_collective.cc: as pbox_collective and pbox_wait_collective.
+  // In client_collective.cc: like pbox_collective and pbox_wait_collective.
   Result<uint64_t> start_collective(const CollectiveRequest& request);
-  // As Collectives::slices.
+  // Like Collectives::slices.
   Result<SliceShape> slices(const CollectiveCall& call);
   Status wait_collective(uint64_t operation, uint32_t timeout_ms);
   Status wait(uint32_t tensor, uint32_t timeout_ms);
   Status wait_all(uint32_t timeout_ms);
-  // As pbox_set_priorities.
+  // Like pbox_set_priorities.
   Status set_priorities(wire::PriorityPolicy policy, const int32_t* by_tensor);
   Status set_learning_rate(float learning_rate);
-  // client_join.cc: as pbox_set_sync; `tensors` empty: all.
+  // In client_join.cc: like pbox_set_sync; an empty `tensors` means all.
   Status set_sync(const std::string& tensors, const wire::SyncSpec& sync);
-  // As pbox_set_loss_scale and pbox_last_step; nullopt before the first verdict.
+  // Like pbox_set_loss_scale and pbox_last_step; nullopt before the first verdict.
   Status set_loss_scale(float loss_scale, uint64_t age);
   Result<std::optional<proto::StepVerdict>> last_step();
   Status barrier(uint32_t timeout_ms);
-  Status leave(const std::string& reason = "");  // as Membership::leave
-  // As pbox_tensor_round and pbox_contributors.
+  Status leave(const std::string& reason = "");  // `reason`: see Membership::leave
+  // Like pbox_tensor_round and pbox_contributors.
   Result<uint32_t> round(uint32_t tensor);
   Result<uint32_t> contributors(uint32_t tensor);
 
@@ -124,27 +127,28 @@ class Client {
     Membership::Restored restored, optimizer_state;
     uint64_t operations_completed = 0, operations_failed = 0;
     uint32_t fragment_bytes = 0, pipeline_count = 0;
-    // As pbox_tensor_compression, by tensor.
+    // The values of pbox_tensor_compression.
     struct Compression {
       wire::Compression now = wire::Compression::kNone;
       double seconds_plain = 0, seconds_compressed = 0;
     };
-    std::vector<Compression> compressions;
+    std::vector<Compression> compressions;  // by tensor
     uint32_t chosen_tensors = 0, chosen_compressed = 0;
     uint64_t compression_changes = 0;
   };
   Result<Report> report();
-  // As pbox_trace_chunks and pbox_take_chunk_times. The latter returns the number of entries.
+  // Like pbox_trace_chunks and pbox_take_chunk_times. The latter returns the number of entries.
   Status trace_chunks(uint32_t capacity);
   Result<size_t> take_chunk_times(std::span<ChunkTimes> times);
 
   std::string last_error() const;
   void set_last_error(const std::string& message);
-  // The session that the box granted in the join. Any thread, after join() has returned ok.
+  // The session that the box granted in the join. Any thread may read it after join() has
+  // succeeded.
   const proto::Session& session() const { return session_; }
   // Returns a registered tensor, or an error if it is unknown.
   Result<TensorSpec> tensor_spec(uint32_t tensor) const;
-  // Returns whether this is a forked child, which may not use the client.
+  // Returns whether this process is a forked child, which may not use the client.
   bool forked() const;
 
  private:
@@ -152,7 +156,7 @@ class Client {
   // The operations of one start_many().
   struct Batch {
     size_t left = 0;      // operations that have not ended
-    uint32_t tensor = 0;  // as for Completion
+    uint32_t tensor = 0;  // passed to the completion
     ErrorCode status = ErrorCode::kOk;
     Completion completion;
   };
@@ -167,7 +171,7 @@ class Client {
     std::shared_ptr<Batch> batch;  // while it is pending
   };
 
-  // client_join.cc
+  // In client_join.cc.
   Result<proto::PartMap> ask_part_map(MembershipOptions& joining,
                                       const std::vector<TensorSpec>& tensors, uint64_t end_ns);
   Status join_parts(const MembershipOptions& joining, const std::vector<TensorSpec>& tensors,
@@ -175,7 +179,7 @@ class Client {
   Status drive_join();
   void await_control(uint64_t limit_ns);
 
-  // client_io.cc: on the I/O thread.
+  // In client_io.cc, on the I/O thread.
   void run_io();
   void finish_io();
   bool exchange_packets(uint64_t now_ns);
@@ -195,7 +199,7 @@ class Client {
   Status check_operation(const Operation& operation) const;
   Status wait_until(std::unique_lock<std::mutex>& lock, uint32_t timeout_ms,
                     const std::function<bool()>& done);
-  // `what`: "tensor 'bias' is not complete".
+  // `what`: for example "tensor 'bias' is not complete".
   Error timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor, uint32_t timeout_ms,
                       const std::string& what);
   Status call_on_io(std::unique_lock<std::mutex>& lock, const std::function<void()>& function,
@@ -245,7 +249,7 @@ class Client {
   uint64_t busy_ns_ = 0;  // when a packet last arrived or left
   uint64_t nap_ns_ = 0;   // length of the last nap; used if must_poll()
   uint64_t control_due_ns_ = 0;
-  std::optional<AddressWatch> address_watch_;  // nothing if the kernel offers none
+  std::optional<AddressWatch> address_watch_;  // nullopt if the kernel offers no such watch
   Descriptor wake_;                            // event that wakes the I/O thread
   std::thread thread_;
 };

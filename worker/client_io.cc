@@ -13,8 +13,10 @@
 namespace pbox::worker {
 namespace {
 
-constexpr uint64_t kControlIntervalNs = 50'000'000;  // while packets keep the thread busy
-constexpr uint64_t kControlDelayNs = 5'000'000;      // while the thread wakes for packets alone
+// Longest time until the control side is served again: while packets keep the thread busy, and
+// while it wakes for packets alone.
+constexpr uint64_t kControlIntervalNs = 50'000'000;
+constexpr uint64_t kControlDelayNs = 5'000'000;
 constexpr uint64_t kLeaveLimitNs = 1'000'000'000;
 // For transports that must be polled. A round trip on such a network fits well into kSpinNs. A nap
 // of kNapNs still leaves the core to other threads most of the time.
@@ -252,8 +254,8 @@ void Client::publish() {
   if (failure && source_ != nullptr) std::exchange(source_, nullptr)->failed(failure->code);
 }
 
-// Sends the boxes of all parts the verdict that one part's box has told. Callers see it before any
-// result of the round completes, because no box has a result until this rank has confirmed.
+// Sends the boxes of all parts the verdict that one part's box has made. Callers see it before any
+// result of the round completes, because no box publishes a result until this rank has confirmed.
 void Client::pass_verdict_on() {
   const auto& verdict = parts_->verdict();
   if (!verdict || is_same(verdict_, *verdict)) return;
@@ -274,7 +276,7 @@ void Client::serve_control(uint64_t now_ns) {
   for (const auto& driver : drivers_) driver->pump(now_ns);
   pass_verdict_on();
   // A failure of one part ends the others. Their transports are closed before callers learn that
-  // their buffers are their own again.
+  // they may use their buffers again.
   if (parts_->failure()) {
     for (const auto& driver : drivers_) driver->perform_actions();
   }

@@ -276,7 +276,7 @@ Status Client::join() {
                  "mode optimize needs an optimizer; call pbox_set_optimizer before pbox_join"};
   }
   if (const Status opened = open_wake(wake_); !opened) return opened;
-  if (options_.collective) tensors_.clear();  // the slots of a join that has failed
+  if (options_.collective) tensors_.clear();  // removes the slots of a join that has failed
   auto keys = keys_in(options_.keys);
   if (!keys) return keys.error();
   keys_ = std::move(*keys);

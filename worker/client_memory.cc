@@ -1,6 +1,6 @@
-// The caller's memory. To register it, pages are locked on the caller's thread; the transports
-// belong to the I/O thread. Also give_input(), for operations that start before their input is
-// there.
+// The caller's memory. Its pages are locked on the caller's thread. The transports take it on the
+// I/O thread, to which they belong. Also give_input(), for operations that start before their input
+// is available.
 #include <chrono>
 #include <thread>
 

@@ -1,6 +1,6 @@
 // Lets a worker's I/O thread sleep until one of its own descriptors, a control connection or a lane
-// is ready. Lets packets gather where they come one by one (nic/coalescing.h), and notes which
-// lanes have some, so that the others need no system call. For that thread only.
+// is ready. If packets arrive one by one, lets them gather (nic/coalescing.h). Notes which lanes
+// have packets, so that the others need no system call. Used on that thread only.
 #pragma once
 
 #include <poll.h>
@@ -20,13 +20,13 @@ class IoWaits {
   // Notes that `packets` packets, at least one, were received.
   void received(size_t packets, uint64_t now_ns) { coalescing_.received(packets, now_ns); }
 
-  // Waits until one of `own` is readable (-1: none), a driver has something to do, or limit_ns is
-  // over. While packets should gather, it does not wake for them and waits only for a pause, unless
-  // lanes must be polled. Returns whether the control side has something to do: something other
-  // than packets has come, or the time is over.
+  // Waits until one of `own` is readable (-1 is ignored), a driver has something to do, or limit_ns
+  // is over. While packets should gather, it does not wake for them and waits only for a pause,
+  // unless lanes must be polled. Returns whether the control side has something to do: a descriptor
+  // other than a lane's is ready, or the time is over.
   bool wait(std::span<const int> own, const std::vector<std::unique_ptr<PartDriver>>& drivers,
             uint64_t limit_ns, bool must_poll);
-  // After wait(): whether own[index] is ready.
+  // Returns whether the last wait() found own[index] ready.
   bool is_ready(size_t index) const { return waits_[index].revents != 0; }
 
  private:

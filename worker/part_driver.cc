@@ -11,7 +11,7 @@
 namespace pbox::worker {
 namespace {
 
-// How long a lane may go without a look while the thread does not sleep.
+// While the thread does not sleep, it looks for packets on every lane at least this often.
 constexpr uint64_t kLookIntervalNs = 100'000;
 
 }  // namespace
@@ -247,7 +247,7 @@ void PartDriver::give_answer(const proto::QueuePairs& answer) {
   if (is_open_) transport_->on_answer(answer);
 }
 
-// The session is resumed over another port, as after a broken connection.
+// The session is resumed over another port, like after a broken connection.
 void PartDriver::leave_failed_port(uint64_t now_ns) {
   if (membership_.phase() != Membership::Phase::kRunning) return;
   const auto failure = transport_->failure();

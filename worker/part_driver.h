@@ -24,8 +24,8 @@ namespace pbox::worker {
 
 class PartDriver {
  public:
-  // `membership` and `addresses` must outlive the driver. `ports`: at least one, each as
-  // open_transport takes it; if one cannot be opened or fails, the next is used. `options`: the
+  // `membership` and `addresses` must outlive the driver. `ports`: at least one, each in the syntax
+  // of open_transport; if one cannot be opened or fails, the next is used. `options`: the
   // membership's. `keys`: null if control connections have no TLS. `heap`: see Opening.
   PartDriver(Membership& membership, BoxAddresses& addresses, std::vector<std::string> ports,
              const MembershipOptions& options, std::shared_ptr<const WorkerKeys> keys = nullptr,
@@ -58,17 +58,17 @@ class PartDriver {
   bool run_timers(uint64_t now_ns);
   // Adds the lanes that may send; `part` is the index of this part.
   void add_lanes(size_t part, uint64_t now_ns, SendTurns& turns) const;
-  // Sends one burst, at most. Returns false if there was nothing to send. `next`: as SendTurns
-  // takes it.
+  // Sends at most one burst. Returns false if nothing was sent. `next` becomes the priority of what
+  // the lane could send next; nullopt if it is blocked or done.
   bool send(uint32_t lane, uint64_t now_ns, std::optional<int32_t>& next);
   // Writes what the control connection still has to send, then reads until the box has closed it.
   // Until then it adds to `waits` what to wait for. If this side closed first, with data unread,
   // the connection would be reset and data could be lost that the box has not read yet.
   void end_control(std::vector<pollfd>& waits);
 
-  // When pump() or run_timers() must be called although no descriptor is ready.
+  // Returns when pump() or run_timers() must be called although no descriptor is ready.
   uint64_t next_deadline_ns() const;
-  // Whether a lane has no descriptor to wait for.
+  // Returns whether some lane has no descriptor to wait for.
   bool must_poll() const { return must_poll_; }
   // Memory for the current transport and all later ones. If add_memory() returns a registrar, the
   // caller registers the memory with it, on a thread that may wait, and passes the result to
@@ -76,9 +76,9 @@ class PartDriver {
   std::shared_ptr<MemoryRegistrar> add_memory(const std::byte* memory, size_t bytes);
   void give_memory(const std::byte* memory, const std::shared_ptr<MemoryRegistrar>& registrar,
                    Result<std::unique_ptr<DeviceMemory>>& registered);
-  // As Transport's. The caller destroys `released` on a thread that may wait.
+  // Like Transport::remove_memory. The caller destroys `released` on a thread that may wait.
   bool remove_memory(const std::byte* memory, bool force, std::unique_ptr<DeviceMemory>& released);
-  // Summed over all transports so far.
+  // Returns the counts of all transports so far, summed.
   PayloadCounts payload_counts() const;
   // Number of ports that were given up for the next one.
   size_t ports_given_up() const { return choice_.given_up; }
@@ -129,7 +129,7 @@ class PartDriver {
   bool must_poll_ = false;
   bool received_any_ = false;      // in the last receive()
   std::vector<char> is_quiet_;     // by lane: it had no packet when it was last looked at
-  uint64_t all_looked_at_ns_ = 0;  // when all lanes' descriptors or packets were looked at
+  uint64_t all_looked_at_ns_ = 0;  // when all lanes' descriptors or packets were last looked at
 };
 
 }  // namespace pbox::worker

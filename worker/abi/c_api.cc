@@ -128,7 +128,7 @@ Result<std::vector<Operation>> read_operations(const pbox_operation* operations,
   return read;
 }
 
-// Stores a number where the caller wants it.
+// Stores a number in *place, or returns the error.
 Status store_number(const Result<uint32_t>& number, uint32_t* place) {
   if (place == nullptr) return invalid_argument("the pointer for the result must not be NULL");
   if (!number) return number.error();

@@ -15,7 +15,7 @@
 
 namespace pbox::worker {
 
-// A struct_size beyond this is not a size: the program has not set it.
+// A larger struct_size is not a size: the program has not set the field.
 inline constexpr uint32_t kCallerStructBytesMax = 4096;
 
 // Returns the size of a struct whose last field ends after `end` bytes.
@@ -52,8 +52,8 @@ bool has_size(const T* caller, size_t bytes_min) {
 }
 
 // Returns a caller's struct of `caller_bytes` bytes; fields that the caller does not have are 0.
-// Returns nothing if the caller's is larger than this library's and a field that this library does
-// not have is not 0.
+// Returns nullopt if the caller's struct is larger than this library's and a field that this
+// library does not have is not 0.
 template <typename T>
 std::optional<T> load_element(const std::byte* bytes, size_t caller_bytes) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -67,7 +67,8 @@ std::optional<T> load_element(const std::byte* bytes, size_t caller_bytes) {
   return value;
 }
 
-// The same for a struct that states its own size. Call it only if has_size() returns true.
+// Like load_element(), for a struct that states its own size. Call it only if has_size() returns
+// true.
 template <typename T>
 std::optional<T> load_from_caller(const T* caller) {
   return load_element<T>(reinterpret_cast<const std::byte*>(caller), caller->struct_size);

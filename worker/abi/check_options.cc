@@ -96,7 +96,8 @@ Status check_choices(const pbox_options& options) {
   return ok_status();
 }
 
-// The same for the consistency model. The box checks which options fit together.
+// Returns an error for the first field of the consistency model whose value is not allowed. The box
+// checks which options fit together.
 Status check_sync(const pbox_options& options) {
   if (options.sync < PBOX_SYNC_BSP || options.sync >= wire::kSyncModelCount) {
     return invalid("sync " + std::to_string(options.sync) +

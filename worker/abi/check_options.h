@@ -1,4 +1,4 @@
-// The options of a C program, checked: C can store any number in an enum. The box checks which
+// Checks the options of a C program, which can store any number in an enum. The box checks which
 // options fit together. Pure.
 #pragma once
 
@@ -12,8 +12,8 @@ namespace pbox::worker {
 Status check_options(const pbox_options& options);
 Status check_policy(pbox_priority_policy policy);
 Status check_compression(pbox_compression compression);
-// Returns the form in which a compressed tensor travels. With PBOX_COMPRESSION_AUTO it is q8, while
-// the library chooses compression.
+// Returns the form in which a tensor travels while it is compressed. With PBOX_COMPRESSION_AUTO it
+// is q8.
 constexpr wire::Compression compression_of(pbox_compression compression) {
   return compression == PBOX_COMPRESSION_AUTO ? wire::Compression::kQ8
                                               : static_cast<wire::Compression>(compression);

@@ -32,7 +32,7 @@ inline Error invalid_argument(const std::string& message) {
   return {ErrorCode::kInvalidArgument, message};
 }
 
-// c_api.cc: reads the options that a caller has filled, and makes a context with them.
+// In c_api.cc. Read the options that a caller has filled, and make a context with them.
 Result<ClientOptions> read_options(const pbox_options* options);
 pbox_status create_context(const Result<ClientOptions>& options, pbox_context** context);
 

@@ -66,7 +66,8 @@ class Environment {
     refuse(name, text, expected);
   }
 
-  // Names the variable, its value and the remedy; empty if every value is allowed.
+  // Returns a text that names the variable, its value and the remedy; empty if every value is
+  // allowed.
   const std::string& error() const { return error_; }
 
  private:

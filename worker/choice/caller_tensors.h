@@ -1,6 +1,6 @@
-// The tensors of a job's parts as the caller knows them. A caller's tensor whose compression is
-// chosen while the job runs stands for several of the job's tensors (chosen_tensors.h). Pure; used
-// on the I/O thread.
+// Offers the tensors of a job's parts as the caller knows them. A caller's tensor whose compression
+// is chosen while the job runs stands for several of the job's tensors (chosen_tensors.h). Pure;
+// used on the I/O thread.
 #pragma once
 
 #include <memory>

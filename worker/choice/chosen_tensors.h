@@ -24,24 +24,24 @@ class ChosenTensors {
   ChosenTensors& operator=(const ChosenTensors&) = delete;
 
   static bool any(const std::vector<TensorSpec>& tensors);
-  // Smaller tensors are not worth three tensors of the job, unless the caller names them.
+  // For a smaller tensor, three tensors of the job do not pay, unless the caller names it.
   static constexpr uint64_t kElementsMin = 65'536;
   // Returns an error if the tensor's compression cannot be chosen.
   static Status check(const TensorSpec& tensor);
 
-  // The job's tensors: first the caller's, then the others.
+  // Returns the job's tensors: first the caller's, then the others.
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   // Call it once after the join. `round` returns the round of a tensor of the job.
   void begin(const std::function<uint32_t(uint32_t)>& round);
 
-  // Starts an operation on a tensor of the caller's.
+  // Starts an operation on one of the caller's tensors.
   void start(const Operation& operation, uint64_t now_ns);
   // Takes the job's tensors that are complete. Returns the caller's tensors that this completes.
   std::vector<uint32_t> complete(std::span<const uint32_t> tensors, uint64_t now_ns);
   // Takes the operations on the job's tensors that are to be started now.
   std::vector<Operation> take_operations();
 
-  // Returns the job's tensor that the newest operation on a caller's tensor waits for, or was on.
+  // Returns the job's tensor that the newest operation on a caller's tensor waits for, or has used.
   uint32_t awaited(uint32_t tensor) const;
   // Returns null if the tensor's compression is not chosen.
   const CompressionChoice* choice(uint32_t tensor) const;
@@ -53,7 +53,7 @@ class ChosenTensors {
 
  private:
   struct Chosen {
-    uint32_t tensor = 0;  // the caller's, which travels as it is
+    uint32_t tensor = 0;  // the caller's tensor, which is the plain form
     uint32_t compressed = 0;
     uint32_t votes = 0;
     std::optional<CompressionChoice> choice;

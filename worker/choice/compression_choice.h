@@ -1,7 +1,7 @@
 // Chooses for one tensor, while the job runs, whether it travels compressed. The tensor is two
 // tensors of the job, a plain one and a compressed one, and a round is an exchange of one of them.
 // All ranks must choose alike, so they vote: a third tensor sums four numbers of each rank. Pure;
-// one thread.
+// used by one thread.
 //
 // Rounds are counted over both forms. A window is kWindowRounds of them in one form. With the last
 // round of window k each rank sends its k-th vote, and the sum of these votes decides window k + 1.
@@ -24,7 +24,8 @@ enum class Form : uint8_t { kPlain = 0, kCompressed = 1 };
 class CompressionChoice {
  public:
   static constexpr uint32_t kWindowRounds = 16;
-  // The first rounds of a window are not measured: the others of the job may not have changed yet.
+  // The first rounds of a window are not measured, because other tensors of the job may not have
+  // changed their form yet.
   static constexpr uint32_t kSettlingRounds = 4;
   // Besides window 0, which is plain, and window 1, which is compressed, these windows are in the
   // form that seems slower, in case the network or the machines have changed.
@@ -48,8 +49,8 @@ class CompressionChoice {
       : rounds_{plain_rounds, compressed_rounds}, votes_(votes) {}
 
   uint32_t round() const { return rounds_[0] + rounds_[1]; }
-  // Says what the next round lacks: nothing; the vote, which this rank has to send unless it has;
-  // or the sum of the newest vote, which it has to fetch.
+  // The next round lacks nothing; or the vote, which this rank has to send unless it has; or the
+  // sum of the newest vote, which this rank has to fetch.
   enum class Lack : uint8_t { kNothing, kVote, kSum };
   Lack lacks() const;
   // Returns the form of the next round, which must lack nothing.
@@ -66,11 +67,11 @@ class CompressionChoice {
   // Counts the next round, which is complete, in the form that form() had returned.
   void on_round(Form form, double seconds);
 
-  // The form of the newest round.
+  // Returns the form of the newest round.
   Form newest() const { return newest_; }
-  // Seconds of a round as all ranks measured them, by form; 0: not known.
+  // Returns the mean seconds of a round in this form, over all ranks; 0: not known.
   double mean_seconds(Form form) const;
-  // How many windows had another form than the one before.
+  // Returns how many windows had a different form than the window before.
   uint32_t changes() const { return changes_; }
 
   // Returns the form of a window, from the sum of the votes on it.
@@ -82,7 +83,7 @@ class CompressionChoice {
   uint32_t rounds_[2];
   uint32_t votes_;  // windows whose sums are complete
   std::optional<uint32_t> decided_window_;
-  Vote sum_;  // decides that window
+  Vote sum_;  // decides decided_window_
   Vote own_;
   std::vector<float> seconds_;  // measured in the current window
   Form newest_ = Form::kPlain;

@@ -1,4 +1,4 @@
-// Operations in words, for errors.
+// Describes operations in words, for errors.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace pbox::worker {
 
-// Returns "operation 7 (all_reduce of 100 f32, sum)".
+// Returns, for example, "operation 7 (all_reduce of 100 f32, sum)".
 std::string to_text(const CollectiveCall& call);
 
 }  // namespace pbox::worker

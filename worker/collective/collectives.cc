@@ -22,7 +22,7 @@ constexpr uint64_t kSlotsMin = 16;
 // and the network overlap within one bucket of gradients.
 constexpr uint64_t kSliceBytes = 4u << 20;
 
-// The box needs no type of an operation that only moves data.
+// The box does not need the type of an operation that only moves data.
 wire::Dtype wire_dtype(const CollectiveCall& call) {
   return reduces(call.verb) ? call.dtype : wire::Dtype::kU8;
 }
@@ -184,7 +184,7 @@ Result<uint64_t> Collectives::start(const CollectiveRequest& request) {
   pending->request = request;
   CollectiveCall call = request.call;
   call.number = next_number_++;
-  // Ranks must not differ by arguments that the verb does not use.
+  // Ranks must not seem to differ because of arguments that the verb does not use.
   if (!reduces(call.verb)) call.combine = Combine::kCopy;
   if (call.verb != Verb::kBroadcast) call.root = 0;
   if (call.verb == Verb::kBarrier) {

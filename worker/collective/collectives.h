@@ -1,4 +1,4 @@
-// The collectives of one rank: cuts operations into pieces and gives each piece the next slot
+// Runs the collectives of one rank: cuts operations into pieces and gives each piece the next slot
 // (nic/wire/collective.h). Slots are used in turn, so every rank uses the same slot and round for a
 // piece, whatever completes first. Pure; the owner's lock guards it.
 #pragma once
@@ -32,7 +32,7 @@ struct SliceShape {
   uint64_t count = 1;
 };
 
-// As pbox_collective_callback.
+// The type of pbox_collective_callback.
 using CollectiveCallback = void (*)(void* user, uint64_t operation, pbox_status status);
 // The I/O thread calls this when all pieces of a slice are complete. It runs before the callback.
 using SliceCallback = void (*)(void* user, uint64_t slice);
@@ -44,7 +44,7 @@ struct CollectiveRequest {
   int32_t priority = 0;
   CollectiveCallback callback = nullptr;
   void* user = nullptr;
-  // The operation takes its turn now, but a piece is sent after set_ready() of its slice.
+  // The operation takes its turn now, but each piece is sent only after set_ready() of its slice.
   bool input_follows = false;
   SliceCallback slice_callback = nullptr;
 };
@@ -75,7 +75,7 @@ class Collectives {
 
   explicit Collectives(const Options& options);
 
-  // Returns the tensors to join with: slots of `bytes` together.
+  // Returns the tensors to join with, which are slots of `bytes` bytes in total.
   static std::vector<TensorSpec> slots(uint64_t bytes, uint32_t chunk_bytes);
 
   // Returns the operation's number, or an error that names the argument.
@@ -84,13 +84,13 @@ class Collectives {
     return !waiting_.empty() && !is_busy(next_slot_) &&
            waiting_.front()->started < waiting_.front()->ready;
   }
-  // Returns an error that names the argument.
+  // Returns an error if an argument is not allowed, which the error names.
   Status check(const CollectiveCall& call) const;
   // Returns how an operation with `input_follows` is divided. The call must be sound.
   SliceShape slices(const CollectiveCall& call) const;
-  // The input of the first `slices` slices is there. An operation that has ended is ignored.
+  // The input of the first `slices` slices is available. An operation that has ended is ignored.
   void set_ready(uint64_t operation, uint64_t slices);
-  // Whether the oldest operation that has pieces to send waits for set_ready().
+  // Returns whether the oldest operation that has pieces to send waits for set_ready().
   bool awaits_input() const {
     return !waiting_.empty() && waiting_.front()->started == waiting_.front()->ready;
   }
@@ -99,7 +99,7 @@ class Collectives {
   // The slot's operation is complete. Returns the collective that ended with it, if one did.
   // Appends the slice that ended with it, if its collective has a slice_callback.
   std::optional<Ended> complete(uint32_t slot, std::vector<SliceEnded>* slices = nullptr);
-  // Ends everything in flight.
+  // Ends everything in flight with this status.
   std::vector<Ended> fail(ErrorCode status);
   // Call them without the lock: callbacks may start operations.
   static void run_callbacks(const std::vector<SliceEnded>& slices);
@@ -107,7 +107,7 @@ class Collectives {
 
   bool is_pending(uint64_t operation) const { return pending_.contains(operation); }
   bool has_pending() const { return !pending_.empty(); }
-  // Whether the operation ended because of fail().
+  // Returns whether the operation ended because of fail().
   bool has_failed(uint64_t operation) const { return failed_.contains(operation); }
   uint64_t started() const { return next_number_; }
   // Returns the oldest operation in flight; there must be one.
@@ -120,8 +120,8 @@ class Collectives {
   struct Pending {
     std::shared_ptr<const CollectiveCall> call;
     CollectiveRequest request;
-    uint64_t pieces = 0;   // in all
-    uint64_t ready = 0;    // pieces whose input is there
+    uint64_t pieces = 0;   // in total
+    uint64_t ready = 0;    // pieces whose input is available
     uint64_t started = 0;  // pieces that have a slot
     uint64_t left = 0;     // pieces that are not complete
     // Pieces of each slice that are not complete; empty without a slice_callback.
@@ -149,7 +149,7 @@ class Collectives {
   Options options_;
   uint64_t next_number_ = 0;
   std::map<uint64_t, std::shared_ptr<Pending>> pending_;  // by number
-  std::deque<std::shared_ptr<Pending>> waiting_;          // those that have pieces without a slot
+  std::deque<std::shared_ptr<Pending>> waiting_;          // with pieces that have no slot yet
   std::vector<Slot> slots_;
   uint32_t next_slot_ = 0;
   std::set<uint64_t> failed_;

@@ -16,9 +16,9 @@ class Gate {
   // `word` is pinned memory of four bytes that outlives the gate, and has the value 0.
   explicit Gate(uint32_t* word) : word_(word) {}
 
-  // Draws `count` tickets, and returns the first. Any thread.
+  // Draws `count` tickets, and returns the first. Any thread may call it.
   uint64_t draw(uint64_t count);
-  // The work of a ticket is done. Calls no CUDA function, so that host functions may call it.
+  // Opens a ticket, whose work is done. Calls no CUDA function, so that host functions may call it.
   void open(uint64_t ticket);
   // Returns the word's value once the ticket and those before it are open.
   static uint32_t value_of(uint64_t ticket) { return static_cast<uint32_t>(ticket + 1); }
@@ -27,7 +27,7 @@ class Gate {
  private:
   std::mutex mutex_;
   uint32_t* const word_;
-  uint64_t passed_ = 0;       // all tickets below are open
+  uint64_t passed_ = 0;       // all tickets below this one are open
   std::deque<bool> is_open_;  // tickets from passed_ on
 };
 

@@ -39,7 +39,7 @@ PinnedBlock::~PinnedBlock() {
 
 bool PinnedBlock::is_passed() const {
   const int error = runtime_.event_query(event_);
-  if (error != 0) runtime_.get_last_error();  // "not ready" counts as an error there
+  if (error != 0) runtime_.get_last_error();  // clears "not ready", which counts as an error
   return error == 0;
 }
 

@@ -1,5 +1,5 @@
-// Pinned host memory, pinned once and used again. A block that was given back is free for another
-// use when the device has passed the block's event. Not thread-safe.
+// Pinned host memory, pinned once and reused. A block that was given back can be taken again when
+// the device has passed the block's event. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,9 @@ class PinnedBlock {
 
   std::byte* memory() const { return memory_; }
   size_t bytes() const { return bytes_; }
-  // Recorded by the owner behind the last use of the memory.
+  // Returns the event that the owner records behind the last use of the memory.
   Event event() const { return event_; }
-  // Whether the device has passed the event. True if it was never recorded.
+  // Returns whether the device has passed the event. True if it was never recorded.
   bool is_passed() const;
 
  private:

@@ -22,7 +22,7 @@ inline constexpr unsigned kHostPortable = 1;      // cudaHostAllocPortable
 inline constexpr unsigned kHostMapped = 2;        // cudaHostAllocMapped
 inline constexpr unsigned kWaitGreaterEqual = 0;  // CU_STREAM_WAIT_VALUE_GEQ
 
-// Each returns 0 or an error. Any thread, but not a host function.
+// Each function returns 0 or an error. Any thread may call them, but no host function.
 struct Runtime {
   int (*get_device)(int* device);
   int (*set_device)(int device);
@@ -45,13 +45,13 @@ struct Runtime {
   // `value`, cyclically.
   int (*stream_wait_value)(Stream stream, uint64_t address, uint32_t value, unsigned flags);
 
-  // Returns ok for 0. Otherwise returns a kSystem error, "WHAT: text (number). REMEDY", and takes
-  // the error back from libcudart, where the next check of another library would find it.
+  // Returns ok for 0. Otherwise returns a kSystem error, "WHAT: text (number). REMEDY", and clears
+  // the error in libcudart, where the next check of another library would find it.
   Status check(int error, const std::string& what, const std::string& remedy) const;
 };
 
 // Returns the functions. kNotFound: the process has no libcudart, or no driver. kVersionMismatch: a
-// function is missing. The text says what to do. Any thread.
+// function is missing. The text says what to do. Any thread may call it.
 Result<const Runtime*> load_runtime();
 
 }  // namespace pbox::worker::cuda

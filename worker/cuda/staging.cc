@@ -96,7 +96,7 @@ Status Staging::follow(Stream follower, Stream leader) {
   return check(runtime_.stream_wait_event(follower, mark, 0), "cudaStreamWaitEvent");
 }
 
-// Frees the memory of transfers that the client and the device have left behind.
+// Gives back the memory of transfers that have ended.
 void Staging::reclaim() {
   while (!transfers_.empty() && transfers_.front()->has_ended()) {
     auto block = transfers_.front()->take_block();
@@ -137,7 +137,7 @@ Result<uint64_t> Staging::start_collective(const CollectiveRequest& request, Str
   } else {
     transfer.open_all();
   }
-  // After an error too, because what has been queued uses the memory.
+  // This is needed after an error too, because what has been queued uses the memory.
   const Status marked = mark_end(transfer);
   if (!queued) return queued.error();
   if (!marked) return marked.error();
@@ -180,7 +180,7 @@ Status Staging::queue_output(Transfer& transfer, void* output) {
   const TransferLayout& layout = transfer.layout();
   auto* to = static_cast<std::byte*>(output);
   const bool writes = layout.output_rows > 0;
-  // Without a copy back only the end of the operation counts.
+  // Without a copy back the stream waits only for the end of the operation.
   for (uint64_t slice = writes ? 0 : transfer.slice_count() - 1; slice < transfer.slice_count();
        ++slice) {
     if (const Status queued = queue_gate(transfer.ticket(slice)); !queued) return queued;

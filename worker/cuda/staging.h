@@ -1,5 +1,5 @@
-// Operations on the memory of one CUDA device: through pinned host memory, by two streams of the
-// caller, without a wait of the calling thread.
+// Runs operations on the memory of one CUDA device. Data passes through pinned host memory, on two
+// streams of the caller. The calling thread does not wait.
 //
 // An operation takes its turn with the call. Behind the caller's stream, the stream `to_host`
 // copies the input in slices. Behind each slice a host function tells the client that the slice may
@@ -7,8 +7,8 @@
 // So the copies out, the network, and the copies back of one operation overlap, and whatever the
 // caller queues behind `to_device` sees the result.
 //
-// If the job fails, all gates open. The slices of floating-point results that had not come hold NaN
-// then, since work that was queued behind them runs.
+// If the job fails, all gates open. Slices of floating-point results that have not arrived then
+// hold NaN, because work that is queued behind them runs all the same.
 //
 // Locks: host functions and the I/O thread take a transfer's lock and the gate's, and never mutex_,
 // under which CUDA functions are called.
@@ -47,7 +47,8 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // As pbox_cuda_collective, pbox_cuda_push and pbox_cuda_pull. Any thread but the I/O thread.
+  // Like pbox_cuda_collective, pbox_cuda_push and pbox_cuda_pull. Any thread except the I/O thread
+  // may call them.
   Result<uint64_t> start_collective(const CollectiveRequest& request, Stream current);
   Status push(uint32_t tensor, const void* input, bool initial_weights, Stream current);
   Status pull(uint32_t tensor, void* output, Stream current);
@@ -56,7 +57,7 @@ class Staging {
   Staging(const Runtime& runtime, Client& client, const Options& options);
 
   Status check_stream(Stream current) const;
-  // Has a stream wait for what has been queued on another one.
+  // Makes `follower` wait for what has been queued on `leader`.
   Status follow(Stream follower, Stream leader);
   Status queue_input(Transfer& transfer, const void* input);
   Status queue_output(Transfer& transfer, void* output);

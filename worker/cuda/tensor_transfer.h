@@ -1,5 +1,5 @@
-// A registered tensor between a device and the client: its gradient and its weights in pinned
-// memory, and the gate of the copy back.
+// Carries a registered tensor between a device and the client: its gradient and its weights lie in
+// pinned memory, and the copy back waits at a gate.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace pbox::worker::cuda {
 
 class TensorTransfer {
  public:
-  // `block` has twice the tensor's bytes. If an operation fails, the weights are the last ones, and
-  // not the gradient that was copied since.
+  // `block` has twice the tensor's bytes, for gradient and weights. So the last weights are still
+  // there if an operation fails.
   TensorTransfer(Client& client, Gate& gate, uint32_t tensor, uint64_t bytes,
                  std::unique_ptr<PinnedBlock> block)
       : client_(client), gate_(gate), tensor_(tensor), bytes_(bytes), block_(std::move(block)) {}
@@ -35,7 +35,7 @@ class TensorTransfer {
   uint64_t bytes() const { return bytes_; }
   std::byte* gradient() const { return block_->memory(); }
   std::byte* weights() const { return block_->memory() + bytes_; }
-  // Recorded behind the copy of the weights.
+  // Returns the event that is recorded behind the copy of the weights.
   Event event() const { return block_->event(); }
 
  private:

@@ -1,5 +1,5 @@
-// A collective between a device and the client: its place in pinned memory, and which slices have
-// been copied in, and may be copied back.
+// Carries a collective between a device and the client: knows its place in pinned memory, and which
+// slices have been copied in and may be copied back.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@
 namespace pbox::worker::cuda {
 
 // Where the rows of the input and of the output lie in the pinned memory. A row is one rank's
-// segment. Both overlap as pbox_collective allows.
+// segment. Input and output overlap in the way that pbox_collective allows.
 struct TransferLayout {
   uint64_t row_bytes = 0;
   uint64_t input_rows = 0, output_rows = 0;  // 0: nothing is copied
   uint64_t input_offset = 0, output_offset = 0;
-  uint64_t bytes = 0;  // in all
+  uint64_t bytes = 0;  // total size of the pinned memory
 };
 
 TransferLayout layout_of(const CollectiveCall& call, uint32_t rank, uint32_t world_size);
@@ -44,17 +44,18 @@ class Transfer {
   Range range(uint64_t slice) const;
   uint64_t ticket(uint64_t slice) const { return first_ticket_ + slice; }
   std::byte* memory() const { return block_ == nullptr ? nullptr : block_->memory(); }
-  // Recorded behind everything that the device does with the memory, which must exist.
+  // Returns the event that is recorded behind everything that the device does with the memory,
+  // which must exist.
   Event event() const { return block_->event(); }
 
   // The host function behind the copy of a slice to the host, and its argument.
   static void on_copied(void* user);
   void* copied(uint64_t slice) { return &copied_[slice]; }
-  // Opens all gates. For a transfer whose input could not be queued: nothing waits at them, but
-  // they precede those of later transfers. Copies that were queued may still write to the memory.
+  // Opens all gates of a transfer whose input could not be queued. Nothing waits at them, but they
+  // precede those of later transfers. Copies that were queued may still write to the memory.
   void open_all();
 
-  // Whether the client has ended the operation. Its buffers are the caller's again.
+  // Returns whether the client has ended the operation, and no longer uses its buffers.
   bool has_ended();
   std::unique_ptr<PinnedBlock> take_block() { return std::move(block_); }
 

@@ -14,7 +14,7 @@ Error refuse(const std::string& word, const std::string& remedy) {
   return {ErrorCode::kInvalidArgument, "'" + word + "' " + remedy};
 }
 
-// Returns the text after `key` in "key=value"; nothing if the word has another key.
+// Returns the text after `key` in "key=value"; nullopt if the word has a different key.
 std::optional<std::string> value_of(const std::string& word, std::string_view key) {
   if (!word.starts_with(key)) return std::nullopt;
   return word.substr(key.size());

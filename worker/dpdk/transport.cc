@@ -15,7 +15,7 @@ namespace pbox::worker {
 namespace {
 
 constexpr uint64_t kRtoFloorNs = 200'000;
-// dynamic ports (RFC 6335); this address has no other user
+// The first dynamic port (RFC 6335). The port's address has no other user.
 constexpr uint16_t kUdpPortFirst = 49'152;
 constexpr uint64_t kProbeIntervalNs = 10 * kNanosPerMilli;
 constexpr uint64_t kReconnectNs = 200 * kNanosPerMilli;
@@ -55,8 +55,8 @@ Status check_reach(const SessionSpec& session, const nic::Interface& own) {
   return ok_status();
 }
 
-// Chooses a port for each lane: the next one, or the next one that the box's NIC hashes to the
-// pipeline's queue.
+// Chooses a UDP port for each lane: the next one, or, if the box's NIC selects queues by a known
+// hash, the next one that leads to the pipeline's queue.
 Result<std::vector<uint16_t>> choose_udp_ports(const SessionSpec& session,
                                                const nic::Interface& own) {
   std::vector<uint16_t> chosen;
@@ -182,8 +182,9 @@ bool DpdkTransport::listen(const SessionSpec& session, uint64_t until_ns) {
   }
 }
 
-// memif connects only when it starts, and a box that has not noticed yet that the previous worker
-// is gone refuses. Other links come up by themselves.
+// Returns whether the device must be opened again. memif connects only when it starts, and is
+// refused by a box that has not noticed yet that the previous worker is gone. Other links come up
+// by themselves.
 bool DpdkTransport::lost_connection() const {
   const nic::DpdkDevice& device = *interface_->devices()[0];
   return device.capabilities().driver == "net_memif" && !device.link_is_up();

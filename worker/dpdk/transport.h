@@ -2,7 +2,7 @@
 // for each pipeline of the box. The one I/O thread polls all of them.
 //
 // Payloads are copied into the device's buffers, because a device may read a packet after its
-// operation is done, when the caller's memory may be gone.
+// operation is done, when the caller's memory may have been freed.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,12 @@
 
 namespace pbox::worker {
 
-// Starts DPDK once per process. Later calls find it started, with the settings of the first call.
-// Set-up thread.
+// Starts DPDK once per process. Later calls change nothing: the first call's settings stay. May
+// block.
 Status start_dpdk(const DpdkPortSettings& settings);
 
-// Threads are as for Transport. DPDK must have been started. A device has one transport at a time.
+// Threads may use it as Transport says. DPDK must have been started. A device has one transport at
+// a time.
 class DpdkTransport : public Transport {
  public:
   explicit DpdkTransport(DpdkPortSettings settings) : settings_(std::move(settings)) {}

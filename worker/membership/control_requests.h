@@ -3,7 +3,7 @@
 // next session.
 //
 // Sequence numbers start at 1 in each rank. The box counts barriers through the whole job, so a
-// rank that joins later adds the number that had been released before it came.
+// rank that joins later adds the number that had been released before it joined.
 //
 // Pure; used by one thread at a time.
 #pragma once
@@ -23,7 +23,7 @@ namespace pbox::worker {
 
 class ControlRequests {
  public:
-  // The first session: `released` barriers were released before this worker joined.
+  // The first session begins. `released` barriers were released before this worker joined.
   void begin(uint64_t released) {
     PBOX_CHECK(barriers_released_ == 0);
     barrier_base_ = released;
@@ -57,7 +57,7 @@ class ControlRequests {
     for (const proto::SetSync& request : syncs_) messages.push_back(sync_message(request));
     return messages;
   }
-  // States in a JOIN that resumes what has been requested and confirmed.
+  // For a JOIN that resumes: writes into it what has been requested and what has been confirmed.
   void describe(proto::Join& join) const {
     join.set_barrier_sequence(barrier_base_ + barriers_requested_);
     join.set_barriers_released(barrier_base_ + barriers_released_);
@@ -71,8 +71,8 @@ class ControlRequests {
     barriers_released_ = std::clamp(own, barriers_released_, barriers_requested_);
     PBOX_CHECK(barriers_released_ <= barriers_requested_);
   }
-  // The box confirms every learning rate up to `sequence`. Returns the newest one that was set by
-  // that; nothing if none was.
+  // The box confirms every learning rate up to `sequence`. Returns the newest one that this
+  // confirms; nullopt if it confirms none.
   std::optional<float> on_learning_rate_set(uint64_t sequence) {
     std::optional<float> newest;
     for (; learning_rates_set_ < sequence && !learning_rates_.empty(); ++learning_rates_set_) {
@@ -90,11 +90,11 @@ class ControlRequests {
     if (!answer.refusal().empty()) sync_refusals_[answer.sequence()] = answer.refusal();
   }
 
-  // How many of the requested barriers, learning rates and models the box has answered.
+  // Return how many of the requested barriers, learning rates and models the box has answered.
   uint64_t barriers_released() const { return barriers_released_; }
   uint64_t learning_rates_set() const { return learning_rates_set_; }
   uint64_t syncs_answered() const { return syncs_answered_; }
-  // Returns why the box has refused the model that was requested as the n-th; empty if it has not.
+  // Returns why the box has refused model request number `sequence`; empty if it has not.
   std::string sync_refusal(uint64_t sequence) const {
     const auto found = sync_refusals_.find(sequence);
     return found == sync_refusals_.end() ? "" : found->second;

@@ -1,6 +1,6 @@
 // The newest verdict on a round that this rank holds (proto::StepVerdict), and the loss scale of
-// the rounds to come. All parts of a job share it: whichever box tells a verdict, each box is sent
-// it, with the loss scale of its round.
+// the rounds to come. All parts of a job share it: a verdict that arrives from one box is sent to
+// every box, with the loss scale of its round.
 //
 // Pure; used by one thread at a time.
 #pragma once
@@ -24,8 +24,8 @@ class HeldVerdict {
     scale_age_ = age;
   }
 
-  // Takes a verdict that a box tells. Returns false if it is older than the one that is held, or
-  // equal to it.
+  // Takes a verdict that has arrived from a box. Returns false if it is older than the one that is
+  // held, or equal to it.
   bool take(const proto::StepVerdict& told) {
     const bool is_same_round = held_ && held_->round() == told.round();
     if (held_ && wire::round_distance(told.round(), held_->round()) < 0) return false;

@@ -70,8 +70,9 @@ std::vector<Action> Membership::take_actions() {
   return std::exchange(actions_, {});
 }
 
-// The buffers of operations in flight belong to the application again. No device may keep reading
-// them, or the box could accept bytes that it has not received yet.
+// From now on the buffers of operations in flight belong to the application again. A device that
+// still read them could send the box bytes that the application has changed, so the transport is
+// closed.
 void Membership::end(Phase phase, Error error) {
   PBOX_CHECK(phase == Phase::kFailed || phase == Phase::kLeft);
   if (is_over()) return;
@@ -220,7 +221,7 @@ void Membership::check_liveness(uint64_t now_ns) {
     const auto left = left_.find(laggard.rank);
     if (left == left_.end() || laggard.asked_ns <= left->second.told_ns) continue;
     const std::string& reason = left->second.reason;
-    // The ranks of a box that is a rank itself stand for racks.
+    // If this rank is a box, every rank of the job is a box that sums for a rack.
     fail({ErrorCode::kWorkerLost,
           (options_.workers > 0 ? "rack " : "rank ") + std::to_string(laggard.rank) +
               " left the job without " +

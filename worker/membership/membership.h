@@ -1,7 +1,7 @@
 // A worker's membership in one part of a job, as a pure state machine. It joins, keeps the control
 // connection alive, detects that the box or a rank is lost, and owns the data protocol (Exchange).
 // Events go in with the time at which they happened, and actions come out. It has no thread,
-// socket, clock or source of chance, so the same events always give the same actions.
+// socket, clock or source of randomness, so the same events always give the same actions.
 //
 // If the box is lost, the membership searches for it, unless options.recovery says otherwise. The
 // exchange is suspended and operations stay pending. A new session, with that box or with its
@@ -9,7 +9,7 @@
 //
 // The driver (PartDriver in the product) carries out the actions in order and reports their
 // outcome, moves packets between exchange() and the transport while the phase is kRunning, and
-// drives the exchange's timers. One thread at a time.
+// drives the exchange's timers. Used by one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -39,8 +39,8 @@
 
 namespace pbox::worker {
 
-enum class Recovery : uint8_t { kCopy = 0, kNone = 1 };                   // values as in JOIN
-enum class LostPolicy : uint8_t { kWait = 0, kPartial = 1, kAbort = 2 };  // values as in JOIN
+enum class Recovery : uint8_t { kCopy = 0, kNone = 1 };                   // the values in JOIN
+enum class LostPolicy : uint8_t { kWait = 0, kPartial = 1, kAbort = 2 };  // the values in JOIN
 
 struct MembershipOptions {
   std::string box = "127.0.0.1:9541";  // HOST:PORT, as shown in errors
@@ -71,19 +71,19 @@ struct MembershipOptions {
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
   wire::GuardSpec guard = {};
-  bool rejoin = false;  // takes the place of a rank that the job has lost, or comes late
+  bool rejoin = false;  // takes the place of a lost rank, or joins an elastic job that has begun
   // Ranks with which an elastic job begins; each of its ranks has `rejoin`. 0: not elastic.
   uint32_t min_world_size = 0;
   std::string restore = {};  // snapshot to begin with: "latest" or a number; empty: none
   wire::SyncSpec sync;
-  wire::SyncModel relaxed_model = wire::SyncModel::kBsp;  // as in SessionSpec
-  // number of other boxes that keep a replica of weights and optimizer state
+  wire::SyncModel relaxed_model = wire::SyncModel::kBsp;  // see SessionSpec
+  // Number of other boxes that keep a replica of weights and optimizer state.
   uint32_t replicas = 0;
-  bool is_backup = false;          // the job is such a replica, kept by the very box that is joined
-  bool backup_has_clocks = false;  // as in JOIN
+  bool is_backup = false;          // the job is such a replica, which the joined box keeps
+  bool backup_has_clocks = false;  // see JOIN
   uint32_t workers = 0;  // number of workers that this rank, a box, sums; 0: it is a worker
-  bool caller_keeps_results = false;  // as in SessionSpec; ignored with recovery none
-  // Shared by the memberships of all parts; null: this one has its own.
+  bool caller_keeps_results = false;  // see SessionSpec; ignored with recovery none
+  // Shared by the memberships of all parts; if null, this one makes its own.
   std::shared_ptr<HeldVerdict> verdict = nullptr;
   std::shared_ptr<SendPaths> paths = nullptr;
   uint64_t incarnation = 1;  // identifies this worker; never used by another one
@@ -118,7 +118,7 @@ inline bool needs_verdicts(const MembershipOptions& options, const proto::Optimi
 struct TransportFacts {
   std::vector<uint32_t> receivable_bytes;  // by pipeline of the session
   uint64_t rto_floor_ns = 0;
-  std::span<const std::byte> unread_memory = {};  // as Transport's
+  std::span<const std::byte> unread_memory = {};  // Transport::unread_memory()
 };
 
 struct Action {
@@ -177,7 +177,8 @@ class Membership {
   void on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns);
   void on_transport_open(const Result<TransportFacts>& facts, uint64_t now_ns);
   void on_time(uint64_t now_ns);
-  // When on_time() has to be called; UINT64_MAX: never. Does not cover the exchange's deadline.
+  // Returns when on_time() has to be called; UINT64_MAX: never. Does not cover the exchange's
+  // deadline.
   uint64_t next_deadline_ns() const;
 
   // Requests of the application; ignored once the membership is over. The box confirms barriers
@@ -187,25 +188,25 @@ class Membership {
   // allows. Initial weights are pushed, or fetched if the job has begun. Only with an exchange().
   void start(const Operation& operation);
   void ask_barrier();
-  // As proto::SetPriorities; `by_tensor` has one priority per tensor, or is empty.
+  // `by_tensor` has one priority per tensor, or is empty (proto::SetPriorities).
   void ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor);
   void ask_learning_rate(float learning_rate);
-  // As proto::SetSync, but for its sequence.
+  // `request`: complete except for its sequence.
   void ask_sync(const proto::SetSync& request);
-  // `reason`: why, if this rank is a box whose part of the job has failed; other ranks that wait
-  // for this one are told.
+  // `reason`: given if this rank is a box whose part of the job has failed. Other ranks that wait
+  // for this one are told it.
   void leave(const std::string& reason = "");
   // Ends the membership without telling the box, because another part of the job has ended.
   void abandon(const Error& why);
 
   // Takes the actions that the driver must carry out, in order. If the verdict that the parts share
-  // has changed, they end with a message about it.
+  // has changed, the last action sends it.
   std::vector<Action> take_actions();
 
   Phase phase() const { return phase_; }
-  // Why the membership is over; set in kFailed and kLeft. The exchange has been abandoned then.
+  // Why the membership is over; set in kFailed and kLeft, when the exchange has been abandoned.
   const std::optional<Error>& failure() const { return failure_; }
-  // Null before the first session, then always the same one.
+  // Null before the first session, then always the same object.
   Exchange* exchange() { return exchange_ ? &*exchange_ : nullptr; }
   const Exchange* exchange() const { return exchange_ ? &*exchange_ : nullptr; }
   const proto::Session& session() const { return session_; }
@@ -245,7 +246,7 @@ class Membership {
     kTransport
   };
 
-  // membership_join.cc
+  // In membership_join.cc.
   void describe_progress(proto::Join& join) const;
   void on_data_addresses(const proto::DataAddresses& answer, uint64_t now_ns);
   void on_session(const proto::Session& session, uint64_t now_ns);
@@ -254,13 +255,13 @@ class Membership {
   Status open_exchange();
   void connect(const std::string& box, uint64_t deadline_ns);
   void ask_data_addresses(uint64_t now_ns);
-  // Waits for an answer of the driver or of the box. The driver has no deadline.
+  // Waits for an answer of the driver or of the box. Answers of the driver need no deadline.
   void await(Step step, uint64_t deadline_ns = UINT64_MAX);
   bool joins() const { return phase_ == Phase::kJoining || phase_ == Phase::kRecovering; }
   bool awaits(Step step) const { return joins() && step_ == step; }
   void check_join(uint64_t now_ns);
 
-  // membership_recover.cc: the box is lost, or does not admit this worker yet
+  // In membership_recover.cc, for a box that is lost, or does not admit this worker yet.
   void lose_box(const Error& why, uint64_t now_ns);
   void begin_recovery(const std::string& reason, uint64_t now_ns);
   void ask_part_map(uint64_t now_ns);
@@ -299,7 +300,7 @@ class Membership {
   uint64_t step_deadline_ns_ = UINT64_MAX;
   uint64_t join_ends_ns_ = 0;
   nic::Endpoint peer_;
-  seal::SessionKeys* session_keys_ = nullptr;  // as in on_connected()
+  seal::SessionKeys* session_keys_ = nullptr;  // see on_connected()
   proto::Session session_;
   SessionSpec spec_;
 
@@ -331,8 +332,8 @@ class Membership {
   std::shared_ptr<HeldVerdict> verdict_;
   uint64_t confirmed_version_ = 0;  // version of the verdict that the box was sent last
   Priorities priorities_;
-  std::optional<proto::SetPriorities> priorities_requested_;  // and not confirmed
-  bool priorities_changed_ = false;  // at least once, so they may differ from those in JOIN
+  std::optional<proto::SetPriorities> priorities_requested_;  // requested and not confirmed
+  bool priorities_changed_ = false;  // they have changed, so they may differ from those in JOIN
   bool priorities_known_ = false;    // the box of this session has sent them
 };
 

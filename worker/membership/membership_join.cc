@@ -1,4 +1,4 @@
-// From a connection to a session, for a worker that joins or resumes.
+// Takes a worker that joins or resumes from a connection to a session.
 #include <algorithm>
 
 #include "base/check.h"
@@ -75,8 +75,8 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
   return message;
 }
 
-// Checks whether the box knows every field that the JOIN uses. A box of an older release would
-// refuse it without naming the field, or ignore the field.
+// Returns an error unless the box knows every field that the JOIN uses. A box of an older release
+// would refuse the JOIN without naming the field, or ignore the field.
 Status check_versions(const std::string& box, const proto::DataAddresses& answer,
                       const proto::WorkerMessage& join, wire::AddedFields fields) {
   const wire::VersionRange versions = wire::stated_versions(answer);
@@ -245,7 +245,7 @@ void Membership::on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns) 
   heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
 }
 
-// States in a JOIN that resumes where this worker is.
+// Writes this worker's progress into a JOIN that resumes.
 void Membership::describe_progress(proto::Join& join) const {
   PBOX_CHECK(exchange_.has_value());
   join.set_rejoins(false);
@@ -310,7 +310,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   }
 }
 
-// The pieces arrive in chunk order.
+// Takes a piece of the box's list of rounds. The pieces arrive in chunk order.
 void Membership::on_rounds(const proto::RoundMap& rounds, uint64_t now_ns) {
   if (!awaits(Step::kRounds)) return;
   const size_t chunks = spec_.chunk_pipeline.size();

@@ -1,4 +1,4 @@
-// Searches for a box that is lost, and tells it where this worker is.
+// Searches for a lost box or its successor, and repeats the requests that it may lack.
 #include <algorithm>
 #include <utility>
 
@@ -12,11 +12,11 @@ namespace {
 
 constexpr uint64_t kBackOffFloorNs = 50 * kNanosPerMilli;
 constexpr uint64_t kBackOffCapNs = kNanosPerSecond;
-// Limit of one attempt. A box that is started meanwhile may have another address by then.
+// Limit of one attempt. A box that is started again meanwhile may have a different address.
 constexpr uint64_t kConnectNs = 2 * kNanosPerSecond;
 
-// Returns the box that is believed to own the part, in turn with the other boxes, which may know
-// better. `next`: index of the other box to try next.
+// Returns the box to try. This is in turn the box that is believed to own the part, and another
+// box, which may know the owner. `next`: index of that other box.
 std::string choose_box(const MembershipOptions& options, uint32_t attempts, size_t& next) {
   if (options.boxes.empty() || attempts % 2 != 0) return options.box;
   const std::string& box = options.boxes[next++ % options.boxes.size()];

@@ -1,6 +1,6 @@
-// A worker's memberships in all parts of a job, as one. An operation on a tensor goes to every part
-// that owns a piece of it, and ends when all pieces are complete. A failure of one part's
-// membership ends the whole job. Pure, like the memberships; one thread at a time.
+// Combines a worker's memberships in all parts of a job. An operation on a tensor goes to every
+// part that owns a piece of it, and ends when all pieces are complete. A failure of one part's
+// membership ends the whole job. Pure, like the memberships; used by one thread at a time.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace pbox::worker {
 
 class PartSet {
  public:
-  // `map`: a box's answer. options.box: the address of that box. If options.parts is above 1, the
+  // `map`: the part map that the box at options.box has sent. If options.parts is above 1, the
   // tensors are those of options.part, and that box has all parts.
   PartSet(const MembershipOptions& options, const proto::PartMap& map,
           const std::vector<TensorSpec>& tensors, const proto::Optimizer& optimizer);
@@ -28,7 +28,7 @@ class PartSet {
   // them at the same round and snapshot.
   Status begin();
 
-  // As Membership's, for the job's tensors. Only after begin().
+  // Like Membership's functions, for the job's tensors. Only after begin().
   void start(const Operation& operation);
   void ask_barrier() { parts_[0]->membership.ask_barrier(); }
   void ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor);
@@ -37,14 +37,15 @@ class PartSet {
   void set_loss_scale(float loss_scale, uint64_t age) { verdict_->set_loss_scale(loss_scale, age); }
   // The newest verdict that this rank holds; nullopt before the first.
   const std::optional<proto::StepVerdict>& verdict() const { return verdict_->held(); }
-  void leave(const std::string& reason);  // as Membership::leave
+  void leave(const std::string& reason);  // `reason`: see Membership::leave
 
   // Takes the tensors whose pieces are all complete, in order of completion.
   std::vector<uint32_t> take_completed();
   uint32_t round(uint32_t tensor) const;
   uint32_t contributors(uint32_t tensor) const;
 
-  // Returns the failure of the first part that is over. Abandons all other parts then.
+  // Returns the failure of the first part that is over; nullopt if none is. If one is over,
+  // abandons all other parts.
   const std::optional<Error>& failure();
   // The loss that has lasted longest, with the box that is being searched for.
   struct Loss : Membership::Loss {
@@ -53,16 +54,16 @@ class PartSet {
   std::optional<Loss> loss() const;
   uint64_t recoveries() const;
   uint64_t optimizer_restarts() const;
-  // Among the parts that lost the optimizer's state: the oldest snapshot that one continued with.
+  // Returns the oldest snapshot with which a part that had lost the optimizer's state continued.
   Membership::Restored optimizer_state() const;
-  // The same in all parts once all have joined.
+  // Returns the snapshot that the job began with. It is the same in all parts once all have joined.
   const Membership::Restored& restored() const { return parts_[0]->membership.history().restored; }
   uint64_t barriers_released() const {
     return parts_[0]->membership.requests().barriers_released();
   }
   uint64_t learning_rates_set() const;  // those that every part has confirmed
   uint64_t syncs_answered() const;      // those that every part has answered
-  // Why some part has refused the model that was requested as the n-th; empty if none has.
+  // Returns why some part has refused model request number `sequence`; empty if none has.
   std::string sync_refusal(uint64_t sequence) const;
   std::vector<uint32_t> absent_ranks() const;
 
@@ -74,7 +75,7 @@ class PartSet {
   uint32_t pipeline_count() const;
   const proto::Session& session() const { return parts_[0]->membership.session(); }
 
-  // As Exchange's, over all parts. `capacity` applies to each part.
+  // Like Exchange's functions, over all parts. `capacity` applies to each part.
   void trace_chunks(size_t capacity);
   size_t take_chunk_times(std::span<ChunkTimes> times);
 

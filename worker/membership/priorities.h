@@ -35,8 +35,8 @@ class Priorities {
   }
   // Learns the order from the starts of this round. No tensor may have started the round.
   void learn_from(uint32_t round);
-  // A tensor is started in this round. Returns the learned priorities when this was the last start
-  // of the round that is learned from, otherwise nothing.
+  // A tensor is started in this round. Returns the learned priorities if this was the last start of
+  // the round that is learned from, otherwise nullopt.
   std::optional<std::vector<int32_t>> note_start(uint32_t tensor, uint32_t round);
 
  private:
@@ -44,7 +44,7 @@ class Priorities {
   std::vector<int32_t> registered_;
   std::vector<int32_t> by_tensor_;
   uint32_t learned_round_ = 0;
-  // for each tensor, its position in the order of starts, from 1; 0: not started yet
+  // For each tensor, its position in the order of starts, from 1; 0: not started yet.
   std::vector<int32_t> places_;
   int32_t started_ = 0;
 };

@@ -9,10 +9,9 @@
 
 namespace pbox::worker {
 
-// Returns the complete spec except for this side's own bounds. `box`: where the control connection
-// goes; pipelines without an address of their own are there. Returns an error if such a session
-// could not serve these tensors, or if the box must be reached in a way that this release does not
-// know.
+// Returns the complete spec except for this side's own bounds. `box`: the peer of the control
+// connection, whose address is that of pipelines without one of their own. Returns an error if such
+// a session could not serve these tensors, or if this release does not know how to reach the box.
 Result<SessionSpec> parse_session(const proto::Session& session,
                                   const std::vector<TensorSpec>& tensors, const nic::Endpoint& box);
 

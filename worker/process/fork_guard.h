@@ -8,12 +8,13 @@
 
 namespace pbox::worker {
 
-// Adds or removes a descriptor that forked children close. Any thread. The table is bounded, so
-// that the child's handler needs neither locks nor allocation.
+// Adds or removes a descriptor that forked children close. Any thread may call these. The table is
+// bounded, so that the child's handler needs neither locks nor allocation.
 void close_in_child(int fd);
 void forget_in_child(int fd);
 
-// Makes an event (base/event.h) that forked children close. Call forget_in_child() before it goes.
+// Makes an event (base/event.h) that forked children close. Call forget_in_child() before the event
+// is destroyed.
 Result<Descriptor> create_own_event();
 
 }  // namespace pbox::worker

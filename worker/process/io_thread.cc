@@ -19,7 +19,7 @@ void become_library_thread(const char* name) {
   name_current_thread(name);
   const sigset_t foreign = foreign_signals();
   pthread_sigmask(SIG_BLOCK, &foreign, nullptr);
-  // If the kernel refuses, the thread works where it is.
+  // If the kernel refuses, the thread keeps its current CPUs.
   if (const auto cpus = main_thread_affinity()) static_cast<void>(pin_current_thread(*cpus));
 }
 

@@ -1,4 +1,4 @@
-// The threads of libpbox are guests in a process that belongs to somebody else.
+// Prepares the threads of libpbox, which run in a process that belongs to the application.
 #pragma once
 
 #include <signal.h>

@@ -1,5 +1,5 @@
-// Records when chunks passed each point between push and result, once somebody has asked for it,
-// for a bounded number of chunks. Used on the I/O thread.
+// Records when chunks passed each point between push and result, for a bounded number of chunks,
+// once a caller has opened the trace. Used on the I/O thread.
 #pragma once
 
 #include <algorithm>

@@ -27,14 +27,14 @@ constexpr uint32_t kRoundsWithoutQueue = 10;
 constexpr double kPaceCubic = 1.25;
 constexpr double kPaceFast = 2;
 
-constexpr uint64_t kMemoryNs = 60 * kNanosPerSecond;  // how long a rate or a time counts, at least
+constexpr uint64_t kMemoryNs = 60 * kNanosPerSecond;  // a measurement counts for at least this long
 constexpr uint64_t kRateIntervalNs = 50 * kNanosPerMilli;
 constexpr uint64_t kPeriodNs = 500 * kNanosPerMilli;
 constexpr uint64_t kPeriodRoundTrips = 8;
 constexpr uint32_t kPeriodChunks = 16;
 constexpr uint64_t kProbeIntervalNs = 10 * kNanosPerSecond;
 constexpr uint64_t kProbeIntervalMaxNs = 160 * kNanosPerSecond;
-// If each of the first chunks lost something, the time of such chunks is measured after so many.
+// Chunks with losses are timed only if all chunks so far, at least this many, had losses.
 constexpr uint64_t kUncleanChunks = 16;
 
 constexpr uint64_t kNoisePerMille = 20;
@@ -66,7 +66,7 @@ double CongestionWindow::initial_bytes() const {
   return static_cast<double>(std::max(kInitialFragments * fragment_bytes_, paths_ * chunk_bytes_));
 }
 
-// A chunk counts by half, so that a bound of less than whole chunks is kept on average.
+// A new chunk counts by half, so that bytes in flight match any bound on average.
 bool CongestionWindow::has_room(uint64_t path_bytes, uint64_t bytes, bool waits) const {
   if (is_left_to_window() || outstanding_bytes_ == 0) return true;
   const double half = static_cast<double>(bytes) / 2;
@@ -173,8 +173,8 @@ void CongestionWindow::measure_time(uint64_t sent_ns, uint64_t now_ns) {
   ++period_count_;
 }
 
-// Whether a chunk took longer than the path's own time, this host's delays and the bytes that
-// Window keeps in flight explain.
+// Returns whether a chunk took longer than the path's own time, this host's delays and the bytes
+// that Window keeps in flight explain.
 bool CongestionWindow::is_slow(uint64_t time_ns) const {
   const double rate = rate_.known() ? static_cast<double>(rate_.get()) : 1;
   const double window_s = 2 * static_cast<double>(chunk_bytes_) * paths_ / rate;
@@ -213,7 +213,7 @@ void CongestionWindow::end_probe(uint64_t now_ns) {
   probe_due_ns_ = now_ns + probe_interval_ns_;
 }
 
-// Somebody may compete. Each time that this follows on kAlone, the job probes half as often.
+// Other flows may compete. Each time that this follows kAlone, the job probes half as often.
 void CongestionWindow::share(Growth growth, uint64_t now_ns) {
   if (is_left_to_window()) bound_ = std::max(bound_, static_cast<double>(outstanding_bytes_));
   if (phase_ != Phase::kShares) {
@@ -233,7 +233,7 @@ void CongestionWindow::note_loss(uint64_t sent_ns, uint32_t fragments, uint64_t 
   if (sent_ns <= lowered_ns_ || !time_.known() || is_short()) return;
   if (has_queue()) return lower(now_ns);
   if (phase_ != Phase::kAlone) return;
-  // Window measures only chunks that lose nothing, and keeps too little in flight.
+  // Window keeps too little in flight here, because it measures only chunks that lose nothing.
   lowered_ns_ = now_ns;
   share(Growth::kDoublesUntilQueue, now_ns);
 }

@@ -2,25 +2,25 @@
 // so that a job and the TCP flows beside it share a link about evenly. A chunk counts from its push
 // to its result, and a loss in either direction lowers the bound, so one window serves both ways.
 //
-// The bound follows CUBIC (RFC 9438), as most TCP flows do, with other constants. With CUBIC's own
-// a job gets a quarter to two fifths of a link that TCP has filled (`pbox-sim --congestion`). A
-// loss while chunks are as fast as on an empty path is taken for noise (Fu, Liew, "TCP Veno", IEEE
-// JSAC 2003), unless a round trip loses more than 2 % (Cardwell et al., BBRv3).
+// The bound follows CUBIC (RFC 9438), as most TCP flows do, with different constants. With CUBIC's
+// own constants a job gets a quarter to two fifths of a link that TCP has filled (`pbox-sim
+// --congestion`). A loss while chunks are as fast as on an empty path is taken for noise (Fu, Liew,
+// "TCP Veno", IEEE JSAC 2003), unless a round trip loses more than 2 % (Cardwell et al., BBRv3).
 //
 // CUBIC fills queues, which delays urgent chunks. While nobody competes, the bound is therefore not
 // used and Window governs alone. A loss shows that somebody may compete, and so do chunks that take
-// longer than the job's own bytes explain. Every ten seconds or more seldom the job then leaves it
-// to Window for some round trips. If chunks are fast meanwhile, the job is alone.
+// longer than the job's own bytes explain. Every ten seconds, or less often, the job then lets
+// Window govern alone for some round trips. If chunks are fast meanwhile, nobody competes.
 //
 // A new path doubles its bound in each round trip until the rate stops growing (BBR's startup:
 // Cardwell et al., ACM Queue 2016).
 //
 // Wherever the bound holds, packets are paced: they leave in bursts of half a millisecond.
 //
-// None of this applies to short paths, on which a chunk takes less than kShortPathNs: a host may be
-// kept from running for as long, and what it does meanwhile would count as the path's time.
+// None of this applies to short paths, on which a chunk takes less than kShortPathNs. A host may
+// not run the thread for as long, and that delay would count as the path's time.
 //
-// A value without I/O, used on the I/O thread.
+// The class does no I/O. It is used on the I/O thread.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ class CongestionWindow {
  public:
   static constexpr uint64_t kShortPathNs = 2 * kNanosPerMilli;
 
-  // `slack_ns`: as Window takes it.
+  // `slack_ns`: see Window.
   explicit CongestionWindow(uint64_t slack_ns) : slack_ns_(slack_ns) {}
 
   void add_path() { ++paths_; }
@@ -44,22 +44,22 @@ class CongestionWindow {
     PBOX_DCHECK(paths_ > 0);
     --paths_;
   }
-  // Chunks of a path begin to wait for room, or no more of them wait.
+  // begin_wait(): chunks of a path begin to wait for room. end_wait(): none of them waits any more.
   void begin_wait() { ++waiting_paths_; }
   void end_wait() {
     PBOX_DCHECK(waiting_paths_ > 0);
     --waiting_paths_;
   }
-  // Tells the sizes of the largest chunks and fragments that are usually pushed.
+  // Sets the sizes of the largest chunks and fragments that are usually pushed.
   void fit(uint32_t chunk_bytes, uint32_t fragment_bytes);
 
-  // Whether Window bounds what is in flight, and nothing here does.
+  // Returns whether Window alone bounds what is in flight.
   bool is_left_to_window() const { return phase_ == Phase::kAlone || phase_ == Phase::kProbes; }
   // Returns whether a chunk may set out on a path that has `path_bytes` in flight. Paths on which
-  // chunks wait get equal parts of the bound. `waits`: begin_wait() counts this path.
+  // chunks wait get equal parts of the bound. `waits`: whether begin_wait() has counted this path.
   bool has_room(uint64_t path_bytes, uint64_t bytes, bool waits) const;
 
-  // Whether a packet may leave now. Otherwise one may at paced_until_ns().
+  // Returns whether a packet may leave now. If not, one may leave at paced_until_ns().
   bool may_send(uint64_t now_ns) const {
     return now_ns >= paced_until_ns_ || (!is_paced_ && paced_until_ns_ - now_ns < kBurstNs);
   }
@@ -69,12 +69,12 @@ class CongestionWindow {
   // A chunk of this payload sets out, or is no longer in flight.
   void enter(uint64_t bytes) { outstanding_bytes_ += bytes; }
   void leave(uint64_t bytes);
-  // The result of a chunk has arrived that was pushed at `sent_ns`. `clean`: as Window::arrive()
-  // takes it. Called before leave().
+  // The result of a chunk has arrived that was pushed at `sent_ns`. `clean`: see Window::arrive().
+  // Called before leave().
   void arrive(uint64_t sent_ns, uint32_t bytes, bool clean, uint64_t now_ns);
   // The box has a chunk's push, and waits for other ranks.
   void acknowledge(uint32_t bytes);
-  // So many fragments of a chunk's push or result were lost. `sent_ns`: when the chunk was pushed.
+  // Fragments of a chunk's push or result were lost. `sent_ns`: when the chunk was pushed.
   void note_loss(uint64_t sent_ns, uint32_t fragments, uint64_t now_ns);
 
  private:
@@ -88,8 +88,8 @@ class CongestionWindow {
   };
   enum class Growth : uint8_t {
     kCubic,
-    kDoubles,            // until something is lost: slow start. Always in phase kStarts
-    kDoublesUntilQueue,  // or until chunks take longer than on an empty path
+    kDoubles,            // until something is lost (slow start); always so in phase kStarts
+    kDoublesUntilQueue,  // like kDoubles, or until chunks take longer than on an empty path
   };
 
   // The shortest time from push to result of two groups of chunks: the newest ones, and those
@@ -137,7 +137,7 @@ class CongestionWindow {
 
   Phase phase_ = Phase::kStarts;
   Growth growth_ = Growth::kDoubles;
-  double bound_ = 0;       // bytes, as the next two
+  double bound_ = 0;       // bytes, like the next two
   double bound_max_ = 0;   // W_max of RFC 9438
   double bound_reno_ = 0;  // W_est
   double plateau_s_ = 0;   // K: from the beginning of the epoch until the bound is bound_max_
@@ -145,7 +145,7 @@ class CongestionWindow {
   uint64_t limited_ns_ = 0;  // when the bound last kept chunks from setting out
   uint64_t lowered_ns_ = 0;
 
-  // The round trip that goes on now: when it began, and what was lost and delivered since.
+  // The current round trip: when it began, and what was lost and delivered since.
   uint64_t round_ns_ = 0;
   uint64_t round_lost_ = 0;  // fragments
   uint64_t round_bytes_ = 0;
@@ -162,10 +162,10 @@ class CongestionWindow {
   uint64_t paced_until_ns_ = 0;
   bool is_paced_ = false;  // a burst has left, and the next one waits for paced_until_ns_
 
-  // In phase kAlone and kProbes: chunks that were pushed since period_ns_.
+  // Chunks that were pushed since period_ns_, in phases kAlone and kProbes.
   uint64_t period_ns_ = 0;
   uint64_t period_until_ns_ = 0;
-  uint64_t period_time_ns_ = UINT64_MAX;  // the shortest
+  uint64_t period_time_ns_ = UINT64_MAX;  // the shortest time from push to result
   uint32_t period_count_ = 0;
   uint64_t probe_due_ns_ = 0;
   uint64_t probe_interval_ns_ = 0;

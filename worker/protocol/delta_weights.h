@@ -1,9 +1,9 @@
 // The weights of a compressed tensor in mode optimize, as all ranks have them. A result is a delta
 // to add to them, in blocks (nic/wire/blocks.h), or the weights themselves, in full. Weights come
-// in full at the start of the job, from a box that has lost what came before, for a new process
-// that fetches them, and with model `drop` for a rank whose push was not in time. Deltas arrive
-// fragment by fragment and are added once a chunk is complete, so that the weights of its last
-// round stay whole until then. Used on the exchange's thread.
+// in full at the start of the job, from a box that has lost its state, for a new process that
+// fetches them, and with model `drop` for a rank whose push was not in time. Deltas arrive fragment
+// by fragment and are added once a chunk is complete, so that the weights of its last round stay
+// whole until then. Used on the exchange's thread.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,17 @@ namespace pbox::worker {
 
 class DeltaWeights {
  public:
-  // `elements`: of the tensor's piece that this exchange has, in chunks of `chunk_elements`.
+  // `elements`: number in the tensor's piece that this exchange has, in chunks of `chunk_elements`.
   DeltaWeights(wire::Dtype dtype, uint64_t elements, uint32_t chunk_elements);
 
-  // Returns the round whose result a chunk's weights are; nothing if they are of no round. Elements
-  // are counted in the piece, here and below; `first` is a chunk's first.
+  // Returns the round whose result a chunk's weights are; nullopt while they belong to no round.
+  // `first`, here and below, is the index of a chunk's first element in the piece.
   std::optional<uint32_t> round(uint64_t first) const { return rounds_[chunk_of(first)]; }
   // Returns a chunk's weights, in full.
   const float* weights(uint64_t first) const { return weights_.data() + first; }
 
-  // Stores a part of a chunk's weights, from byte `begin` of the chunk on. They are of no round
-  // until take().
+  // Stores a part of a chunk's weights, from byte `begin` of the chunk on. The chunk's weights then
+  // belong to no round until take().
   void store_full(uint64_t first, uint32_t begin, const std::byte* bytes, size_t count);
   // Stores a part of a delta, from byte `begin` of the chunk's blocks on.
   void store_delta(uint64_t first, uint32_t begin, const std::byte* bytes, size_t count);

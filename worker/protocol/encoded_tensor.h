@@ -15,8 +15,8 @@ namespace pbox::worker {
 
 class EncodedTensor {
  public:
-  // `elements`: of the tensor's piece that this exchange has, in chunks of `chunk_elements`.
-  // `source`: all but the round, with the first element of the piece.
+  // `elements`: number in the tensor's piece that this exchange has, in chunks of `chunk_elements`.
+  // `source`: complete except for the round; its first_element is that of the piece.
   EncodedTensor(wire::Dtype dtype, uint64_t elements, uint32_t chunk_elements,
                 const quantize::RoundingSource& source);
 

@@ -24,7 +24,7 @@ bool has_deltas(const SessionSpec& session, const TensorSpec& tensor) {
   return session.optimizes && is_compressed(tensor);
 }
 
-// Bytes of one copy of the tensor's results.
+// Returns the bytes of one copy of the tensor's results.
 uint64_t result_bytes(const TensorSpec& tensor, uint32_t chunk_bytes) {
   if (!is_compressed(tensor)) return bytes_of(tensor);
   return EncodedTensor::bytes(wire::payload_dtype(tensor.compression), tensor.elements,
@@ -192,7 +192,7 @@ void Exchange::begin(Tensor& tensor) {
   }
 }
 
-// Whether the active operation of the chunk's tensor still needs the chunk.
+// Returns whether the active operation of the chunk's tensor still needs the chunk.
 bool Exchange::is_pending(const Chunk& chunk) const {
   const Tensor& tensor = state_.tensors[chunk.tensor];
   if (tensor.chunks_left == 0) return false;

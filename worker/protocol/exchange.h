@@ -3,14 +3,14 @@
 // transport; tests drive it over an in-process network. All timers and all retransmission of the
 // protocol are on this side (lane.h). The box only answers.
 //
-// The way of a chunk: it is queued by priority, enters the window, is pushed, its result arrives
+// The life of a chunk: it is queued by priority, enters the window, is pushed, its result arrives
 // fragment by fragment, and it is done. If no result arrives for a while, the worker sends a PULL.
 // The box answers with the result, or with a STATUS. The STATUS says which fragments to push again,
 // or that other ranks are late. Late ranks are not loss, so the worker only polls for them.
 //
 // A chunk that waits for other ranks leaves the window. Otherwise two workers whose windows are
-// full of different chunks, because each has seen other priorities first, would wait for each other
-// for ever.
+// full of different chunks, because they saw different priorities first, would wait for each other
+// forever.
 //
 // The box decides by the job's consistency model which rank may continue (nic/wire/sync.h). This
 // side decides when a result answers its push (exchange_sync.cc). If the box applies pushes as they
@@ -18,11 +18,11 @@
 // includes. If reads are cached, a push is done when the box has it. Results are then stored
 // whenever they arrive, and a read returns the copy of the model that they form.
 //
-// With delivery by pull, as in parameter servers before PHub, a chunk is in flight twice. First it
-// is pushed, and lands when the box announces its result. When the last chunk of its tensor has
-// landed, all of them are queued again and each result is pulled.
+// With delivery by pull, as in parameter servers before PHub, a chunk is in flight twice. The first
+// flight is its push, and ends when the box announces its result. Once the results of all chunks of
+// a tensor are announced, the chunks are queued again and each result is pulled.
 //
-// A session can end and another one take its place, of the same box or of one that has lost its
+// A session can end and another one take its place, with the same box or with one that has lost its
 // state. Between suspend() and resume() nothing is accepted or sent. If the box may need a result
 // back, the worker keeps a shadow, one more copy of the model. A result's fragments are staged
 // there, and the caller's input stays unchanged until the chunk is complete. A chunk's shadow holds
@@ -58,13 +58,13 @@
 
 namespace pbox::worker {
 
-// Bytes of `shadow_count` (1 or 2) copies of the model.
+// Returns the bytes of `shadow_count` (1 or 2) copies of the model.
 uint64_t shadow_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors,
                       uint32_t shadow_count);
-// Bytes of the copy of the model that cached reads need; 0 if reads are not cached.
+// Returns the bytes of the copy of the model that cached reads need; 0 if reads are not cached.
 uint64_t cache_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors);
 
-// One thread at a time.
+// Used by one thread at a time.
 class Exchange {
  public:
   // `shadow`: an arena of shadow_bytes(session, tensors, shadow_count), or an empty one to keep no
@@ -72,19 +72,19 @@ class Exchange {
   // continues at the lowest round that is open among its chunks; open rounds differ by at most 1.
   Exchange(const SessionSpec& session, const std::vector<TensorSpec>& tensors,
            NumaArena shadow = {}, uint32_t shadow_count = 1);
-  // Lanes refer to the state of this very object.
+  // Not copied, because lanes refer to the state of this object.
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
   // Starts a round of a tensor. The buffers belong to the exchange until take_completed() returns
   // the tensor. A tensor has at most one operation at a time. Allowed while suspended: the tensor
-  // is then pushed after resume(). operation.priority counts as it is; initial_weights is not used.
+  // is then pushed after resume(). operation.priority is used as given; initial_weights is ignored.
   void start(const Operation& operation);
   bool busy(uint32_t tensor) const { return tensor_at(tensor).chunks_left > 0; }
-  // The round of the tensor's active operation, or of its next one if none is active. It counts
-  // operations, which may be fewer than its chunks' rounds if rounds are dropped.
+  // Returns the round of the tensor's active operation, or of its next one if none is active. It
+  // counts operations, which may be fewer than the chunks' rounds if rounds are dropped.
   uint32_t round(uint32_t tensor) const { return tensor_at(tensor).round; }
-  // The lowest number of workers in any part of the tensor's last result; UINT16_MAX: all.
+  // Returns the lowest number of workers in any chunk of the tensor's last result; UINT16_MAX: all.
   uint16_t contributors(uint32_t tensor) const { return tensor_at(tensor).last_contributors; }
 
   // Ends the session. Incomplete results are forgotten; operations stay pending.
@@ -92,10 +92,10 @@ class Exchange {
   // Continues in another session, after suspend(). Returns an error and changes nothing if this
   // worker's rounds and those that are open at the box do not fit together.
   Status resume(const SessionSpec& session);
-  // For each chunk, the next round whose result this worker needs.
+  // Returns for each chunk the next round whose result this worker needs.
   std::vector<uint32_t> consumed_rounds() const;
-  // Whether this worker cannot restore the result of the previous round on the box. It was never
-  // consumed, or it is partly overwritten, which happens only when no worker needs it any more.
+  // Returns whether this worker cannot restore the chunk's previous result on the box. It never
+  // consumed it, or has partly overwritten it, which happens only when no worker needs it any more.
   bool lacks_result(uint32_t chunk) const {
     PBOX_DCHECK(chunk < state_.chunks.size());
     return state_.chunks[chunk].round != 0 && !state_.chunks[chunk].in_shadow;
@@ -110,7 +110,7 @@ class Exchange {
   // Takes packets that arrived from a pipeline. They are not used after the call.
   void on_burst(uint32_t pipeline, std::span<const nic::RxPacket> packets, uint64_t now_ns);
 
-  // Returns the priority of the next packet for a pipeline's port; nothing if there is none. A call
+  // Returns the priority of the next packet for a pipeline's port; nullopt if there is none. A call
   // of to_send() may still find none.
   std::optional<int32_t> next_priority(uint32_t pipeline, uint64_t now_ns) const {
     PBOX_DCHECK(pipeline < lanes_.size());
@@ -133,9 +133,9 @@ class Exchange {
   // of that. `receiving`: packets keep arriving, so an answer may be among those that wait and is
   // not late. Then only chunks that were overtaken are probed.
   bool on_timer(uint64_t now_ns, bool receiving = false);
-  // Whether a chunk is in flight.
+  // Returns whether a chunk is in flight.
   bool awaits_results() const;
-  // When on_timer() has to be called, or earlier; UINT64_MAX with nothing in flight.
+  // Returns when on_timer() is due, or an earlier time; UINT64_MAX with nothing in flight.
   uint64_t next_deadline_ns() const;
 
   // Takes the tensors whose results are complete, in order of completion.
@@ -146,7 +146,7 @@ class Exchange {
   const FinishedRounds& finished_rounds() const { return finished_; }
 
   // Records the times of chunks that are completed from now on, at most `capacity` until they are
-  // taken. 0 stops it.
+  // taken. 0 stops recording.
   void trace_chunks(size_t capacity) { state_.trace.open(state_.chunks.size(), capacity); }
   size_t take_chunk_times(std::span<ChunkTimes> times) { return state_.trace.take(times); }
 
@@ -173,7 +173,7 @@ class Exchange {
   }
   Status check_resumption(const SessionSpec& session) const;
 
-  // exchange_receive.cc
+  // In exchange_receive.cc.
   void on_packet(Lane& lane, const nic::RxPacket& packet, uint64_t now_ns);
   Chunk* find_chunk(const Lane& lane, const wire::Header& header);
   void on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
@@ -187,7 +187,7 @@ class Exchange {
   void finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void consume(Tensor& tensor, Chunk& chunk);
 
-  // exchange_sync.cc
+  // In exchange_sync.cc.
   void open_cache(const std::vector<TensorSpec>& tensors);
   bool is_current(const Chunk& chunk, const wire::Header& header) const;
   uint32_t start_round(uint32_t operation);
@@ -205,15 +205,15 @@ class Exchange {
   NumaArena shadow_;  // memory of the shadows, or of the cache
   RoundSkips skips_;  // used with model drop
   uint32_t active_tensors_ = 0;
-  uint64_t busy_since_ns_ = 0;  // 0: no operation is active, or to_send() was not called since
+  uint64_t busy_since_ns_ = 0;  // first to_send() with the active operations; 0: there was none
   uint64_t busy_ns_ = 0;        // total time with an active operation, up to busy_since_ns_
-  // Lanes of later sessions go on with the times of those of the same index.
+  // Indexed by lane. The lanes of later sessions go on with these times.
   struct LaneTime {
     uint64_t last_result_ns = 0;
-    uint64_t busy_ns = 0;  // as in FinishedRounds
+    uint64_t busy_ns = 0;  // see FinishedRounds::lane_busy_ns
   };
   std::vector<LaneTime> lane_times_;
-  uint64_t operations_ended_ = 0;     // without votes
+  uint64_t operations_ended_ = 0;     // votes are not counted
   uint64_t operations_of_round_ = 0;  // a tensor and its compressed form are one operation
   FinishedRounds finished_;
   bool suspended_ = false;

@@ -24,12 +24,12 @@ bool is_by_rows(const ExchangeState& state, const ExchangeChunk& chunk,
   return (header.flags & wire::flag::kRows) != 0 && state.tensors[chunk.tensor].is_table();
 }
 
-// Whether a result names its fragments that are zero, instead of having their bytes.
+// Returns whether a result names its fragments that are zero, instead of carrying their bytes.
 bool names_zeros(const wire::Header& header) {
   return header.type() == wire::PacketType::kZeros;
 }
 
-// Whether the header of a result is right for the chunk that it names.
+// Returns whether the header of a result is right for the chunk that it names.
 bool fits_layout(const ExchangeState& state, const ExchangeChunk& chunk,
                  const wire::Header& header) {
   const uint32_t fragment_bytes = chunk.fragment_bytes;
@@ -59,7 +59,7 @@ uint64_t covered_fragments(const ExchangeState& state, const ExchangeChunk& chun
   if (names_zeros(parsed.header)) return wire::read_zeros(parsed, chunk.full_mask);
   if (!is_by_rows(state, chunk, parsed.header)) return uint64_t{1} << parsed.header.fragment;
   wire::RowsView rows;
-  // A worker that fetches the table has not got the rows that are left out.
+  // A worker that fetches the table does not have the rows that such a result leaves out.
   if (state.tensors[chunk.tensor].fetching && !chunk.restoring) return 0;
   return wire::parse_rows(state.row_layout(chunk), parsed, rows) ? rows.fragments : 0;
 }
@@ -73,7 +73,7 @@ void copy_bytes(const ExchangeState& state, std::byte* destination, const std::b
   }
 }
 
-// The box does not send a rank the result that is its own push: the rank copies it.
+// If a rank's result is its own push, the box does not send it, and the rank copies it here.
 void consume_slot(const ExchangeState& state, ExchangeTensor& tensor, const ExchangeChunk& chunk) {
   const SlotRound& slot = *tensor.slot;
   PBOX_DCHECK(slot.bytes == chunk.wire_bytes);
@@ -125,7 +125,7 @@ void for_each_zero(const ExchangeChunk& chunk, const wire::Parsed& parsed, uint6
   }
 }
 
-// Remembers who is late, and how long the question and its answer took.
+// Remembers which ranks are late, and how long the PULL and this answer took.
 void note_status(Lane& lane, ExchangeChunk& chunk, const wire::StatusPayload& status,
                  const wire::Header& header, uint64_t now_ns) {
   chunk.missing_workers = status.missing_workers;
@@ -220,7 +220,7 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   // A result proves that the box has the whole push. Fragments that wait to be sent again are
   // dropped, because the result may overwrite their payload.
   if (chunk.result_mask == 0) lane.drop_unsent(header.chunk);
-  if (!chunk.restoring) {  // a result that was restored is here already
+  if (!chunk.restoring) {  // this worker has the result that it restores
     store_fragment(tensor, chunk, parsed, fragments & ~chunk.result_mask);
     if (names_zeros(header)) chunk.zero_result_mask |= fragments & ~chunk.result_mask;
     const bool overwrites =
@@ -248,10 +248,10 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   if (chunk.result_mask == chunk.full_mask) finish_chunk(lane, chunk, now_ns);
 }
 
-// Stores a fragment of a result, or, of a packet for several, the fragments in the mask. Without a
-// shadow it may overwrite the input. That is safe: the box has every fragment of every worker, or,
-// if it does not wait for all workers, it answers this worker's push. In both cases the push will
-// never be needed again.
+// Stores a fragment of a result, or, if the packet covers several, the fragments in the mask.
+// Without a shadow it may overwrite the input. This is safe: the box has every fragment of every
+// worker, or, if it does not wait for all workers, it answers this worker's push. In both cases the
+// push will never be needed again.
 //
 // A device that reads inputs in place may still be reading one now. Either the push was received
 // but its acknowledgement is late, and the box's device ignores these bytes. Or the push was sent
@@ -261,7 +261,7 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
 // session ended with its transport.
 void Exchange::store_fragment(Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed,
                               uint64_t fragments) {
-  if (names_zeros(parsed.header)) {  // as if they had come with their bytes
+  if (names_zeros(parsed.header)) {  // stored as if their bytes had arrived
     for_each_zero(chunk, parsed, fragments, [&](const wire::Parsed& fragment, uint64_t bit) {
       store_fragment(tensor, chunk, fragment, bit);
     });
@@ -282,7 +282,7 @@ void Exchange::store_fragment(Tensor& tensor, const Chunk& chunk, const wire::Pa
   PBOX_DCHECK(offset + bytes <= chunk.offset + chunk.wire_bytes);
   PBOX_DCHECK(tensor.output != nullptr || tensor.slot != nullptr);
   std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
-  if (tensor.output == nullptr) {  // another rank wants this slot's result
+  if (tensor.output == nullptr) {  // only other ranks need this slot's result
     if (shadow != nullptr) copy_bytes(state_, shadow + offset, parsed.payload, bytes);
   } else if (shadow == nullptr || shadow == tensor.output) {
     copy_bytes(state_, tensor.output + offset, parsed.payload, bytes);
@@ -304,7 +304,7 @@ void Exchange::finish_flight(Lane& lane, Chunk& chunk, uint64_t now_ns) {
 void Exchange::on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   PBOX_DCHECK(!chunk.announced);
   lane.cancel_sending(chunk);
-  // The result is here already, or it is not wanted.
+  // This worker has the result already, or does not need it.
   if (chunk.restoring || state_.session.ignores_results) return finish_chunk(lane, chunk, now_ns);
   finish_flight(lane, chunk, now_ns);
   chunk.announced = true;
@@ -402,7 +402,7 @@ void Exchange::consume(Tensor& tensor, Chunk& chunk) {
 
 void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
   wire::StatusPayload status;
-  if (wire::is_path_probe(parsed.header)) return;  // the answer to a probe of set-up, and late
+  if (wire::is_path_probe(parsed.header)) return;  // a late answer to a probe of the join
   if (parsed.header.payload_bytes == sizeof(wire::Challenge)) {
     wire::Challenge challenge;
     std::memcpy(&challenge, parsed.payload, sizeof(challenge));
@@ -424,7 +424,7 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
     if (parsed.header.timestamp_us != 0) chunk.is_measurable = false;
     return finish_chunk(lane, chunk, now_ns);
   }
-  // A chunk that is fetched was never pushed from here: the box has not sent the result yet.
+  // This worker never pushed a chunk that it fetches: the box has just not sent the result yet.
   const bool fetching = state_.tensors[chunk.tensor].fetching && !chunk.restoring;
   if (fetching && wire::round_distance(status.finished_round, chunk.flight_round) > 1) {
     // The round that was open when this worker joined has finished. Its result is now the newest.
@@ -448,9 +448,9 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   }
   const bool is_pushed = fetching || state_.awaits_full(chunk);
   const uint64_t missing = is_pushed ? 0 : chunk.push_mask & ~status.received_mask;
-  // Where the box holds a round until it has all of the round, a chunk must leave the window before
-  // its result comes, so that the other chunks can be pushed. So it must if the upper box waits for
-  // ranks of other racks, which may push those chunks first.
+  // If the box holds a round until it has the whole round, a chunk must leave the window before its
+  // result arrives, so that the other chunks can be pushed. The same applies if the upper box waits
+  // for ranks of other racks, which may push those chunks first.
   const bool may_hold = state_.session.holds_rounds || state_.session.has_upper_box;
   const bool is_held = may_hold && !fetching && status.received_mask == chunk.full_mask;
   if (missing == 0 && (status.missing_workers > 0 || is_held)) {
@@ -470,7 +470,7 @@ void Exchange::push_again(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t
   PBOX_DCHECK(fragments != 0 && (fragments & ~chunk.full_mask) == 0);
   chunk.probes = 1;  // the box has said what was lost, so there is no reason to back off
   chunk.is_measurable = false;
-  // A box that has just been joined lacks what was never sent to it.
+  // Fragments that this worker has not sent, or not to this box, were not lost.
   if (!chunk.is_portion && !chunk.retransmitting) lane.note_loss(chunk, fragments, now_ns);
   if (state_.names_zeros(chunk)) state_.find_zeros(chunk, fragments);
   lane.send(chunk, fragments);

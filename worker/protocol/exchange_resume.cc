@@ -1,4 +1,4 @@
-// The way from one session to the next.
+// Takes an exchange from one session to the next.
 #include <algorithm>
 
 #include "base/check.h"

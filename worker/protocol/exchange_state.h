@@ -48,7 +48,7 @@ struct ExchangeChunk {
   uint64_t path_sequence = 0;  // position among all that set out on the path (send_path.h)
   uint64_t deadline_ns = 0;
   uint64_t asked_ns = 0;        // when the PULL was sent whose answer named the missing ranks
-  uint64_t fetched_number = 0;  // newest packet of what was fetched; 0: nothing was
+  uint64_t fetched_number = 0;  // newest packet of the fetched result; 0: nothing was fetched
   uint32_t tensor = 0;
   uint32_t wire_bytes = 0;
   // Payload bytes that count in the window and on the path: those of the push or of its result,
@@ -60,15 +60,15 @@ struct ExchangeChunk {
   uint32_t flight_round = 0;    // round of the push or result in flight
   uint32_t sent_us = 0;         // when a fragment was last sent; wraps
   uint32_t clock = 0;           // clock of the current result: the minimum over its fragments
-  uint32_t probes = 0;          // sent since the push; sets the back-off
-  uint32_t flight_index = 0;    // position among the lane's chunks in flight, or those that wait
+  uint32_t probes = 0;          // PULLs sent since the push; sets the back-off
+  uint32_t flight_index = 0;    // position in the lane's in_flight_, or in its waiting_
   uint16_t missing_workers = 0;
   uint16_t first_missing_rank = 0;
   uint16_t last_percent = 0;           // rounds that first_missing_rank finished last, in %
-  uint32_t waited_ms = 0;              // for first_missing_rank, as in StatusPayload
+  uint32_t waited_ms = 0;              // how long the box has waited for first_missing_rank
   uint16_t contributors = UINT16_MAX;  // minimum over the fragments that have arrived
   uint8_t pipeline = 0;
-  uint8_t flight_packets = 0;  // packets, counted as flight_bytes are
+  uint8_t flight_packets = 0;  // packets, counted like flight_bytes
   bool in_flight = false;
   bool in_window = false;      // counts against the box's credit
   bool on_path = false;        // in the window, and may still be on its way
@@ -84,7 +84,7 @@ struct ExchangeChunk {
   bool overtaken = false;   // results of chunks pushed later have arrived
   bool in_shadow = false;   // a shadow holds the previous round's result
   bool announced = false;   // delivery by pull: the result can be pulled
-  bool is_encoded = false;  // compressed tensors: the push of `round` is made
+  bool is_encoded = false;  // compressed tensors: the push of `round` is encoded
   bool is_full = false;     // with deltas: weights are in flight, not a delta
 
   bool is_acknowledged() const {
@@ -110,20 +110,20 @@ struct ExchangeTensor {
   bool is_dropped = false;  // some of the gradient is missing from the result
   int32_t own_priority = 0;
   int32_t priority = 0;                           // the active operation's
-  uint16_t weight_code = 0;                       // as in Operation
+  uint16_t weight_code = 0;                       // see Operation
   wire::Dtype dtype = wire::Dtype::kF32;          // the payloads' type
   std::optional<EncodedTensor> encoded;           // set if the tensor is compressed
-  std::optional<DeltaWeights> deltas;             // ... and its results are deltas
+  std::optional<DeltaWeights> deltas;             // set if, in addition, its results are deltas
   wire::SyncModel model = wire::SyncModel::kBsp;  // as registered
-  bool is_votes = false;                          // as in TensorSpec
+  bool is_votes = false;                          // see TensorSpec
   bool fetching = false;
   uint32_t row_bytes = 0;               // bytes of a row of a table; 0 for other tensors
   uint64_t first_byte = 0;              // a piece's offset in its tensor
   std::shared_ptr<const RowPush> rows;  // rows of a table that the active operation pushes, or null
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  // A slot's round of the active operation, or of the last one; and its last round that was
-  // consumed. Null before the first, and for other tensors.
+  // For slots: the round of the active operation, or of the last one; and the last round that was
+  // consumed. Null before the first round, and for other tensors.
   std::shared_ptr<const SlotRound> slot, consumed_slot;
   // Indexed by round & 1; both may be the same. Null: no shadow is kept.
   std::array<std::byte*, 2> shadow{};
@@ -160,12 +160,12 @@ struct ExchangeState {
     PBOX_DCHECK(chunk.tensor < tensors.size());
     return chunk.restoring ? kRestorePriority : tensors[chunk.tensor].priority;
   }
-  // Returns the slot's round in flight, or the next one; null if the chunk is of no slot.
+  // Returns the slot's round in flight, or the next one; null if the chunk belongs to no slot.
   const SlotRound* slot(const ExchangeChunk& chunk) const {
     const ExchangeTensor& tensor = tensors[chunk.tensor];
     return chunk.restoring ? tensor.consumed_slot.get() : tensor.slot.get();
   }
-  // The type of the payloads of what is in flight, or of what will be next.
+  // Returns the type of the payloads that are in flight, or will be next.
   wire::Dtype payload_dtype(const ExchangeChunk& chunk) const {
     return chunk.is_full ? wire::Dtype::kF32 : tensors[chunk.tensor].dtype;
   }
@@ -176,7 +176,7 @@ struct ExchangeState {
     chunk.push_mask = chunk.full_mask = wire::full_mask(fragments);
     chunk.zero_mask = chunk.zero_result_mask = 0;
   }
-  // For a chunk of a tensor with deltas: sets whether it exchanges weights in full, now or next.
+  // Sets whether a chunk of a tensor with deltas exchanges weights in full, now or next.
   void set_full(ExchangeChunk& chunk, bool is_full) const {
     PBOX_DCHECK(tensors[chunk.tensor].deltas && chunk.to_send == 0);
     chunk.is_full = is_full;
@@ -187,7 +187,7 @@ struct ExchangeState {
   bool carries_weights(const ExchangeChunk& chunk) const {
     return chunk.restoring || tensors[chunk.tensor].fetching || chunk.round == 0;
   }
-  // Whether the chunk's push is done, and its result is to come in full.
+  // Returns whether the chunk's push is done, and it waits for weights in full.
   bool awaits_full(const ExchangeChunk& chunk) const {
     return chunk.is_full && !carries_weights(chunk);
   }
@@ -206,7 +206,7 @@ struct ExchangeState {
     const SlotRound* round = slot(chunk);
     return round != nullptr && (chunk.restoring ? round->bytes == 0 : round->is_empty);
   }
-  // How the rows of a table lie in its chunk, and which row of the tensor is the chunk's first.
+  // Return how the rows of a table lie in the chunk, and which row of the tensor comes first in it.
   wire::RowLayout row_layout(const ExchangeChunk& chunk) const {
     const ExchangeTensor& tensor = tensors[chunk.tensor];
     PBOX_DCHECK(tensor.is_table());
@@ -220,7 +220,7 @@ struct ExchangeState {
     const ExchangeTensor& tensor = tensors[chunk.tensor];
     return (tensor.first_byte + chunk.offset) / tensor.row_bytes;
   }
-  // Whether the chunk's push in flight, or the next one, is by rows.
+  // Returns whether the chunk's push in flight, or the next one, is by rows.
   bool pushes_rows(const ExchangeChunk& chunk) const {
     return !chunk.restoring && tensors[chunk.tensor].rows != nullptr;
   }
@@ -231,7 +231,7 @@ struct ExchangeState {
     return session.takes_zeros && !session.is_relaxed() && !tensor.is_table() &&
            tensor.slot == nullptr;
   }
-  // Whether fragments of the chunk's push that are zero are named, not sent. STATE is sent whole.
+  // Returns whether zero fragments of the chunk's push are named, not sent. STATE is sent whole.
   bool names_zeros(const ExchangeChunk& chunk) const {
     return may_name_zeros(chunk) && !chunk.restoring;
   }
@@ -279,7 +279,7 @@ struct ExchangeState {
   }
   bool drops_rounds() const { return session.sync.model == wire::SyncModel::kDrop; }
   bool reads_cache(const ExchangeChunk& chunk) const { return cache && chunk.round > 0; }
-  // The fragments that the box need not send. All of them if only an acknowledgement is wanted.
+  // Returns the fragments that the box need not send: all if only an acknowledgement is wanted.
   uint64_t held_mask(const ExchangeChunk& chunk) const {
     PBOX_DCHECK((chunk.result_mask & ~chunk.full_mask) == 0);
     if (session.ignores_results) return chunk.full_mask;

@@ -59,8 +59,8 @@ bool Exchange::is_current(const Chunk& chunk, const wire::Header& header) const 
   const wire::SyncModel model = state_.tensors[chunk.tensor].model;
   if (chunk.flight_round == 0 || !wire::applies_on_arrival(model)) return ahead == 0;
   const bool is_answer = header.applied() == chunk.flight_round + 1 && ahead <= 0;
-  // If a former process has made the push, answers to the fetch have this label too. One that left
-  // before the fetched weights may be older than these.
+  // If a former process of this rank made the push, answers to the fetch match it too. An answer
+  // that left the box before the fetched weights may be older than these.
   const bool fetching = state_.tensors[chunk.tensor].fetching;
   return is_answer && (fetching || header.packet_number > chunk.fetched_number);
 }
@@ -99,7 +99,7 @@ void Exchange::on_cached_result(Lane& lane, Chunk& chunk, const wire::Parsed& pa
   const uint32_t pushed = chunk.round + (chunk.in_flight ? 1 : 0);
   if (wire::round_distance(version.clock, version.applied) > 0 ||
       wire::round_distance(version.applied, pushed) > 0) {
-    ++state_.statistics.rejected_packets;  // it includes rounds that this worker has not pushed yet
+    ++state_.statistics.rejected_packets;  // it claims rounds that this worker has not pushed yet
     return;
   }
   if (!state_.cache->store(state_.chunk_id(chunk), header.fragment, version, parsed.payload)) {
@@ -111,7 +111,7 @@ void Exchange::on_cached_result(Lane& lane, Chunk& chunk, const wire::Parsed& pa
   const uint64_t bit = uint64_t{1} << header.fragment;
   if (version.applied == pushed && acknowledge(lane, chunk, bit, now_ns)) return;
   if (finish_if_readable(lane, chunk, now_ns)) return;
-  // the other fragments are due now
+  // The other fragments are due now.
   if (chunk.waits_for_others && (state_.held_mask(chunk) & bit) != 0) {
     lane.end_wait(chunk, (header.flags & wire::flag::kRetransmission) != 0, now_ns);
     lane.arm(chunk, now_ns);
@@ -126,8 +126,8 @@ void Exchange::on_acknowledgement(Lane& lane, Chunk& chunk, uint64_t received_ma
     push_again(lane, chunk, chunk.full_mask & ~chunk.acknowledged_mask, now_ns);
     return;
   }
-  // `is_news`: the push has just been acknowledged and newer weights have been asked for. With ESSP
-  // they are not asked for.
+  // `is_news`: the push has just been acknowledged, so acknowledge() has asked for newer weights,
+  // except with ESSP.
   if (is_news && state_.session.sync.model != wire::SyncModel::kEssp) return;
   if (chunk.missing_workers > 0) return lane.wait_for_others(chunk, now_ns);
   lane.end_wait(chunk, false, now_ns);

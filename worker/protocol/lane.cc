@@ -14,9 +14,9 @@ constexpr uint64_t kPollCapNs = 100'000'000;
 constexpr uint32_t kPollCountMin = 2;
 constexpr uint32_t kPollCountMax = 64;
 
-// Whether the exchange shows which packet a result answers. In broadcast BSP a result that is sent
+// Returns whether results show which packet they answer. In broadcast BSP a result that is sent
 // again is marked, so the time to an unmarked one can be measured even if the worker has probed. In
-// the other modes a probed chunk cannot be measured (Karn, Partridge 1987).
+// other jobs a probed chunk cannot be measured (Karn, Partridge 1987).
 bool retransmissions_are_marked(const SessionSpec& session) {
   return !session.is_relaxed() && session.delivery == wire::Delivery::kBroadcast;
 }

@@ -4,15 +4,15 @@
 // A chunk is queued by priority, enters the window, is pushed fragment by fragment, and stays in
 // flight until its result has arrived. If the result is late, the lane asks for it with a PULL.
 //
-// Where the box waits for other ranks, results come unasked once those ranks have pushed. The lane
-// then only guards against losing one: each poll asks for the oldest waiting chunk, which says who
-// is late, and for one other in turn, with a back-off to 100 ms. So what a late rank costs does not
-// depend on the number of chunks. While polls find results that the box has, which is loss, they
-// come more often and ask for twice as many chunks each time.
+// If the box waits for other ranks, results arrive unasked once those ranks have pushed. The lane
+// then only guards against losing one: each poll asks for the oldest waiting chunk, whose STATUS
+// says who is late, and for one other in turn, with a back-off to 100 ms. So the cost of a late
+// rank does not depend on the number of chunks. If a poll finds a result that the box has sent
+// already, it was lost. Polls then come more often, and each asks for twice as many chunks.
 //
 // The lane reads and changes the chunks of its pipeline in the shared ExchangeState, which must
-// outlive it and must not move. It allocates only when a queue grows. One thread at a time, the one
-// that drives the Exchange.
+// outlive it and must not move. It allocates only when a queue grows. Used only by the thread that
+// drives the Exchange.
 #pragma once
 
 #include <algorithm>
@@ -46,14 +46,15 @@ class Lane {
     if (path_ != nullptr) leave_path();
   }
 
-  // The chunk waits for room in the window.
+  // Queues the chunk until the window has room for it.
   void queue(uint32_t chunk_id, int32_t priority) {
     queue_.push(chunk_id, priority);
     path_->note_queued(1);
   }
   // Sends a PULL for a chunk in flight.
   void pull(ExchangeChunk& chunk, uint64_t now_ns);
-  // The box does not know this worker's address: echoes its challenge, in this PULL and later ones.
+  // Echoes the challenge of a box that does not know this worker's address, in this and later
+  // PULLs.
   void prove_address(ExchangeChunk& chunk, const wire::Challenge& challenge, uint64_t now_ns);
   // Sends these fragments of a chunk in flight. If they exceed the box's credit, sends only the
   // first ones and then a PULL. The STATUS that answers it says what is missing.
@@ -61,10 +62,10 @@ class Lane {
   // Sends no more of the chunk. Returns whether fragments were still waiting to leave. The chunk's
   // timer is not running then, because it starts when the last fragment leaves.
   bool cancel_sending(ExchangeChunk& chunk);
-  // Packets that are built but not taken by the port point into buffers that belong to the caller
-  // again. Removes those of this chunk.
+  // Removes this chunk's packets that are built but not taken by the port. They point into buffers
+  // that belong to the caller again.
   void drop_unsent(uint32_t chunk_id);
-  // The chunk is no longer in flight: as much of it as was asked for has been answered.
+  // The chunk is no longer in flight, because everything that it waited for has arrived.
   void end_flight(ExchangeChunk& chunk);
   // The box has all of the chunk's push and waits for other ranks. The chunk makes room for others,
   // and its timer stops: the lane polls for all such chunks together.
@@ -91,11 +92,11 @@ class Lane {
   // arriving, so an answer may be among those that wait in the receive ring. Then only chunks that
   // were overtaken count as overdue.
   bool probe_overdue(uint64_t now_ns, bool receiving);
-  // Not later than the deadline of any chunk in flight, or than a packet that is paced may leave;
-  // UINT64_MAX if there is neither.
+  // Returns a time that is not later than the deadline of any chunk in flight, nor than the time at
+  // which a paced packet may leave; UINT64_MAX if there is neither.
   uint64_t deadline_ns() const;
 
-  // As Exchange's, for this lane.
+  // Like Exchange's functions of these names, for this lane.
   std::optional<int32_t> next_priority(uint64_t now_ns) const;
   std::span<const nic::TxPacket> to_send(uint64_t now_ns);
   void sent(size_t count);
@@ -116,7 +117,7 @@ class Lane {
   uint64_t smoothed_rtt_ns() const { return rtt_.smoothed_ns(); }
 
  private:
-  // lane_send.cc
+  // In lane_send.cc.
   uint64_t window_cost(uint64_t bytes, uint64_t packets) const;
   void measure_flight(ExchangeChunk& chunk) const;
   uint64_t portion(uint64_t fragments) const;
@@ -144,7 +145,7 @@ class Lane {
   void set_deadline(ExchangeChunk& chunk, uint64_t deadline_ns);
   void note_overtaken(const ExchangeChunk& done);
   bool is_still_expected(const ExchangeChunk& chunk, uint64_t now_ns, uint64_t& until_ns) const;
-  // The time from push to result if nothing goes wrong, plus a margin.
+  // Returns the time from push to result if nothing goes wrong, plus a margin.
   uint64_t usual_answer_ns() const { return rtt_.smoothed_ns() * 9 / 8; }
   ExchangeChunk& chunk(uint32_t id) const;
 

@@ -1,4 +1,4 @@
-// The lane's way out: from the queue, through the window, into packets.
+// Sends a lane's chunks: from the queue, through the window, into packets.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -64,7 +64,7 @@ void Lane::sent(size_t count) {
   state_.statistics.packets_sent += count;
 }
 
-// A chunk of a higher priority goes before what the chunks being sent have still to send.
+// A chunk of a higher priority goes before the fragments that other chunks have still to send.
 void Lane::send(ExchangeChunk& chunk, uint64_t fragments) {
   PBOX_DCHECK(chunk.in_flight);
   PBOX_DCHECK((fragments & ~chunk.full_mask) == 0);
@@ -84,8 +84,8 @@ void Lane::send(ExchangeChunk& chunk, uint64_t fragments) {
 }
 
 // A NIC's receive ring has a slot for each packet, however small, and the box grants a slot as the
-// bytes of a whole fragment. Larger fragments than a NIC takes are those of sockets on loopback,
-// whose receive buffer counts bytes, and of RDMA, which loses nothing.
+// bytes of a whole fragment. Fragments that are too large for a NIC occur only with sockets on
+// loopback, whose receive buffer counts bytes, and with RDMA, which loses nothing.
 uint64_t Lane::window_cost(uint64_t bytes, uint64_t packets) const {
   constexpr uint64_t kNicFragmentBytesMax = 8192;
   constexpr uint64_t kSmallPacketBytes = 2304;  // the kernel's memory for the smallest packet
@@ -125,7 +125,7 @@ bool Lane::cancel_sending(ExchangeChunk& chunk) {
   return true;
 }
 
-// Payloads and rooms stay where they are. Nobody writes there before all packets have left.
+// Payloads and their rooms stay in place. Nothing is written there until all packets have left.
 void Lane::drop_unsent(uint32_t chunk_id) {
   size_t kept = outgoing_begin_;
   for (size_t index = outgoing_begin_; index < outgoing_end_; ++index) {
@@ -172,7 +172,7 @@ bool Lane::open_window(uint64_t now_ns) {
   chunk.retransmitting = pulls;
   chunk.unsent = 0;
   chunk.probes = pulls && !chunk.announced ? 1 : 0;
-  // A result of a held round comes when the whole round is there, and tells nothing of the path.
+  // A held round's result arrives once the whole round is complete. So it measures no path time.
   chunk.is_measurable = chunk.probes == 0 && !state_.session.holds_rounds;
   if (pulls) {
     pull(chunk, now_ns);
@@ -352,7 +352,7 @@ void Lane::fill_probes(uint64_t now_ns) {
     const size_t index = outgoing_end_++;
     nic::TxPacket& packet = outgoing_[index];
     address(chunk, wire::PacketType::kPull, now_ns, packet);
-    if (state_.tensors[chunk.tensor].deltas) {  // it says which form of the result is wanted
+    if (state_.tensors[chunk.tensor].deltas) {  // the PULL says which form of the result is wanted
       packet.header.dtype_scale = static_cast<uint16_t>(state_.payload_dtype(chunk));
     }
     outgoing_pull_[index] = {{state_.held_mask(chunk)}, challenge_};

@@ -21,7 +21,7 @@ struct Operation {
   std::optional<int32_t> priority = {};  // empty: the tensor's own; larger goes earlier
   bool initial_weights = false;          // the input is weights and not a gradient
   // In a weighted job: the code of the push's weight (nic/wire/push_weight.h), by which the input
-  // has been multiplied; 0: it has none and counts once.
+  // has been multiplied; 0: the push has no weight and counts once.
   uint16_t weight_code = 0;
   // Nothing is pushed: the output gets what the box holds of the tensor, the result of its last
   // round. Only for the first operation of a worker that joined when the round was above 0.

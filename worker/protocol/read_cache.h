@@ -72,7 +72,7 @@ class ReadCache {
   struct Chunk {
     CachedChunk layout;
     uint32_t fragments = 0;
-    std::byte* model = nullptr;      // weights as they came from the box
+    std::byte* model = nullptr;      // weights as received from the box
     std::byte* gradients = nullptr;  // `bytes` for each kept gradient, indexed by round % kept_
     float* rates = nullptr;       // learning rate of each kept gradient, indexed by round % kept_
     Version* versions = nullptr;  // indexed by fragment

@@ -1,12 +1,12 @@
-// Model drop: the round that each operation's gradient is for, the same one in all chunks.
+// With model drop, finds the round that each operation's gradient is for, the same in all chunks.
 //
 // A worker that fell behind skips the rounds that are closed in every chunk. If it skipped chunk by
-// chunk, two ranks could wait for each other for ever: each would wait for the quorum of one chunk
+// chunk, two ranks could wait for each other forever: each would wait for the quorum of one chunk
 // before it pushes the chunk that the other waits for. With one number for all chunks, no worker is
 // past the oldest round that is open anywhere. A worker before that round waits for nothing. Once
 // all workers are in it, it has every worker's push.
 //
-// A value; used on the I/O thread.
+// Used on the I/O thread.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ class RoundSkips {
   bool is_newest(uint32_t operation) const {
     return wire::round_distance(operation, newest_operation_) > 0;
   }
-  // The round of an operation that has begun.
+  // Returns the round of an operation that has begun.
   uint32_t round(uint32_t operation) const {
     auto skip = skips_.end() - 1;
     while (skip != skips_.begin() && wire::round_distance(skip->operation, operation) > 0) --skip;

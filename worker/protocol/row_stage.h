@@ -1,6 +1,6 @@
-// The packets of a table's result, until all packets of the chunk are here. They change the table
-// and its shadow together, so that the shadow always is the whole result of one round. Used on the
-// exchange's thread.
+// Keeps the packets of a table's result until all packets of a chunk have arrived. They then change
+// the table and its shadow together, so that the shadow is always the whole result of one round.
+// Used on the exchange's thread.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ namespace pbox::worker {
 
 class RowStage {
  public:
-  // Keeps a copy of the payload: by rows, or a whole fragment. Only the fragments in this mask will
-  // be written: others that the packet covers are here already, perhaps from a newer packet.
+  // Keeps a copy of a packet, whose payload is by rows or a whole fragment. Only the fragments in
+  // the mask will be written. The packet's others have arrived before, perhaps in a newer packet.
   void add(const wire::Parsed& packet, uint64_t fragments);
   void clear();
-  // Writes what the packets have into the chunk's bytes at both places, and forgets them. `shadow`
-  // may be null. Payloads by rows have passed parse_rows() for this layout.
+  // Writes the kept packets into the chunk's bytes in the table and in the shadow, which may be
+  // null, and forgets them. Payloads by rows have passed parse_rows() for this layout.
   void apply(const wire::RowLayout& layout, std::byte* chunk, std::byte* shadow);
 
  private:

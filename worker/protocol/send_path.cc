@@ -38,7 +38,7 @@ void SendPath::enter(const ExchangeState& owner, ExchangeChunk& chunk, int32_t p
   entries_.push_back({&owner, &chunk, newest_sequence_, priority, is_pull});
 }
 
-// The entry stays until drop_left(), because to close the gap would move half of the others.
+// The entry stays until drop_left(), because closing the gap would move half of the others.
 void SendPath::take_off(Entry& entry) {
   PBOX_DCHECK(entry.chunk != nullptr && entry.chunk->path_sequence == entry.sequence);
   ExchangeChunk& chunk = *std::exchange(entry.chunk, nullptr);

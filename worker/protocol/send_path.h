@@ -1,8 +1,8 @@
-// The path from this rank to one pipeline of a box. The lanes of all parts of a job that lead there
-// share it: how much may be on its way at a time (window.h), and which chunks are. An urgent chunk
-// of one part finds no more ahead of it than if the job had one part.
+// The path from this rank to one pipeline of a box. It limits how much may be in flight (window.h),
+// and knows which chunks are. The lanes of all parts of a job that lead to the pipeline share it,
+// so an urgent chunk of one part finds no more ahead of it than if the job had one part.
 //
-// One thread at a time, the one that drives the memberships.
+// Used only by the thread that drives the memberships.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ namespace pbox::worker {
 
 class SendPath {
  public:
-  // `slack_ns`: as Window takes it. `congestion`: shared by all paths to the box's address; null:
-  // one of its own.
+  // `slack_ns`: see Window. `congestion`: shared by all paths to the box's address; if null, the
+  // path makes its own.
   explicit SendPath(uint64_t slack_ns, std::shared_ptr<CongestionWindow> congestion = nullptr);
   ~SendPath() { congestion_->remove_path(); }
   SendPath(const SendPath&) = delete;
   SendPath& operator=(const SendPath&) = delete;
 
-  // A lane joins whose largest chunk and fragments have these sizes.
+  // Adds a lane whose largest chunk and fragments have these sizes.
   void add_lane(uint32_t chunk_bytes, uint32_t fragment_bytes) {
     window_.fit(chunk_bytes);
     congestion_->fit(chunk_bytes, fragment_bytes);
   }
 
-  // `count` chunks more, or fewer, wait in a lane for room on the path.
+  // `count` more chunks, or `count` fewer, wait in a lane for room on the path.
   void note_queued(size_t count) {
     if (queued_ == 0 && count > 0) congestion_->begin_wait();
     queued_ += count;
@@ -46,18 +46,18 @@ class SendPath {
     if (queued_ == 0) window_.starve(bytes_);
   }
 
-  // If the path is full, a chunk that is more urgent than all chunks on the path may exceed its
-  // bound. Those chunks may have reached the box by now and wait for ranks that push the urgent
-  // chunk first.
+  // Returns whether a chunk may set out. If the path is full, a chunk that is more urgent than all
+  // chunks on the path may still do so. Those chunks may have reached the box by now and wait for
+  // ranks that push the urgent chunk first.
   bool has_room(uint32_t bytes, int32_t priority, uint64_t now_ns) const;
   const std::shared_ptr<CongestionWindow>& congestion() const { return congestion_; }
 
-  // As CongestionWindow's.
+  // Like the functions of CongestionWindow.
   bool may_send(uint64_t now_ns) const { return congestion_->may_send(now_ns); }
   uint64_t paced_until_ns() const { return congestion_->paced_until_ns(); }
   void note_sent(uint64_t bytes, uint64_t now_ns) { congestion_->note_sent(bytes, now_ns); }
   // The chunk, which is not on a path, sets out. `owner` identifies the exchange of the chunk.
-  // `is_pull`: it is asked for only, and pushes do not overtake it.
+  // `is_pull`: the chunk is only pulled, and pushes do not overtake it.
   void enter(const ExchangeState& owner, ExchangeChunk& chunk, int32_t priority, bool is_pull,
              uint64_t now_ns);
   // Has no effect on a chunk that is not on the path.
@@ -65,7 +65,7 @@ class SendPath {
   // The result of `done` has arrived. All chunks that set out before it have reached the box too,
   // or are lost, and leave the path, except those with fragments that still wait to be sent.
   void overtake(const ExchangeChunk& done);
-  // All chunks of this exchange leave.
+  // All chunks of this exchange leave the path.
   void forget(const ExchangeState& owner);
   void arrive(const ExchangeChunk& chunk, uint64_t now_ns) {
     window_.arrive(chunk.mark, chunk.flight_bytes, chunk.is_measurable, now_ns);
@@ -110,7 +110,7 @@ class SendPaths {
     nic::Endpoint box;
     uint32_t queue = 0;
     uint64_t slack_ns = 0;
-    std::weak_ptr<SendPath> path;  // ends with the last lane
+    std::weak_ptr<SendPath> path;  // the lanes own it
   };
   std::vector<Known> known_;
 };

@@ -1,12 +1,12 @@
 // The order in which the lanes of all parts of a job send, since they share this host's cable: the
 // lane with the most urgent packet first, and of equally urgent lanes that of the lowest part. A
-// lane that goes on with more urgent packets than the next one has keeps its turn. A lane that its
-// port or its window keeps from sending makes room for others, so that the cable does not idle.
+// lane whose next packets are more urgent than those of the next lane keeps its turn. A lane that
+// its port or its window blocks gives up its turn, so that the cable does not idle.
 //
 // The order is the same on every rank. Otherwise ranks would fill their windows with different
 // chunks of a tensor, each of which waits on the box for the ranks that push it later.
 //
-// A value without I/O. The I/O thread calls everything here.
+// The class does no I/O. It is used on the I/O thread.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class SendTurns {
   struct Lane {
     size_t part = 0;
     uint32_t lane = 0;
-    // Priority of the next packet; nothing if there seems to be none.
+    // Priority of the next packet; nullopt if there seems to be none.
     std::optional<int32_t> priority = {};
   };
 
@@ -34,7 +34,7 @@ class SendTurns {
   void add(const Lane& lane) { lanes_.push_back(lane); }
 
   // Calls `send(lane)` for every lane, most urgent first. It sends a burst and returns the priority
-  // of what the lane could send next; nothing if the lane is blocked or done. A pass has at most
+  // of what the lane could send next; nullopt if the lane is blocked or done. A pass has at most
   // twice as many bursts as lanes, because packets that arrive must not wait for long.
   template <typename Send>
   void run(const Send& send) {

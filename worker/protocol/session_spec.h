@@ -1,5 +1,5 @@
-// A worker's tensors, and what a session of the box grants for them. Values; every layer of the
-// worker may use them.
+// Descriptions of a worker's tensors, and of what a session of the box grants for them. Every layer
+// of the worker may use them.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,9 @@ struct TensorSpec {
   uint32_t row_elements = 0;  // elements of a row, if it is a table; otherwise 0
   wire::Compression compression = wire::Compression::kNone;  // needs f32
   bool chooses = false;  // compressed only while that is faster (choice/chosen_tensors.h)
-  // It is the compressed form of such a tensor, or the votes on it.
+  // This is the compressed form of a tensor with `chooses`, or the votes on it.
   bool is_form = false, is_votes = false;
-  // The tensor's own consistency model as it was registered; nothing: the job's.
+  // The tensor's own consistency model as it was registered; nullopt: the job's.
   std::optional<wire::SyncSpec> sync = {};
 };
 
@@ -54,7 +54,7 @@ struct SessionSpec {
     std::shared_ptr<const nic::RssTable> rss = {};  // set for kRssHash
     // Numbers and seals packets, whichever transport sends them. Copies of a session share it.
     std::shared_ptr<seal::SessionSeal> seal = seal::make_seal_without_keys();
-    // Shared with the other parts of the job. Null: the lane has one of its own.
+    // Shared with the other parts of the job. Null: the lane makes its own.
     std::shared_ptr<SendPath> path = nullptr;
   };
   uint32_t rank = 0;
@@ -62,7 +62,7 @@ struct SessionSpec {
   uint16_t generation = 1;
   uint32_t fragment_bytes = 0;
   uint32_t chunk_bytes = 0;
-  wire::TagPolicy tag;  // without keys
+  wire::TagPolicy tag;  // for packets without keys
   std::vector<Pipeline> pipelines;
   std::vector<uint8_t> chunk_pipeline;  // indexed by chunk id, dense in tensor order
   std::vector<uint32_t> open_rounds;    // at the box, indexed by chunk id; empty: all are 0
@@ -70,7 +70,7 @@ struct SessionSpec {
   std::vector<uint32_t> chunks_to_restore;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   // With delivery by pull: results are never pulled. An operation ends when its results have been
-  // announced. A backup's job works so.
+  // announced. A replica's job works this way.
   bool ignores_results = false;
   // The caller's outputs serve as shadows, so results are not copied twice. The caller leaves each
   // output unchanged until the next operation on the tensor is done, and gives the same output
@@ -78,7 +78,7 @@ struct SessionSpec {
   bool caller_keeps_results = false;
   // Mode optimize: results are weights, and those of compressed tensors deltas (delta_weights.h).
   bool optimizes = false;
-  // The box makes no result of a round before it has all of the round (verdicts).
+  // The box makes no result of a round before it has the whole round, because it needs a verdict.
   bool holds_rounds = false;
   // The box passes sums on to an upper box. Rounds wait for ranks of other racks, which no STATUS
   // names.
@@ -89,13 +89,13 @@ struct SessionSpec {
   bool takes_zeros = false;
   bool probes_path = true;  // the transport tries the largest packets before anything is pushed
   uint64_t rto_floor_ns = 2'000'000;  // for sockets; poll-mode ports use less
-  // Gradients here are not fetched ahead of sending, because this process does not read them.
+  // Gradients in this memory are not prefetched, because this process does not read them.
   std::span<const std::byte> unread_memory = {};
   uint64_t jitter_seed = 1;
   uint64_t rounding_seed = 0;  // the job's, used by compressed tensors
   wire::SyncSpec sync;
-  // The model of some tensor of the job, in whatever part, that is not BSP. Only needed where
-  // `sync` is BSP.
+  // The model of a tensor of the job, in any part, that is not BSP; BSP if there is none. Used only
+  // if `sync` is BSP.
   wire::SyncModel relaxed_model = wire::SyncModel::kBsp;
   wire::GuardSpec guard;
   // Values of the box's optimizer; used only if reads are cached.

@@ -1,5 +1,5 @@
 // The rounds of slots, in jobs of collectives (nic/wire/collective.h): the operation of the
-// application that a round belongs to, and the piece of it that the round carries. Values.
+// application that a round belongs to, and the piece of it that the round carries.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace pbox::worker {
 
-// One operation, as the application has called it.
+// One operation, with the arguments of the application's call.
 struct CollectiveCall {
   uint64_t number = 0;  // counts the context's operations from 0
   wire::Verb verb = wire::Verb::kBarrier;
@@ -22,7 +22,7 @@ struct CollectiveCall {
 
 struct SlotRound {
   std::shared_ptr<const CollectiveCall> call;
-  wire::RoundShape shape;  // but for fragment_count, which depends on the session
+  wire::RoundShape shape;  // without fragment_count, which depends on the session
   uint32_t bytes = 0;      // size of the piece on the wire
   bool is_empty = true;    // this rank pushes no data
 

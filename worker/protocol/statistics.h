@@ -1,4 +1,4 @@
-// The reports of an Exchange about itself.
+// Reports of an Exchange about itself.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace pbox::worker {
 
 struct Statistics {
   uint64_t bytes_pushed = 0, bytes_pulled = 0;  // payload, without retransmissions
-  uint64_t zero_fragments = 0;                  // not sent, as they are zero
+  uint64_t zero_fragments = 0;                  // not sent, because they are zero
   uint64_t packets_sent = 0, packets_received = 0;
   uint64_t retransmitted_fragments = 0, probes_sent = 0, stale_packets = 0, rejected_packets = 0;
   uint32_t smoothed_rtt_us = 0;
@@ -29,8 +29,8 @@ struct Laggard {
   uint32_t waited_ms = 0;        // kRank: how long the box had waited by then; 0: unknown
   uint32_t last_percent = 0;     // kRank: share of earlier chunk rounds that it completed as last
   uint64_t silent_ns = 0;        // kBox: time since its last packet
-  // The operation that uses the slot, until the next call of the exchange; null for other tensors,
-  // and if none does.
+  // The operation that uses the slot; null if none does, and for other tensors. Valid until the
+  // next call of the exchange.
   const CollectiveCall* call = nullptr;
 };
 
@@ -40,7 +40,7 @@ struct FinishedRounds {
   uint64_t rounds = 0;
   uint64_t at_ns = 0;
   uint64_t busy_ns = 0;  // total time, until then, during which an operation was active
-  // By lane: the same, but of each such time only what passed until the lane's last result.
+  // By lane: like busy_ns, but each busy time counts only until the lane's last result in it.
   std::vector<uint64_t> lane_busy_ns = {};
 };
 

@@ -8,8 +8,8 @@
 namespace pbox::worker {
 namespace {
 
-// How long a measured rate counts, at least, and how long a measured time counts. A lane that is
-// not idle once in kTimePeriodNs is drained, to measure its time again.
+// A measured rate and a measured time count for at least this long. A lane that is not idle once in
+// kTimePeriodNs is drained, to measure its time again.
 constexpr uint64_t kRatePeriodNs = 500 * kNanosPerMilli;
 constexpr uint64_t kTimePeriodNs = 5 * kNanosPerSecond;
 

@@ -9,7 +9,7 @@
 // Until a rate has been measured the window has no bound of its own. It then shrinks to what the
 // path needs, and grows by at least one chunk per round trip.
 //
-// A value without I/O, used on the I/O thread.
+// The class does no I/O. It is used on the I/O thread.
 #pragma once
 
 #include <algorithm>
@@ -63,19 +63,19 @@ class Window {
     uint64_t delivered_bytes = 0;
     uint64_t delivered_ns = 0;
     bool steady = false;  // the lane was busy and had received results since it last was idle
-    // less than the window was in flight, because nothing waited to be pushed
+    // Less than the window was in flight, because nothing waited to be pushed.
     bool starved = false;
   };
 
   // `slack_ns`: how long this side, the box or another rank may be kept from running. The bytes in
   // flight must last at least that long.
   explicit Window(uint64_t slack_ns) : slack_ns_(slack_ns) {}
-  // Tells the size of the largest chunks that are usually pushed. Weights of compressed tensors,
+  // Sets the size of the largest chunks that are usually pushed. Weights of compressed tensors,
   // which few rounds push in full, may be larger.
   void fit(uint32_t chunk_bytes) { chunk_bytes_ = std::max<uint64_t>(chunk_bytes_, chunk_bytes); }
 
-  // Upper bound on the bytes in flight. UINT64_MAX: nothing has been measured yet. 0: push nothing
-  // until the lane is idle, so that the path's own time can be measured again.
+  // Returns the bound on the bytes in flight. UINT64_MAX: nothing has been measured yet. 0: push
+  // nothing until the lane is idle, so that the path's own time can be measured again.
   uint64_t bytes(uint64_t now_ns) const;
 
   // A chunk is pushed. `outstanding_bytes` were in flight before it.
@@ -90,7 +90,7 @@ class Window {
   void arrive(const Mark& mark, uint32_t bytes, bool clean, uint64_t now_ns);
 
  private:
-  uint64_t chunk_bytes_ = 0;  // as fit() says
+  uint64_t chunk_bytes_ = 0;  // set by fit()
   uint64_t slack_ns_;
   uint64_t delivered_bytes_ = 0;
   uint64_t delivered_ns_ = 0;

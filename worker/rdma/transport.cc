@@ -161,7 +161,7 @@ void RdmaTransport::poll_events(uint64_t now_ns) {
   }
 }
 
-// Gives up the current attempt.
+// Gives up the current attempt to connect.
 void RdmaTransport::give_up(const std::string& why) {
   refusal_ = why;
   next_try_ns_ = monotonic_ns() + kRetryNs;

@@ -20,7 +20,7 @@
 
 namespace pbox::worker {
 
-// Threads are as for Transport.
+// Threads may use it as Transport says.
 class RdmaTransport : public Transport {
  public:
   explicit RdmaTransport(RdmaPortSettings settings) : settings_(std::move(settings)) {}
@@ -74,7 +74,7 @@ class RdmaTransport : public Transport {
   std::shared_ptr<nic::RdmaDevice> device_;
   std::shared_ptr<nic::ProtectionDomain> domain_;
   std::shared_ptr<MemoryRegistrar> registrar_;
-  // null: the device has refused the memory
+  // By address; null: the device has refused the memory.
   std::map<const std::byte*, std::unique_ptr<DeviceMemory>> memory_;
   std::vector<Lane> lanes_;
   uint64_t sequence_ = 0;       // number of the newest request

@@ -16,7 +16,7 @@
 namespace pbox::worker {
 namespace {
 
-// The kernel's notes are about 100 bytes long.
+// Room for many of the kernel's notes, which are about 100 bytes long.
 constexpr size_t kNoteBytes = 16 * 1024;
 
 // Returns the address that an RTM_DELADDR is about. On a link with two ends, IFA_ADDRESS is the

@@ -1,5 +1,5 @@
-// Tells when this host loses one of its addresses. A connection that uses it would only stand
-// still: nothing answers, and nothing says why.
+// Reports that this host has lost one of its addresses. Without this, a connection that uses the
+// address would hang without an error.
 #pragma once
 
 #include <optional>
@@ -10,10 +10,10 @@
 
 namespace pbox::worker {
 
-// One thread at a time, which has the network namespace that the connections are in.
+// Used by one thread at a time, in the network namespace of the connections.
 class AddressWatch {
  public:
-  // Returns nothing if the kernel does not let this process watch.
+  // Returns nullopt if the kernel does not let this process watch.
   static std::optional<AddressWatch> open();
   AddressWatch(AddressWatch&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   AddressWatch& operator=(AddressWatch&& other) noexcept {
@@ -22,8 +22,8 @@ class AddressWatch {
   }
   ~AddressWatch();
 
-  int fd() const { return fd_; }  // readable when an address may have gone
-  // Returns the addresses, with port 0, that have gone since the last call and have not come back.
+  int fd() const { return fd_; }  // readable when an address may have been lost
+  // Returns the addresses, with port 0, that were lost since the last call and are not back.
   std::vector<nic::Endpoint> take_lost();
 
  private:

@@ -1,6 +1,6 @@
-// The addresses of boxes, by HOST:PORT. To resolve a name may take minutes, if its name server does
-// not answer. So each name is resolved on a short-lived thread, for which nobody has to wait: not a
-// caller, and not the end of this object.
+// The addresses of boxes, by HOST:PORT. Resolving a name may take minutes, if its name server does
+// not answer. So each name is resolved on a short-lived thread. Neither a caller nor the destructor
+// waits for it.
 #pragma once
 
 #include <sys/socket.h>
@@ -27,12 +27,12 @@ class BoxAddresses {
 
   explicit BoxAddresses(Resolve resolve = resolve_by_system);
 
-  // Returns the addresses of `box`, "HOST:PORT" or "[IPV6]:PORT". Those of a name are kept from the
-  // first time on. Returns nothing while the name is being resolved, and an error once that has
-  // failed; the next call begins anew. Never blocks. Any thread.
+  // Returns the addresses of `box`, "HOST:PORT" or "[IPV6]:PORT". Resolved names are kept. Returns
+  // nullopt while the name is being resolved, and an error once that has failed; the next call
+  // begins anew. Never blocks. Any thread may call it.
   std::optional<Result<Addresses>> find(const std::string& box);
   // Begins to resolve the name again, because no known address has answered. The known ones are
-  // kept until there are newer ones. Never blocks. Any thread.
+  // kept until there are newer ones. Never blocks. Any thread may call it.
   void refresh(const std::string& box);
   // Readable when a resolution has ended since the last find().
   int fd() const;

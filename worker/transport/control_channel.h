@@ -1,5 +1,5 @@
 // The worker's end of the control connection: framed messages over a non-blocking TCP socket, with
-// TLS if the worker has keys. One thread at a time.
+// TLS if the worker has keys. Used by one thread at a time.
 #pragma once
 
 #include <atomic>
@@ -49,7 +49,7 @@ class ControlChannel {
 
   int fd() const { return fd_; }
   const nic::Endpoint& peer() const { return peer_; }
-  nic::Endpoint local() const;  // this end, once it has begun to connect
+  nic::Endpoint local() const;  // this end's address, once it has begun to connect
   const std::string& box() const { return target_.box; }
   const tls::Connection* tls() const { return tls_.get(); }  // null without keys
 
@@ -60,7 +60,7 @@ class ControlChannel {
   // Closes this direction of the connection. Call it when everything has been written.
   void end() const;
   bool wants_write() const { return !outgoing_.empty(); }
-  // The events of the descriptor to wait for, as for poll().
+  // Returns the events of the descriptor to wait for, in the form of poll().
   short events() const;
   // Returns the messages that have arrived. Returns an error once the connection is closed or its
   // data cannot be decoded; messages that arrived before are returned first.
@@ -77,7 +77,7 @@ class ControlChannel {
   BoxAddresses::Addresses addresses_;
   size_t tried_ = 0;           // number of addresses tried so far
   bool is_reached_ = false;    // one of them has accepted the connection
-  bool is_connected_ = false;  // and the TLS handshake, if there is one, is done
+  bool is_connected_ = false;  // and the TLS handshake, if keys need one, is done
   int fd_ = -1;
   nic::Endpoint peer_;
   ControlTarget target_;

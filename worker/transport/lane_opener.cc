@@ -155,7 +155,7 @@ Result<TransportFacts> LaneOpener::open() {
   }
 }
 
-// Passes on what the transport and the box have to tell each other.
+// Passes the transport's requests on to the box, and the box's answers to the transport.
 Status LaneOpener::keep_alive() {
   std::vector<proto::QueuePairs> answers;
   {

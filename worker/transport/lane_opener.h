@@ -23,18 +23,18 @@
 
 namespace pbox::worker {
 
-// The ports of a part, in the order in which they are used. A value.
+// The ports of a part, in the order in which they are used.
 struct PortChoice {
-  std::vector<std::string> ports;  // at least one, each as open_transport takes it
+  std::vector<std::string> ports;  // at least one, each in the syntax of open_transport
   size_t current = 0;
-  size_t given_up = 0;                          // ports that should have worked
+  size_t given_up = 0;                          // number of ports that failed unexpectedly
   std::deque<proto::PortGivenUp> reports = {};  // reports that were not sent to the box yet
 
   bool is_last() const { return current + 1 == ports.size(); }
-  // Switches to the next port, and reports that, unless the port is "auto" and the box is
-  // elsewhere. Returns false if there is none.
+  // Switches to the next port. Reports that, unless the current port is "auto" and the box offers
+  // it no shared memory. Returns false if there is no next port.
   bool give_up(const Error& why);
-  // Opens the current port's transport. Gives up ports that cannot be opened. Set-up thread.
+  // Opens the current port's transport. Gives up ports that cannot be opened. May block.
   Result<std::unique_ptr<Transport>> open_next();
 };
 
@@ -48,7 +48,7 @@ class LaneOpener {
     SessionSpec session;
     uint64_t deadline_ns = 0;
     std::map<const std::byte*, size_t> memory;  // bytes by address: what to register
-    const SharedHeap* heap = nullptr;           // as in Opening
+    const SharedHeap* heap = nullptr;           // see Opening
   };
   struct Outcome {
     Result<TransportFacts> facts = TransportFacts();
@@ -69,13 +69,15 @@ class LaneOpener {
   // Requests of the transport to the box over the control connection, and the box's answers.
   std::optional<proto::QueuePairs> take_request();
   void give_answer(const proto::QueuePairs& answer);
-  // Ends the opening soon, with an error, as nobody needs it any more.
+  // Ends the opening soon, with an error, because nobody needs it any more.
   void cancel();
   bool is_cancelled() const;
-  // Returns nothing until the thread is ready. The object is of no further use afterwards.
+  // Returns nullopt until the thread is ready, then its outcome, once. The object is of no further
+  // use afterwards.
   std::optional<Outcome> take();
 
-  // As PartDriver's. remove_memory() returns false while the device may still have the memory.
+  // Like PartDriver's functions. remove_memory() returns false while the device may still have the
+  // memory.
   void add_memory(const std::byte* memory, size_t bytes);
   bool remove_memory(const std::byte* memory);
 
@@ -88,7 +90,7 @@ class LaneOpener {
   void change_memory(std::unique_lock<std::mutex>& lock);
   void wake() const;
 
-  // Used by the thread, from its start to its end; before and after by the owner.
+  // Used by the thread while it runs, by the owner before and after that.
   Order order_;
   Outcome outcome_;
 

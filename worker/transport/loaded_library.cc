@@ -10,8 +10,8 @@
 namespace pbox::worker {
 namespace {
 
-// Returns the path of a library in the folder of the library that this code is in, or in ../lib of
-// the program that it is in. Empty if there is none.
+// Returns the path of a library in the folder of the library or program that contains this code, or
+// in ../lib from there; empty if there is none.
 std::string path_beside_this(const std::string& name) {
   static const char anchor = 0;
   Dl_info self{};

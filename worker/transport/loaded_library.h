@@ -13,7 +13,7 @@
 
 namespace pbox::worker {
 
-// This struct never changes, because both sides use it to find out whether they fit.
+// This struct never changes, because both sides use it to find out whether their releases fit.
 struct LibraryRequest {
   const char* version = "";    // version of the libpbox that asks
   const char* arguments = "";  // a port's text after "KIND:", or the folder of keys or token
@@ -28,7 +28,7 @@ bool refuse_other_release(const LibraryRequest& request, char* error, size_t err
 
 // Loads libpbox_KIND.so.1 and returns its function of that name. The library is searched beside
 // libpbox.so, then where the loader searches, and stays loaded until the process ends. kNotFound:
-// it cannot be loaded; kVersionMismatch: it has no such function. Set-up thread.
+// it cannot be loaded; kVersionMismatch: it has no such function. May block.
 Result<void*> load_function(const std::string& kind, const char* function);
 
 }  // namespace pbox::worker

@@ -19,9 +19,9 @@ namespace {
 constexpr uint64_t kFirstWaitNs = 2 * kNanosPerMilli;
 constexpr uint64_t kLastWaitNs = 32 * kNanosPerMilli;
 constexpr int kTriesMax = 30;
-// A path that has answered nothing after these tries, 94 ms, is left alone.
+// A path that has answered nothing after this many tries, which take 94 ms, is left alone.
 constexpr int kSilentTriesMax = 6;
-// The search for the largest packet that passes: so many sizes at once, each in so many tries.
+// The search for the largest packet that passes tries this many sizes at once, each this often.
 constexpr uint32_t kSizesPerStep = 16;
 constexpr int kTriesPerStep = 3;
 

@@ -19,8 +19,8 @@ struct ProbedPath {
 
 // Returns an error if, on some path, small packets are answered and the largest are not. It names
 // the path, its two ends and the largest packet that passes. A path on which nothing is answered is
-// no error here: a firewall or a box of an older release may drop probes. Takes one round trip on
-// healthy paths, and discards what else arrives meanwhile. Set-up thread.
+// not an error: a firewall or a box of an older release may drop probes. Takes one round trip on
+// healthy paths, and discards other packets that arrive meanwhile. Blocks.
 Status probe_paths(const SessionSpec& session, std::span<const ProbedPath> paths,
                    const Opening& opening);
 

@@ -11,7 +11,7 @@
 namespace pbox::worker {
 namespace {
 
-// "4096 bytes at 0x7f0012340000"
+// Returns, for example, "4096 bytes at 0x7f0012340000".
 std::string describe(const std::byte* address, uint64_t bytes) {
   char text[64];
   std::snprintf(text, sizeof(text), "%" PRIu64 " bytes at %p", bytes,

@@ -1,4 +1,4 @@
-// A file of its own, so that the libraries need nothing else of libpbox for it.
+// In a file of its own, so that the libraries can use it without the rest of libpbox.
 #include <cstdio>
 #include <cstring>
 

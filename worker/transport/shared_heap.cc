@@ -22,10 +22,10 @@
 namespace pbox::worker {
 namespace {
 
-// The allocator's tables, and buffers that are not of one tensor.
+// Room for the allocator's tables, and for buffers that belong to no tensor.
 constexpr uint64_t kBesideBytes = 4 << 20;
 
-// Where a caller's memory is from; null: ordinary memory.
+// The heap that each caller's memory comes from; null: ordinary memory.
 struct CallersMemory {
   std::mutex mutex;
   std::map<std::byte*, std::shared_ptr<SharedHeap>> from;

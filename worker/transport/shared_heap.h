@@ -1,5 +1,5 @@
-// Memory of a worker that a box on the same host reads in place (nic/shm): inputs of operations
-// that lie there are not copied. Any thread.
+// Memory of a worker that a box on the same host reads in place (nic/shm), so that inputs of
+// operations in it are not copied. Any thread may use it.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,9 @@ class SharedHeap {
  public:
   // Pages get their memory when they are first touched, so `bytes` may be generous.
   static Result<std::shared_ptr<SharedHeap>> make(size_t bytes);
-  // Makes one with room for inputs and outputs of these tensors; null if the box could not read
-  // them in place: with none of these ports it shares memory, and with models other than bsp an
-  // operation may end before the box has read all of its input.
+  // Makes one with room for inputs and outputs of these tensors. Returns null if the box cannot
+  // read them in place: if none of the ports may share memory, or if the model is not bsp, because
+  // an operation may then end before the box has read all of its input.
   static std::shared_ptr<SharedHeap> for_job(const std::vector<std::string>& ports,
                                              const wire::SyncSpec& job,
                                              const std::vector<TensorSpec>& tensors);
@@ -29,8 +29,8 @@ class SharedHeap {
   SharedHeap(const SharedHeap&) = delete;
   SharedHeap& operator=(const SharedHeap&) = delete;
 
-  // Returns memory that begins on a cache line; null if there is not so much left. A forked child
-  // shares the memory, so it gets none and frees none.
+  // Returns memory that begins on a cache line; null if not enough is left. A forked child shares
+  // the memory, so it gets none and frees none.
   std::byte* allocate(size_t bytes);
   void free(std::byte* memory);
 
@@ -48,9 +48,9 @@ class SharedHeap {
   std::unique_ptr<Places> places_;
 };
 
-// Memory for a caller: from the heap if it has room, otherwise ordinary memory; `heap` may be null.
-// It is filled with zeros, begins on a cache line and stays until free_shared(), also if nobody
-// else needs the heap any more. Returns null if there is no memory.
+// Returns memory for a caller: from the heap if it has room, otherwise ordinary memory; `heap` may
+// be null. The memory is filled with zeros, begins on a cache line and stays until free_shared(),
+// even if nobody else needs the heap any more. Returns null if there is no memory.
 std::byte* allocate_shared(const std::shared_ptr<SharedHeap>& heap, size_t bytes);
 // Returns false if allocate_shared() has not returned this memory, or it is free already.
 bool free_shared(std::byte* memory);

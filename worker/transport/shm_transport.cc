@@ -27,10 +27,12 @@ constexpr uint32_t kShmPathMtu = 65'535;
 // Nothing is lost on the way, so a late packet only means that the box is busy.
 constexpr uint64_t kShmRtoFloorNs = 10 * kNanosPerMilli;
 constexpr int kShmPollMs = 1;
-// If the box has ended, its control connection shows that before.
+// How long a lane may be closed before the transport counts as failed. If the box has ended, its
+// control connection shows that earlier.
 constexpr uint64_t kClosedMaxNs = kNanosPerSecond;
 
-// Passes requests and answers on. Fails if nobody needs the lanes any more, or it is too late.
+// Passes requests and answers on. Returns an error if nobody needs the lanes any more, or the
+// deadline has passed.
 Status go_on(const Opening& opening, const char* awaited) {
   if (const Status alive = opening.keep_alive(); !alive) return alive;
   if (monotonic_ns() < opening.deadline_ns) return ok_status();
@@ -129,7 +131,7 @@ Status ShmTransport::make_lane(uint32_t index, const Opening& opening, Descripto
   }
 }
 
-// The box is trusted not to take its memory back while this end uses it.
+// The box is trusted not to shrink its memory while this end uses it.
 Status ShmTransport::take_lane(nic::ReceivedAnswer received, const SharedHeap* heap,
                                nic::OwnSegment own, Descriptor& connection) {
   auto other = nic::OtherSegment::map(received.segment, kRingBytes);
@@ -183,7 +185,7 @@ void ShmTransport::on_answer(const proto::QueuePairs& answer) {
   std::memcpy(token_.data(), shared.token().data(), token_.size());
 }
 
-// Three quarters, because results that are sent again, STATUS and GRANT take room too.
+// Returns three quarters of the ring, because results sent again, STATUS and GRANT need room too.
 uint32_t ShmTransport::receivable_bytes(uint32_t /*lane*/) const {
   const uint64_t record = nic::ring_record_bytes(fragment_bytes_ + limits::kPacketOverheadBytes);
   return static_cast<uint32_t>(kRingBytes / record * fragment_bytes_ / 4 * 3);
@@ -201,7 +203,7 @@ int ShmTransport::event_fd(uint32_t lane) const {
   return at.ends->begin_sleep() ? at.ends->connection() : ready_.get();
 }
 
-// Takes the bell that the box may have rung. It rings at most once for each sleep.
+// Clears the bell that the box may have rung. It rings at most once for each sleep.
 void ShmTransport::wake_up(Lane& lane) {
   lane.is_asleep = false;
   lane.ends->end_sleep();
@@ -223,7 +225,7 @@ size_t ShmTransport::rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) {
   PBOX_DCHECK(lane < lanes_.size());
   Lane& at = lanes_[lane];
   if (at.is_asleep) wake_up(at);
-  at.ends->reader().release();  // the packets of the last burst
+  at.ends->reader().release();  // releases the packets of the last burst
   size_t count = 0;
   while (count < packets.size()) {
     const auto packet = at.ends->next();

@@ -15,7 +15,7 @@
 
 namespace pbox::worker {
 
-// Threads are as for Transport.
+// Threads may use it as Transport says.
 class ShmTransport : public Transport {
  public:
   ~ShmTransport() override;
@@ -54,10 +54,10 @@ class ShmTransport : public Transport {
   enum class Ask { kNo, kToAsk, kAsked, kAnswered };
   Ask ask_ = Ask::kNo;
   std::string refusal_;  // the box's, or why its answer is of no use; empty: none
-  std::string socket_;   // the box's
+  std::string socket_;   // the box's socket for lanes
   nic::LaneToken token_{};
   uint32_t fragment_bytes_ = limits::kFragmentBytesMax;
-  mutable std::vector<Lane> lanes_;    // event_fd() notes that a lane sleeps
+  mutable std::vector<Lane> lanes_;    // mutable, because event_fd() notes that a lane sleeps
   std::span<const std::byte> unread_;  // the heap, if the box reads it
   uint64_t closed_ns_ = 0;  // when this end saw that the box had closed a lane; 0: it has not
   Descriptor ready_;        // always readable

@@ -108,8 +108,8 @@ Status SocketTransport::open(const SessionSpec& session, const Opening& opening)
     close_in_child(lanes_.back().port.event_fd());
   }
   PBOX_CHECK(lanes_.size() == session.pipelines.size() && next_found == on_trial.size());
-  // When a rank or a box has come back, packets may already be on their way, and would be
-  // discarded.
+  // If a rank or a box has come back, packets may already be on their way, and probe_lanes() would
+  // discard them.
   if (!session.probes_path || !session.open_rounds.empty()) return ok_status();
   return probe_lanes(session, opening);
 }
@@ -123,7 +123,7 @@ Status SocketTransport::probe_lanes(const SessionSpec& session, const Opening& o
   return probe_paths(session, paths, opening);
 }
 
-// Three quarters, because results that are sent again, STATUS and GRANT take room too.
+// Returns three quarters of the buffer, because results sent again, STATUS and GRANT need room too.
 uint32_t SocketTransport::receivable_bytes(uint32_t lane) const {
   PBOX_CHECK(lane < lanes_.size());
   const uint32_t buffer_bytes = lanes_[lane].port.capabilities().receive_buffer_bytes;

@@ -15,7 +15,7 @@ namespace {
 // wrong once in 50 times.
 constexpr size_t kPortsPerPipeline = 4;
 constexpr size_t kPortsPerLaneMax = 64;
-// over all lanes at once: a process may have only 1024 descriptors
+// Over all lanes together, because a process may have only 1024 descriptors.
 constexpr size_t kPortsMax = 256;
 constexpr int kProbesPerPort = 3;  // any of them may be lost
 constexpr uint64_t kAnswerNs = 50 * kNanosPerMilli;

@@ -14,10 +14,10 @@
 
 namespace pbox::worker {
 
-// Opens a socket with any source port, connected to a pipeline of the box. Set-up thread.
+// Opens a socket with any source port, connected to a pipeline of the box.
 Result<nic::SocketPort> open_connected(const nic::Endpoint& box);
 
-// Returns the lowest chunk that a pipeline owns; nothing if it owns none.
+// Returns the lowest chunk that a pipeline owns; nullopt if it owns none.
 std::optional<uint32_t> first_chunk_of(const SessionSpec& session, uint32_t lane);
 
 // Builds the probe: a PULL of the lane's first chunk, which it must have, for the round that is
@@ -38,7 +38,7 @@ bool answers_probe(const SessionSpec& session, uint32_t lane, const nic::RxPacke
 // must own a chunk. An error names the first pipeline that did not answer any port before the
 // deadline. The probes have lower numbers than any later packet: the first packet from the source
 // moves this worker's address on the box to that port, and no late probe can move it away again.
-// Set-up thread.
+// Blocks.
 Result<std::vector<nic::SocketPort>> find_sources(const SessionSpec& session,
                                                   std::span<const uint32_t> lanes,
                                                   const Opening& opening);

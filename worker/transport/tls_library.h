@@ -17,8 +17,8 @@
 
 namespace pbox::worker {
 
-// A worker's keys, as the folder or token holds them when a connection is made. They make control
-// connections, and the keys of the sessions that these bring.
+// A worker's keys, which the folder or token holds when a connection is made. They make control
+// connections, and the keys of the sessions on these.
 class WorkerKeys : public tls::Client {
  public:
   // `connection` must be established, and must outlive the last use of the returned object.
@@ -26,14 +26,14 @@ class WorkerKeys : public tls::Client {
       const tls::Connection& connection) const = 0;
 };
 
-// Returns the keys, which the caller must delete. Returns null and stores the reason in `error`,
-// zero-terminated and cut to error_bytes, if it cannot.
+// Returns the keys, which the caller must delete. If it fails, returns null and stores the reason
+// in `error`, zero-terminated and cut to error_bytes.
 using TlsFactory = const WorkerKeys*(const LibraryRequest& request, char* error,
                                      size_t error_bytes);
 inline constexpr char kTlsFactoryName[] = "pbox_tls_open_1";
 
-// Reads a folder of keys or a token, as `pboxctl keys` makes them. The files may be replaced later:
-// each new connection uses those of its time. Set-up thread.
+// Reads a folder of keys or a token, which `pboxctl keys` has made. The files may be replaced
+// later: each new connection uses the current ones. May block.
 Result<std::shared_ptr<const WorkerKeys>> open_keys(const std::string& path);
 
 }  // namespace pbox::worker

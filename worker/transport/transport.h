@@ -2,10 +2,10 @@
 // order. Kernel sockets are built in (socket_transport.h). Other transports are libraries that are
 // loaded on demand (transport_library.h).
 //
-// Threads. One at a time: open() on a thread that may wait (lane_opener.h), everything before and
-// after that on the thread that calls pbox_join, then on the I/O thread. Ownership of bytes is as
-// in nic/port.h: received bytes are valid until the lane's next rx_burst. Sent bytes belong to the
-// caller and must not change until tx_burst has returned.
+// Used by one thread at a time: open() by one that may wait (lane_opener.h), everything else by the
+// thread that calls pbox_join until the join is over, then by the I/O thread. As in nic/port.h,
+// received bytes are valid until the lane's next rx_burst. Sent bytes belong to the caller and must
+// not change until tx_burst has returned.
 #pragma once
 
 #include <cstddef>
@@ -30,10 +30,10 @@ class SharedHeap;
 
 struct Opening {
   uint64_t deadline_ns = 0;  // monotonic_ns()
-  // Passes requests and answers on, and says whether to go on. open() calls it at least every
-  // 100 ms and ends with its error if it fails.
+  // Passes requests and answers on, and returns an error if open() should not go on. open() calls
+  // it at least every 100 ms and ends with its error.
   std::function<Status()> keep_alive;
-  // Memory that the caller's inputs may lie in; null: none. Outlives the transport.
+  // Memory that the caller's inputs may lie in; null: there is none. Outlives the transport.
   const SharedHeap* heap = nullptr;
 };
 
@@ -51,15 +51,15 @@ struct PayloadCounts {
   }
 };
 
-// Memory that a device may read. Destroying it revokes that, which takes about as long as
-// registering did. Any thread.
+// Memory that a device may read. The destructor revokes that, which takes about as long as
+// registering did. Any thread may destroy it.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
 };
 
 // Registers memory with a device. The kernel locks the memory's pages, which takes a second for
-// some gigabytes, so the I/O thread does not do it. Any thread; may outlive its transport.
+// some gigabytes. So any thread but the I/O thread may call this. It may outlive its transport.
 class MemoryRegistrar {
  public:
   virtual ~MemoryRegistrar() = default;
@@ -78,27 +78,27 @@ class Transport {
   // After open(): bytes of packets that may arrive between two calls of rx_burst without loss.
   // Bounds the window.
   virtual uint32_t receivable_bytes(uint32_t lane) const = 0;
-  // The minimum time before an answer counts as late.
+  // Returns the minimum time before an answer counts as late.
   virtual uint64_t rto_floor_ns() const = 0;
-  // Readable when rx_burst would return packets, writable when tx_burst would take some. -1 if the
-  // lane must be polled.
+  // Returns a descriptor that is readable when rx_burst would return packets, and writable when
+  // tx_burst would take some; -1 if the lane must be polled.
   virtual int event_fd(uint32_t lane) const = 0;
 
   // After open(): returns the reason if the transport can no longer carry packets.
   virtual std::optional<Error> failure() { return std::nullopt; }
 
   // After open(): returns the reason if this host has lost its path to the box, so that the kernel
-  // refuses to send packets. Asked between bursts.
+  // refuses to send packets. Called between bursts.
   virtual std::optional<Error> path_failure() { return std::nullopt; }
-  // After open(): the addresses of this host that the lanes send from, if its kernel knows them.
+  // After open(): returns this host's addresses that the lanes send from, if its kernel knows them.
   virtual std::vector<nic::Endpoint> local_endpoints() const { return {}; }
 
   // From open() on: fills in a request to the box on the control connection; returns false if there
-  // is none. Transports whose packets reach the box by themselves have none.
+  // is none. Only transports that must set up connections with the box have requests.
   virtual bool take_request(proto::QueuePairs& /*request*/) { return false; }
   virtual void on_answer(const proto::QueuePairs& /*answer*/) {}
 
-  // After open(): registers memory with this transport's device; always the same one. Null for
+  // After open(): returns the registrar of this transport's device, always the same one. Null for
   // transports that need no registered memory.
   virtual std::shared_ptr<MemoryRegistrar> memory_registrar() { return nullptr; }
   // After open(), between bursts: from now on, payloads in this memory are sent without a copy,
@@ -108,14 +108,14 @@ class Transport {
   virtual void add_memory(const std::byte* /*memory*/, size_t /*bytes*/,
                           Result<std::unique_ptr<DeviceMemory>> /*registered*/) {}
   // From now on, payloads in this memory are copied. Returns false while the device may still read
-  // a payload from it; call again after further bursts. `force` ends that at the price of what is
-  // in flight. Otherwise moves the region to `released`, for the caller to destroy.
+  // a payload from it; call again after further bursts. `force` makes the device stop, at the price
+  // of what is in flight. After true, `released` has the region, if any, for the caller to destroy.
   virtual bool remove_memory(const std::byte* /*memory*/, bool /*force*/,
                              std::unique_ptr<DeviceMemory>& /*released*/) {
     return true;
   }
-  // After open(): the memory whose payloads this process does not read to send them, unless they
-  // are sent again; empty if there is none.
+  // After open(): returns the memory whose payloads this process does not read to send them, unless
+  // it sends them again; empty if there is none.
   virtual std::span<const std::byte> unread_memory() const { return {}; }
   virtual PayloadCounts payload_counts() const { return {}; }
 

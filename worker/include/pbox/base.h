@@ -28,16 +28,17 @@ typedef enum pbox_status {
   PBOX_WORKER_LOST = 7,        /* another rank died or left; the message names it */
   PBOX_BOX_LOST = 8,           /* the box died or stopped answering */
   PBOX_MISMATCH = 9,           /* the ranks disagree; the message names the first difference */
-  PBOX_VERSION_MISMATCH = 10,  /* the library and the box are of releases that do not fit */
+  PBOX_VERSION_MISMATCH = 10,  /* the releases of the library and the box do not fit */
   PBOX_SYSTEM = 11,            /* the operating system refused something */
   PBOX_FORKED = 12,            /* the context belongs to the parent process */
   PBOX_CLOSED = 13,            /* this worker has left the job */
   PBOX_INTERNAL = 14
 } pbox_status;
 
-/* Type of a tensor's elements. A value of this and of the other types that is not listed is refused
- * with PBOX_INVALID_ARGUMENT. They are 32-bit integers and not enums, so that every compiler agrees
- * on their size. Tensors are f32, f16 or bf16; the others are for collectives. */
+/* Type of a tensor's elements. Tensors are f32, f16 or bf16; the others are for collectives.
+ *
+ * All types with named values, except pbox_status, are 32-bit integers and not enums, so that every
+ * compiler agrees on their size. Other values are refused with PBOX_INVALID_ARGUMENT. */
 typedef int32_t pbox_dtype;
 enum pbox_dtype_value {
   PBOX_F32 = 0,
@@ -53,9 +54,9 @@ enum pbox_dtype_value {
 /* One rank of one job. */
 typedef struct pbox_context pbox_context;
 
-/* Called once per call that starts operations, on the I/O thread, when they have ended. It may call
- * pbox_push_pull, pbox_push_pull_many, pbox_push_pull_rows and pbox_last_error, but no function
- * that waits. */
+/* Called on the I/O thread, once for each call that starts operations, when they have ended. It may
+ * call pbox_push_pull, pbox_push_pull_many, pbox_push_pull_rows and pbox_last_error, but no
+ * function that waits. */
 typedef void (*pbox_callback)(void* user, uint32_t tensor_id, pbox_status status);
 
 #ifdef __cplusplus

@@ -2,11 +2,12 @@
  *
  * A context with PBOX_MODE_COLLECTIVE registers no tensor. After pbox_join, operation n of a rank
  * is matched with operation n of every other rank, in the order of the calls on each context. If
- * several threads call, the application must see to one order on all ranks. Operations run at the
- * same time, and may complete in another order.
+ * several threads call, the application must keep their order equal on all ranks. Operations run at
+ * the same time, and may complete in another order.
  *
- * Ranks whose operations n differ, because one of them skipped a call or has another shape, get
- * PBOX_MISMATCH; the message names two ranks and their operations. The job is then over. */
+ * If the ranks' operations n differ, because a rank has skipped a call or uses a different shape,
+ * they get PBOX_MISMATCH. The message names two ranks and their operations. The job is then
+ * over. */
 #ifndef PBOX_COLLECTIVE_H
 #define PBOX_COLLECTIVE_H
 
@@ -45,16 +46,16 @@ typedef void (*pbox_collective_callback)(void* user, uint64_t operation, pbox_st
 
 /* Starts an operation and returns at once. Buffers belong to the library until the operation has
  * ended. `in` and `out` may be the same memory: the whole of it, or this rank's segment of the
- * larger buffer. Otherwise they must not overlap. A count of 0 is allowed and takes its turn.
- * Operations of a larger `priority` are sent earlier. `callback` and `operation` may be NULL;
- * *operation is the number of the operation, for pbox_wait_collective. */
+ * larger buffer. Otherwise they must not overlap. A count of 0 is allowed; such an operation takes
+ * its turn like any other. Operations of a larger `priority` are sent earlier. `callback` and
+ * `operation` may be NULL; *operation is the number of the operation, for pbox_wait_collective. */
 PBOX_API pbox_status pbox_collective(pbox_context* context, pbox_verb verb, const void* in,
                                      void* out, uint64_t count, pbox_dtype dtype, pbox_op op,
                                      uint32_t root, int32_t priority,
                                      pbox_collective_callback callback, void* user,
                                      uint64_t* operation);
 
-/* Waits until the operation has ended, at most timeout_ms; 0: options.wait_timeout_ms. After
+/* Waits until the operation has ended, at most timeout_ms; 0 means options.wait_timeout_ms. After
  * PBOX_TIMEOUT, whose message names the rank that is late, the operation goes on. */
 PBOX_API pbox_status pbox_wait_collective(pbox_context* context, uint64_t operation,
                                           uint32_t timeout_ms);

@@ -12,9 +12,9 @@
  * fork(): a forked child that never calls the library is not affected. In a child that uses its
  * parent's context, every call returns PBOX_FORKED.
  *
- * Structs grow under one PBOX_ABI_VERSION, except pbox_chunk_times. A program states the size that
- * it was built with, in the struct or in the call. An older library refuses a field that it lacks,
- * unless it is 0. */
+ * All structs except pbox_chunk_times may gain fields without a new PBOX_ABI_VERSION. A program
+ * states the size that it was built with, in the struct or in the call. An older library refuses a
+ * nonzero value in a field that it does not know. */
 #ifndef PBOX_PBOX_H
 #define PBOX_PBOX_H
 
@@ -110,8 +110,9 @@ enum pbox_numerics_value { PBOX_NUMERICS_FAST = 0, PBOX_NUMERICS_ORDERED = 1 };
  *
  * FLAG    They reach the result.
  * REJECT  No result contains them. PBOX_MODE_AGGREGATE: the job ends for all ranks, with an error
- *         that names the same three. PBOX_MODE_OPTIMIZE: as with skip_nonfinite. Needs BSP.
- * ZERO    Each of them counts as 0. The other elements count as they are. */
+ *         that names all three. PBOX_MODE_OPTIMIZE: the round changes nothing, like one that
+ *         skip_nonfinite skips. Needs BSP.
+ * ZERO    Each of them counts as 0. Sound elements of the same push count unchanged. */
 typedef int32_t pbox_guard;
 enum pbox_guard_value { PBOX_GUARD_FLAG = 0, PBOX_GUARD_REJECT = 1, PBOX_GUARD_ZERO = 2 };
 
@@ -170,30 +171,31 @@ typedef struct pbox_options {
    * PBOX_MODE_OPTIMIZE, PBOX_SYNC_BSP or PBOX_SYNC_DROP, and two boxes. 0: no replica. Equal on
    * every rank. */
   uint32_t replicas;
-  /* For boxes only. 1: this job is such a replica. It has one rank, PBOX_MODE_AGGREGATE,
-   * PBOX_RECOVERY_NONE and PBOX_DELIVERY_PULL. It stays on the box that `box` names, which keeps
-   * the last results for a while after the rank has gone. An operation ends when that box has the
-   * data, and writes no output. 2: the same, for a job with another model than PBOX_SYNC_BSP. */
+  /* For boxes only. 1: this job is the replica of a part of another job. It has one rank,
+   * PBOX_MODE_AGGREGATE, PBOX_RECOVERY_NONE and PBOX_DELIVERY_PULL. It stays on the box that `box`
+   * names, which keeps the last results for a while after the rank has left. An operation ends when
+   * that box has the data, and writes no output. 2: the same, for the replica of a job whose model
+   * is not PBOX_SYNC_BSP. */
   uint32_t backup;
   /* Folder of keys (`pboxctl keys job`) or token (`pboxctl keys token`), for boxes with keys:
    * control connections are then TLS, both sides prove who they are, and packets are authenticated.
-   * Needs the library libpbox_tls.so.1, which is searched as those of ports. NULL or "": none. */
+   * Needs the library libpbox_tls.so.1, which is searched like those of ports. NULL or "": none. */
   const char* keys;
   pbox_guard guard;
   float guard_max_abs; /* finite and >= 0; 0 (default): every finite value is sound */
-  /* PBOX_MODE_COLLECTIVE: bytes that can be in flight, of all operations; 0: 32 MiB. The box keeps
+  /* PBOX_MODE_COLLECTIVE: bytes of all operations that can be in flight; 0: 32 MiB. The box keeps
    * twice as many for the job. Larger operations take turns. Equal on every rank. */
   uint32_t collective_bytes;
-  /* Elastic jobs: the job begins once so many ranks are there and none has joined for 3 s
+  /* Elastic jobs: the job begins once this many ranks have joined and no other has joined for 3 s
    * (PBOX_MODE_OPTIMIZE: rank 0 among them). Others join while it runs. Implies `rejoin`; needs
    * PBOX_LOST_PARTIAL and PBOX_SYNC_BSP. 0: it begins with all ranks. Equal on every rank. */
   uint32_t min_world_size;
-  pbox_compression compression; /* for tensors as compression.h says; equal on every rank */
+  pbox_compression compression; /* compression.h says for which tensors; equal on every rank */
   /* DROP: how long a round that has its quorum waits for the other ranks, at most 3600000.
    * PBOX_GRACE_AUTO: as long as most of them have needed so far. Equal on every rank. */
   uint32_t grace_ms;
   pbox_late_pushes late_pushes; /* DROP; equal on every rank */
-  /* 1: pushes have weights (pbox_operation), for example how many samples a gradient is of. Means
+  /* 1: pushes have weights (pbox_operation), for example the number of samples of a gradient. Means
    * are divided by the sum of the weights instead of the number of ranks. Needs PBOX_MEAN, and
    * PBOX_SYNC_BSP or PBOX_SYNC_DROP; no tables. 0: every push counts once. Equal on every rank. */
   uint32_t weighted;
@@ -214,7 +216,7 @@ PBOX_API void pbox_options_init_sized(pbox_options* options, size_t struct_size)
  * (0, 1), PBOX_KEYS, PBOX_GUARD (flag, reject, zero), PBOX_GUARD_MAX_ABS, PBOX_COLLECTIVE_BYTES,
  * PBOX_MIN_WORLD_SIZE, PBOX_COMPRESSION (none, q8, q4, auto). PBOX_RANK wins over RANK,
  * PBOX_WORLD_SIZE over WORLD_SIZE. Strings point into the environment. A value that is not listed,
- * or is no number, gives PBOX_INVALID_ARGUMENT; pbox_last_error(NULL) says more. */
+ * or is not a number, gives PBOX_INVALID_ARGUMENT; pbox_last_error(NULL) says more. */
 PBOX_API pbox_status pbox_options_from_environment_sized(pbox_options* options, size_t struct_size);
 #define pbox_options_from_environment(options) \
   pbox_options_from_environment_sized((options), sizeof(pbox_options))
@@ -256,8 +258,8 @@ PBOX_API void pbox_optimizer_options_init_sized(pbox_optimizer_options* options,
 /* Chooses the box's optimizer. PBOX_MODE_OPTIMIZE only, before pbox_join, equal on every rank.
  *
  * With max_grad_norm, skip_nonfinite or PBOX_GUARD_REJECT the box looks at the whole gradient
- * before it steps. Each round must then push every tensor: the results of a round leave once all of
- * them are there. PBOX_SYNC_BSP only. */
+ * before it steps. Each round must then push every tensor: the box sends no result of a round
+ * before it has the gradients of all tensors. PBOX_SYNC_BSP only. */
 PBOX_API pbox_status pbox_set_optimizer(pbox_context* context,
                                         const pbox_optimizer_options* options);
 
@@ -293,21 +295,20 @@ PBOX_API pbox_status pbox_register_memory(pbox_context* context, const void* add
 PBOX_API pbox_status pbox_unregister_memory(pbox_context* context, const void* address);
 
 /* Stores the address of `bytes` bytes of memory, filled with zeros, in *memory. It begins on a
- * cache line. If a box on this host serves this worker by port shm, it reads inputs of operations
- * that lie there in place, and other inputs are copied (pbox_statistics.packets_direct,
- * packets_staged). There is room for about twice the bytes of the registered tensors. Beyond that,
- * and with other ports, or models other than PBOX_SYNC_BSP, it is ordinary memory. Allowed after
- * pbox_join. Free it with pbox_free, also after pbox_destroy. A child that this process forks must
- * not write to it. */
+ * cache line. If a box on this host serves this worker by port shm, it reads inputs in this memory
+ * in place. Other inputs are copied (pbox_statistics.packets_direct, packets_staged). There is room
+ * for about twice the bytes of the registered tensors. Beyond that, and with other ports, or models
+ * other than PBOX_SYNC_BSP, it is ordinary memory. Allowed after pbox_join. Free it with pbox_free,
+ * also after pbox_destroy. A child that this process forks must not write to it. */
 PBOX_API pbox_status pbox_alloc(pbox_context* context, uint64_t bytes, void** memory);
 
 /* Frees memory of pbox_alloc; NULL is allowed. No operation may use it any more.
  * PBOX_INVALID_ARGUMENT: it is not memory of pbox_alloc, or free already. */
 PBOX_API pbox_status pbox_free(void* memory);
 
-/* Stores the round of the tensor's next operation in *round: 0 in a new job, plus one for each
- * completed operation, whatever rounds PBOX_SYNC_DROP has skipped. A process that rejoins uses it
- * to set its own state to the job's progress. */
+/* Stores the round of the tensor's next operation in *round. It is 0 in a new job and grows by one
+ * with each completed operation, even if PBOX_SYNC_DROP skips rounds. A process that rejoins uses
+ * it to set its own state to the job's progress. */
 PBOX_API pbox_status pbox_tensor_round(pbox_context* context, uint32_t tensor_id, uint32_t* round);
 
 /* Starts one exchange of a tensor and returns at once. `input` is this rank's gradient. `output`
@@ -319,12 +320,12 @@ PBOX_API pbox_status pbox_tensor_round(pbox_context* context, uint32_t tensor_id
 PBOX_API pbox_status pbox_push_pull(pbox_context* context, uint32_t tensor_id, const void* input,
                                     void* output, pbox_callback callback, void* user);
 
-/* As pbox_push_pull, with a priority for this operation instead of the tensor's. */
+/* Like pbox_push_pull, with a priority for this operation instead of the tensor's. */
 PBOX_API pbox_status pbox_push_pull_priority(pbox_context* context, uint32_t tensor_id,
                                              const void* input, void* output, int32_t priority,
                                              pbox_callback callback, void* user);
 
-/* One exchange of a list. Set all of it to 0 first, as it may grow at its end. */
+/* One exchange in a list. Set the whole struct to 0 first: later releases may add fields. */
 typedef struct pbox_operation {
   const void* input;
   void* output;
@@ -332,13 +333,13 @@ typedef struct pbox_operation {
   int32_t priority;      /* instead of the tensor's, if has_priority is 1 */
   uint32_t has_priority; /* 0 or 1 */
   /* options.weighted: the weight of this push, as pbox_round_weight has returned it. The caller has
-   * multiplied the input by it. 0 stands for 1, and is the only value in other jobs. */
+   * multiplied the input by it. 0 means 1. In jobs that are not weighted it must be 0. */
   float weight;
 } pbox_operation;
 
 /* Returns the weight nearest to `weight` that packets can carry: whole numbers up to 256 as they
  * are, larger ones within 1/256, at most 2.7e11. Returns 0 if `weight` is more, or below 1. The
- * input of a push must be multiplied by what this returns. Any thread, at any time. */
+ * input of a push must be multiplied by the returned value. Any thread may call it at any time. */
 PBOX_API float pbox_round_weight(double weight);
 
 /* Starts `count` exchanges, in the order of the list, or none of them after an error. `callback` is
@@ -414,11 +415,11 @@ typedef struct pbox_statistics {
    * optimizer steps. If several boxes restarted, the oldest snapshot. 0: from zero. */
   uint64_t optimizer_snapshot, optimizer_snapshot_steps;
   /* Packets sent by ports that can read payloads in place, which are rdma and shm, except small
-   * ones. Direct: the payload was read in place. Staged: it was copied, as its memory was not
-   * registered (rdma), or not of pbox_alloc (shm). Staged refused: it was copied, as the device had
-   * refused to register its memory. */
+   * ones. Direct: the payload was read in place. Staged: it was copied, because its memory was not
+   * registered (rdma), or not from pbox_alloc (shm). Staged refused: it was copied, because the
+   * device had refused to register its memory. */
   uint64_t packets_direct, packets_staged, packets_staged_refused;
-  uint64_t zero_fragments; /* fragments of gradients that were not sent, as they are zero */
+  uint64_t zero_fragments; /* fragments of gradients that were not sent because they are zero */
   /* Tensors with PBOX_COMPRESSION_AUTO; those of them whose last exchange was compressed; and how
    * often one of them began or ceased to be compressed. pbox_tensor_compression says why. */
   uint32_t chosen_tensors, chosen_compressed;

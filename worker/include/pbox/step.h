@@ -20,14 +20,14 @@ typedef struct pbox_step {
 } pbox_step;
 
 /* Stores the newest verdict in *step. Set step->struct_size to sizeof(pbox_step) first. Every rank
- * gets the same verdicts. A round's verdict is here before its first operation completes. */
+ * gets the same verdicts. A round's verdict arrives before its first operation completes. */
 PBOX_API pbox_status pbox_last_step(pbox_context* context, pbox_step* step);
 
 /* Sets the loss scale: this rank's gradients are multiplied by it, and the box divides by it before
  * it clips and steps. 1 until it is set. Applies to the rounds whose verdict comes after the call:
  * set it between pbox_last_step of one round and the first push of the next. It must be the same on
- * all ranks; otherwise the job fails. `scale_age` is any number of the caller's. A process that
- * takes a lost rank's place finds it in pbox_step, with the loss scale. */
+ * all ranks; otherwise the job fails. `scale_age` is any number that the caller chooses. A process
+ * that takes a lost rank's place finds it in pbox_step, with the loss scale. */
 PBOX_API pbox_status pbox_set_loss_scale(pbox_context* context, float loss_scale,
                                          uint64_t scale_age);
 

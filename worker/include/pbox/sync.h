@@ -20,23 +20,23 @@ extern "C" {
  *        one that survives the loss of the box or of the connection to it.
  * ASP    No rank waits. The box applies each gradient to the weights as it arrives, and push_pull
  *        returns the weights of that moment. They always include this rank's own gradients.
- * SSP    As ASP, but a rank waits when it is `staleness` iterations ahead of the slowest rank. The
- *        weights include every rank's gradients except those of the last `staleness` iterations,
- *        some of which they may include too. Staleness 0 has the bound of BSP.
- * ESSP   The bound of SSP, but the box sends the weights to every rank, without being asked,
+ * SSP    Like ASP, but a rank waits when it is `staleness` iterations ahead of the slowest rank.
+ *        The weights include every rank's gradients except those of the last `staleness`
+ *        iterations, some of which they may include too. Staleness 0 has the bound of BSP.
+ * ESSP   Has the bound of SSP, but the box sends the weights to every rank, without being asked,
  *        whenever the slowest rank has finished an iteration. push_pull returns this rank's copy
  *        of the weights plus its own gradients that the copy lacks, usually without waiting for
  *        the network.
- * PSSP   As SSP, but a rank that is `staleness` iterations ahead waits only with probability
+ * PSSP   Like SSP, but a rank that is `staleness` iterations ahead waits only with probability
  *        sync_probability, drawn for each iteration.
- * DPSSP  As PSSP, with probability sync_probability / (1 + e^(staleness - lead)). `lead` is the
+ * DPSSP  Like PSSP, with probability sync_probability / (1 + e^(staleness - lead)). `lead` is the
  *        number of iterations that the rank is ahead of the slowest rank.
  * DROP   A round ends when all ranks have pushed, or when `quorum` of them have pushed and grace_ms
  *        has passed since then. Pushes that come later are late (pbox_late_pushes), and their ranks
  *        get the newest weights, whatever their round. `mean` divides by the number of pushes that
  *        are included. A rank that fell behind continues with the oldest round that is open in any
  *        tensor.
- * ADAPTIVE  As PSSP, but each box chooses staleness, probability and release by itself, from how
+ * ADAPTIVE  Like PSSP, but each box chooses staleness, probability and release by itself, from how
  *        long ranks wait and how far they are ahead. `staleness` is the most and sync_probability
  *        the least that it may choose.
  *
@@ -81,12 +81,12 @@ enum pbox_release_value { PBOX_RELEASE_SOFT = 0, PBOX_RELEASE_LAZY = 1 };
  * FRESH   With each push_pull.
  * CACHED  The rank keeps a copy of the weights, adds its own gradients to it, and asks the box for
  *         newer weights only when the copy is older than the model allows. Possible with SSP; ESSP
- *         always works so. It takes memory for one copy of the model and for the rank's gradients
+ *         always does this. It takes memory for one copy of the model and for the rank's gradients
  *         of `staleness` - 1 iterations (pbox_statistics.shadow_bytes). A learning rate that
  *         another rank has set takes effect on the gradients that this rank adds only when new
- *         weights arrive from the box. This is so with PBOX_SGD without weight decay, whose step
- *         the rank can repeat. With all other optimizers, and tables, nothing is kept: the box
- *         answers each push_pull, once the weights are as new as the copy would have to be. */
+ *         weights arrive from the box. A copy is kept only for PBOX_SGD without weight decay,
+ *         because the rank can repeat that step. With all other optimizers, and for tables, the
+ *         box answers each push_pull, once the weights are as new as a copy would have to be. */
 typedef int32_t pbox_reads;
 enum pbox_reads_value { PBOX_READS_FRESH = 0, PBOX_READS_CACHED = 1 };
 

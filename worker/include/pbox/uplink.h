@@ -15,10 +15,10 @@ typedef struct pbox_uplink {
    * `box` names. Every rank must cut the job alike. */
   uint32_t part;
   uint32_t parts;
-  uint32_t workers; /* summed by this rank, at least 1; means divide by those of all ranks */
+  uint32_t workers; /* summed by this rank, at least 1; means divide by the total of all ranks */
 } pbox_uplink;
 
-/* As pbox_create, for a rank that is a box; not with PBOX_MODE_COLLECTIVE. The library keeps no
+/* Like pbox_create, for a rank that is a box; not with PBOX_MODE_COLLECTIVE. The library keeps no
  * copy of results for recovery, because the caller's outputs serve as copies. So the caller leaves
  * each output unchanged until the next operation on the tensor is done. In PBOX_MODE_AGGREGATE all
  * operations on a tensor have the same output. In PBOX_MODE_OPTIMIZE two outputs take turns. The
@@ -26,8 +26,8 @@ typedef struct pbox_uplink {
 pbox_status pbox_create_uplink(const pbox_options* options, const pbox_uplink* uplink,
                                pbox_context** context);
 
-/* Asks the box how many pipelines it has, and stores the number in *count: 1 if it is one of a
- * cluster or does not tell. Waits at most options.join_timeout_ms. Only before pbox_join. */
+/* Asks the box how many pipelines it has, and stores the number in *count: 1 if the box is in a
+ * cluster or does not report it. Waits at most options.join_timeout_ms. Only before pbox_join. */
 pbox_status pbox_box_pipelines(pbox_context* context, uint32_t* count);
 
 /* Stores the number of workers of all ranks in *count. Only after pbox_join. */
@@ -37,7 +37,7 @@ pbox_status pbox_all_workers(pbox_context* context, uint32_t* count);
 typedef struct pbox_source {
   void* user;
   int fd; /* an eventfd; the I/O thread reads it, and wakes when it is written to */
-  /* Takes the next operation, as pbox_push_pull has it; returns 0 if there is none. */
+  /* Takes the next operation, with the arguments of pbox_push_pull; returns 0 if there is none. */
   int (*next)(void* user, uint32_t* tensor_id, const void** input, void** output);
   /* The I/O thread is about to wait for fd. Returns 0 if it must call next() again first. */
   int (*may_sleep)(void* user);
@@ -50,8 +50,8 @@ typedef struct pbox_source {
  * Only after pbox_join. */
 pbox_status pbox_run_source(pbox_context* context, const pbox_source* source);
 
-/* As pbox_leave, because the box's part of the job has failed: for `reason`, which ranks of other
- * boxes that wait for this one are told. */
+/* Like pbox_leave, for a box whose part of the job has failed. Ranks of other boxes that wait for
+ * this one are told `reason`. */
 pbox_status pbox_leave_because(pbox_context* context, const char* reason);
 
 #ifdef __cplusplus

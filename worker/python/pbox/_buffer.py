@@ -17,15 +17,15 @@ def dtype_code(dtype, what="dtype", known=None):
     name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
     if name not in known:
         raise InvalidArgument(f"{what} is {name}: the box takes only {', '.join(known)}")
-    if not getattr(dtype, "isnative", True):  # numpy's name does not say so
+    if not getattr(dtype, "isnative", True):  # numpy's name does not show this
         raise InvalidArgument(f"{what} is {dtype.str}, whose byte order is not this machine's: "
                               f"pass {what}.astype({name!r})")
     return known[name]
 
 
 def describe(buffer, what="buffer", writable=False, known=None, on_device=False):
-    """Returns (address, element count, pbox_dtype) of a contiguous buffer in host memory, or with
-    `on_device` on a device. `known`: as in dtype_code."""
+    """Returns (address, element count, pbox_dtype) of a contiguous buffer in host memory, or on a
+    device if `on_device`. `known`: see dtype_code."""
     code = dtype_code(buffer.dtype, what, known)
     if hasattr(buffer, "data_ptr"):
         if buffer.device.type != "cpu" and not on_device:

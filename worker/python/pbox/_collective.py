@@ -1,4 +1,4 @@
-"""The arguments of a collective, checked."""
+"""Checks the arguments of a collective."""
 
 from . import _buffer, _options
 from .errors import InvalidArgument
@@ -9,7 +9,7 @@ OPERATORS = {"sum": 0, "mean": 1, "min": 2, "max": 3}
 
 def collective_arguments(verb, source, target, op, root, priority, world_size, on_device=False):
     """Returns the arguments of pbox_collective from the verb to the priority. Buffers are in host
-    memory, or with `on_device` on a device; None for a barrier."""
+    memory, or on a device if `on_device`; None for a barrier."""
     source_address, given, dtype = _describe(source, "input", False, on_device)
     target_address, taken, output_dtype = _describe(target, "output", True, on_device)
     count, wide = (taken, given) if verb == "reduce_scatter" else (given, taken)

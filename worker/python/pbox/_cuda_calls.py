@@ -13,13 +13,14 @@ class CudaCalls:
     # pylint: disable=no-member; Client has the members
 
     def attach_cuda(self, device, to_host, to_device):
-        """Prepares the use of a device, with its two streams for copies. Once for each device."""
+        """Prepares the use of a device, with its two streams for copies. Call it once for each
+        device."""
         self._call(self._library.pbox_cuda_attach, device, to_host, to_device)
 
     def cuda_collective(self, device, stream, verb, source=None, target=None, *, op="sum", root=0,
                         priority=0):
-        """As collective(), behind what the stream holds now. wait_collective() returns when the
-        result is in host memory."""
+        """Like collective(), after the work that is queued on the stream now. wait_collective()
+        returns when the result is in host memory."""
         target = source if target is None else target
         call = collective_arguments(verb, source, target, op, root, priority, self.world_size,
                                     on_device=True)
@@ -28,13 +29,14 @@ class CudaCalls:
         return number.value
 
     def cuda_push(self, device, stream, tensor, gradient, initial_weights=False):
-        """As push_pull(), or init_weights(), behind what the stream holds now. cuda_pull() copies
-        the result back."""
+        """Like push_pull(), or init_weights() if `initial_weights`, after the work that is queued
+        on the stream now. cuda_pull() copies the result back."""
         self._call(self._library.pbox_cuda_push, device, stream, tensor.id,
                    self._device_address(tensor, gradient), initial_weights)
 
     def cuda_pull(self, device, stream, tensor, weights):
-        """Has the result of the last cuda_push() copied to `weights`, once, when it has come."""
+        """Copies the result of the last cuda_push() to `weights` when it has arrived. Call it once
+        for each cuda_push()."""
         self._call(self._library.pbox_cuda_pull, device, stream, tensor.id,
                    self._device_address(tensor, weights))
 

@@ -18,7 +18,7 @@ COLLECTIVE_CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, c_uint64, c_int)
 
 
 class Options(Structure):
-    """pbox_options"""
+    """The C struct pbox_options."""
 
     _fields_ = [
         ("struct_size", c_uint32), ("box", c_char_p), ("job", c_char_p), ("rank", c_uint32),
@@ -37,7 +37,7 @@ class Options(Structure):
 
 
 class OptimizerOptions(Structure):
-    """pbox_optimizer_options"""
+    """The C struct pbox_optimizer_options."""
 
     _fields_ = [
         ("struct_size", c_uint32), ("kind", c_int), ("learning_rate", c_float),
@@ -46,7 +46,7 @@ class OptimizerOptions(Structure):
 
 
 class Step(Structure):
-    """pbox_step"""
+    """The C struct pbox_step."""
 
     _fields_ = [
         ("struct_size", c_uint32), ("round", c_uint32), ("norm", c_double), ("skipped", c_uint32),
@@ -54,7 +54,7 @@ class Step(Structure):
 
 
 class Operation(Structure):
-    """pbox_operation"""
+    """The C struct pbox_operation."""
 
     _fields_ = [
         ("input", c_void_p), ("output", c_void_p), ("tensor_id", c_uint32),
@@ -62,7 +62,7 @@ class Operation(Structure):
 
 
 class Statistics(Structure):
-    """pbox_statistics"""
+    """The C struct pbox_statistics."""
 
     _fields_ = [("struct_size", c_uint32)] + [(name, c_uint64) for name in (
         "bytes_pushed", "bytes_pulled", "packets_sent", "packets_received",
@@ -149,7 +149,7 @@ def _candidates():
     folders = [here.parent]
     if os.environ.get("PBOX_BUILD_DIR"):
         folders.append(pathlib.Path(os.environ["PBOX_BUILD_DIR"]) / "lib")
-    folders.append(here.parents[3])  # lib of an installed lib/python3/dist-packages/pbox
+    folders.append(here.parents[3])  # if installed: lib, of lib/python3/dist-packages/pbox
     folders.append(checkout_folder() / "build" / "release" / "lib")
     found = [str(folder / "libpbox.so") for folder in folders
              if (folder / "libpbox.so").exists()]

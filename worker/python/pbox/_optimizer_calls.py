@@ -21,7 +21,7 @@ class OptimizerCalls:
 
         With `max_grad_norm` the gradient of all tensors together is clipped to that norm. With
         `skip_nonfinite` a round with an infinity or a NaN in its gradient changes nothing. With
-        either each round must push every tensor, and last_step() tells what the box has decided."""
+        either, each round must push every tensor, and last_step() returns the box's verdicts."""
         options = _library.OptimizerOptions()
         code = _options.choice("optimizer", kind, OPTIMIZERS)
         self._library.pbox_optimizer_options_init_sized(
@@ -49,8 +49,9 @@ class OptimizerCalls:
     def last_step(self) -> dict[str, Any] | None:
         """Returns the box's newest verdict on a round as a dictionary: `round`, the `norm` of the
         gradient before clipping, `skipped`, and the `loss_scale` and `scale_age` of that round, 0
-        if this process has taken a lost rank's place and does not know them. None before the first.
-        A round's verdict is here before its first operation is done. All ranks get the same."""
+        if this process has taken a lost rank's place and does not know them. Returns None before
+        the first verdict. A round's verdict arrives before its first operation is done. All ranks
+        get the same verdicts."""
         step = _library.Step(struct_size=ctypes.sizeof(_library.Step))
         self._call(self._library.pbox_last_step, ctypes.byref(step))
         if step.round == 0:
@@ -59,6 +60,7 @@ class OptimizerCalls:
                 "loss_scale": step.loss_scale, "scale_age": step.scale_age}
 
     def set_loss_scale(self, loss_scale: float, scale_age: int = 0) -> None:
-        """Tells the box by what this rank's gradients are multiplied, from the next round on: the
-        box divides by it. The same on all ranks. Call it before the round's first push."""
+        """Sets the factor by which this rank's gradients are multiplied from the next round on; the
+        box divides by it. It must be the same on all ranks. Call this before the round's first
+        push."""
         self._call(self._library.pbox_set_loss_scale, loss_scale, scale_age)

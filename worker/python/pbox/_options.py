@@ -1,4 +1,4 @@
-"""The options of a Client: their strings, and what comes from the environment."""
+"""The options of a Client: their strings, and their values from the environment."""
 
 import ctypes
 
@@ -64,7 +64,7 @@ def choice(what, value, choices):
 
 
 def milliseconds(timeout_ms):
-    """Returns a time-out as libpbox takes it."""
+    """Returns a time-out in the form that libpbox takes."""
     if not 0 <= timeout_ms < 2 ** 32:
         raise InvalidArgument(f"timeout_ms is {timeout_ms}: it must be in [0, 2**32)")
     return int(timeout_ms)

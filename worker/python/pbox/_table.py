@@ -1,4 +1,4 @@
-"""Tables: tensors in rows, of which each rank pushes some."""
+"""Tables, which are tensors of rows. A rank pushes only some of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .errors import InvalidArgument
 
 
 def row_elements(like, name):
-    """Returns the elements of a row of a buffer that is to be a table."""
+    """Returns the number of elements in a row of a buffer that is to be a table."""
     if len(like.shape) < 2 or 0 in like.shape:
         raise InvalidArgument(f"{name} has the shape {tuple(like.shape)}: a table has rows, so two "
                               "dimensions or more, and no dimension of size 0")
@@ -39,11 +39,11 @@ class TableCalls:
 
     def push_pull_rows(self, tensor, ids, rows, table, *, callback=None) -> None:
         """Starts one exchange of a tensor that was registered with `table=True`. `ids` are row
-        numbers, int64 or uint64, ascending and each once; `rows` are the gradients of those rows,
+        numbers, int64 or uint64, ascending without repeats; `rows` are the gradients of those rows,
         in the dtype of the table. `table` holds the weights as the last exchange has left them,
         and gets the rows that any rank has pushed since. A rank without rows passes an empty list.
 
-        Otherwise as push_pull, which pushes all rows of a table."""
+        Otherwise it is like push_pull, which pushes all rows of a table."""
         address, count = describe_ids(ids, tensor.name)
         source, elements, dtype = _buffer.describe(rows, f"the rows of {tensor.name}")
         if dtype != tensor.dtype or elements != count * tensor.row_elements:

@@ -23,15 +23,15 @@ from .errors import (Closed, Forked, InvalidArgument, PboxError, SystemFailure, 
 # A contiguous torch tensor in host memory, or a numpy array: the package imports neither.
 Buffer = Any
 _NO_CALLBACK = _library.CALLBACK()
-# After leave() every call of another thread ends at once. If one has not ended after this time, the
-# context stays.
+# After leave() every call of another thread ends at once. If one has not ended after this time,
+# close() does not free the context.
 _CALLS_END_S = 10
 
 # Called with the tensor, and None or the error, on libpbox's I/O thread.
 TensorCallback = Callable[["Tensor", Optional[PboxError]], None]
 
-# Strong references to all open clients, and no __del__. Otherwise a client whose last reference is
-# dropped by a callback would be destroyed on its own I/O thread.
+# Strong references to all open clients. Client has no __del__. Otherwise a client whose last
+# reference is dropped by a callback would be destroyed on its own I/O thread.
 _open_clients: set[Client] = set()
 
 
@@ -72,10 +72,10 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
     `recovery`: what happens when the box is lost. "copy" searches for the box or its successor for
     recover_timeout_ms and continues; it takes memory for one more copy of the model, two with mode
     "optimize". "none" fails.
-    `on_worker_lost`: the other ranks "wait" lost_timeout_ms for a lost rank, then fail; or then
-    continue without it ("partial"); or fail at once ("abort").
+    `on_worker_lost`: the other ranks wait lost_timeout_ms for a lost rank, and then fail ("wait")
+    or continue without it ("partial"); or they fail at once ("abort").
     `rejoin`: take the place of a rank that a running job has lost.
-    `min_world_size`: the job begins with so many ranks, and the others may join while it runs.
+    `min_world_size`: the job begins with this many ranks, and the others may join while it runs.
     Needs on_worker_lost "partial".
     `priority_policy`: tensors are sent by their registered priority ("explicit"); in the order that
     rank 0 learns in the first round of gradients ("forward-order": the tensor started last is
@@ -89,8 +89,8 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
     ("reject") the job ends with an error that names the rank. With mode "optimize" the round is
     skipped instead.
     `compression`: gradients and results travel in 8.25 bits per value ("q8") or 4.25 ("q4"), with
-    error feedback; only f32 tensors of at least 4096 elements. "auto": "q8" for those of 65,536
-    and more, while that is faster; mode "aggregate" only. See docs/compression.md.
+    error feedback; only f32 tensors of at least 4096 elements. "auto": "q8", while that is faster,
+    for tensors of at least 65,536 elements; mode "aggregate" only. See docs/compression.md.
     `weighted`: 1 means that pushes have weights, and means are divided by the sum of these instead
     of the number of ranks. With reduction "mean", and `sync` "bsp" or "drop".
     `replicas`: with mode "optimize" and several boxes, 1 keeps a replica of weights and optimizer
@@ -163,8 +163,8 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
         """Declares a tensor with the size and dtype of the buffer `like`. Call it before join, in
         the same order on every rank. A tensor with a larger `priority` is sent earlier. `table`:
         like[i] is a row, and push_pull_rows() pushes some of them; with mode "optimize".
-        `compression` is this tensor's, whatever its size, instead of the client's. Returns the
-        Tensor that the other methods take."""
+        `compression` replaces the client's for this tensor, whatever its size. Returns the Tensor
+        that the other methods take."""
         _, element_count, dtype = _buffer.describe(like, name, on_device=True)
         tensor_id = ctypes.c_uint32()
         self._call(self._library.pbox_register_tensor, name.encode(), element_count, dtype,
@@ -211,8 +211,8 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
 
     def push_pull_many(self, exchanges: Sequence[tuple[Tensor, Buffer]],
                        callback: TensorCallback | None = None) -> None:
-        """Starts several exchanges with one call: `exchanges` is a list of (tensor, gradient), each
-        as in push_pull, and the results are written into the gradients. After an error none was
+        """Starts several exchanges with one call: `exchanges` is a list of (tensor, gradient), like
+        those of push_pull, and the results are written into the gradients. After an error none was
         started.
 
         `callback(tensor, error)` is called once on the I/O thread, when all of them have ended:
@@ -237,17 +237,18 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
         """Returns memory, filled with zeros, for inputs and outputs of operations: a box on this
         host reads inputs there in place, over port shm. Use torch.frombuffer() or
         numpy.frombuffer() to make a tensor of it. It lives as long as something refers to it, also
-        after close(). After join."""
+        after close(). Call it after join."""
         address = ctypes.c_void_p()
         self._call(self._library.pbox_alloc, byte_count, ctypes.byref(address))
         memory = (ctypes.c_ubyte * byte_count).from_address(address.value)
         free = weakref.finalize(memory, self._library.pbox_free, address.value)
-        free.atexit = False  # libpbox's thread may still use it then
+        free.atexit = False  # at exit libpbox's thread may still use the memory
         return memoryview(memory).cast("B")
 
     def register_memory(self, buffer: Buffer) -> None:
         """Registers a long-lived buffer that holds one or more gradients. The device of an rdma
-        port then reads them in place, without a copy. It has no effect on other ports. After join.
+        port then reads them in place, without a copy. It has no effect on other ports. Call it
+        after join.
 
         The client keeps the buffer until unregister_memory(buffer) or close(). It must not be
         resized. SystemFailure: the device refuses the buffer. Payloads are then copied as before,
@@ -299,7 +300,7 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
         takes world_size times as many; "barrier" has no buffers. `op`: "sum", "mean" (floating
         point only), "min" or "max".
 
-        `callback(operation, error)` is called once on the I/O thread, as that of push_pull."""
+        `callback(operation, error)` is called once on the I/O thread, like that of push_pull."""
         output = input if output is None else output
         call = collective_arguments(verb, input, output, op, root, priority, self.world_size)
         number = ctypes.c_uint64()
@@ -314,7 +315,7 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
         return number.value
 
     def wait_collective(self, operation: int, timeout_ms: int = 0) -> None:
-        """Waits for an operation of collective(). timeout_ms as in wait()."""
+        """Waits for an operation of collective(). For timeout_ms see wait()."""
         self._call(self._library.pbox_wait_collective, operation, _options.milliseconds(timeout_ms))
 
     def set_priorities(self, policy: str = "explicit",
@@ -334,7 +335,8 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
 
     def set_sync(self, sync: str, tensors: str | None = None) -> None:
         """Sets the consistency model of the tensors whose names match the pattern `tensors`, with *
-        and ?; None: of all. `sync` is the model with its values, as docs/consistency.md writes it.
+        and ?; None means all. `sync` is the model with its values, written as in
+        docs/consistency.md.
         Before join() every rank must make the same calls, after it has registered the tensors.
         After join() one rank's call is enough, and returns when every box uses the model.
         InvalidArgument: no tensor matches, or the model is not possible; the message says why."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class PboxError(RuntimeError):
-    """A call into libpbox failed. `status` is its pbox_status of pbox.h."""
+    """A call into libpbox failed. `status` is the pbox_status (pbox.h) that it has returned."""
 
     status: int = 14  # PBOX_INTERNAL
 
@@ -15,13 +15,13 @@ class PboxError(RuntimeError):
 
 
 class InvalidArgument(PboxError, ValueError):
-    """An argument is out of bounds, or the call came at the wrong moment."""
+    """An argument is out of bounds, or the call is not allowed at this time."""
 
     status = 1
 
 
 class NotFound(PboxError):
-    """No such tensor or job."""
+    """Something does not exist, for example a tensor or job."""
 
     status = 2
 
@@ -69,7 +69,7 @@ class Mismatch(PboxError):
 
 
 class VersionMismatch(PboxError):
-    """The library, the box and this package are of versions that do not fit."""
+    """The versions of the library, the box and this package do not fit."""
 
     status = 10
 

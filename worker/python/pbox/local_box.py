@@ -109,6 +109,6 @@ class LocalBox:
 
 
 def _die_with_parent():
-    """Returns a preexec_fn: if this process is killed, its box ends too."""
+    """Returns a preexec_fn that makes the box end if this process is killed."""
     prctl = ctypes.CDLL(None).prctl  # looked up here: a forked child should load nothing
     return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

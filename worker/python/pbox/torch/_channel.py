@@ -1,4 +1,4 @@
-"""Collectives of one job in the order of the calls, each with a deadline and a future."""
+"""Runs the collectives of one job in the order of the calls, each with a deadline and a future."""
 
 import atexit
 import collections
@@ -18,9 +18,10 @@ from ._device import classes, common_device
 
 _thread = threading.local()  # in_callback: True on libpbox's I/O threads
 
-# Threads that end futures. They run torch's code without Python's lock. A thread that asks for the
-# lock when the interpreter has shut down is ended there, and as torch's code cannot be left that
-# way, the process aborts. Thus the process waits for them before it exits, at most this time.
+# Threads that end futures. They run torch's code without Python's lock. If one asks for the lock
+# after the interpreter has shut down, Python ends the thread there. torch's code cannot be left in
+# that way, so the process aborts. To avoid that, the process waits for these threads before it
+# exits, at most this time.
 _delivery_threads = weakref.WeakSet()
 _DELIVERIES_END_S = 10
 
@@ -40,7 +41,7 @@ class Operation:
         self.value = value
         self.device = None  # one of _device.classes
         self.event = None
-        self.parts = []  # by part that was started: waits for its end, as Client.wait does
+        self.parts = []  # for each part that was started: a function that waits for its end
         self.timeout_s = timeout_s
         self.deadline = time.monotonic() + timeout_s
         self.done = threading.Event()
@@ -88,7 +89,7 @@ class Operation:
         self._channel.ended(self)
 
     def take_results_behind(self, finish):
-        """For a device: has `finish` run behind the copies back, and marks the end of both."""
+        """On a device: queues `finish` behind the copies back, and marks the end of both."""
         if finish is not None:
             with torch.inference_mode():
                 self.device.run_behind(finish)
@@ -102,8 +103,8 @@ class Operation:
         """Waits for the end. Raises the error that has ended the operation. Raises Timeout after
         timeout_s; the operation then goes on.
 
-        For a device the current stream waits, and the thread only if it is given a timeout. A
-        failure that comes later is raised by the next operation."""
+        For a device the current stream waits, and the thread only if it is given a timeout. A later
+        failure is raised by the next operation."""
         if self.event is not None:
             self.device.wait(self.event)
             if timeout_s is None and not self.done.is_set():
@@ -224,7 +225,7 @@ class Channel:
         self._make_lane = make_lane
         self._failure_lock = threading.Lock()
         self._pending = {}  # operations in the order of their start; values are not used
-        self._deliveries = {}  # queues of threads: by what the thread does, and a depth
+        self._deliveries = {}  # the queue of each thread, by (task, depth)
         self._closed = threading.Event()
         self._process = os.getpid()
         self._lanes = {}
@@ -287,12 +288,12 @@ class Channel:
         self._pending.pop(operation, None)
 
     def deliver(self, operation):
-        """Has the operation's future ended by the thread of its depth, after earlier ones."""
+        """Makes the thread of the operation's depth end its future, after earlier ones."""
         self._deliver(("futures", operation.depth), operation, _end_futures, operation.depth + 1)
 
     def _deliver(self, key, operation, run, *arguments):
-        """Gives the operation to the thread of that key: of a task and a depth. Each depth has its
-        own, because ranks may start operations of two depths in different orders."""
+        """Gives the operation to the thread of `key`, which is (task, depth). Each depth has its
+        own thread, because ranks may start operations of two depths in different orders."""
         with self._failure_lock:
             waiting = self._deliveries.get(key)
             if waiting is None:
@@ -349,7 +350,7 @@ class Channel:
         return None
 
     def check(self, now):
-        """Fails if an operation is late. Returns the next deadline. For the watch."""
+        """Fails if an operation is late. Returns the next deadline. The watch calls it."""
         nearest = float("inf")
         for operation in tuple(self._pending):
             if operation.deadline > now:
@@ -361,7 +362,7 @@ class Channel:
         return nearest
 
     def leave(self):
-        """Leaves the job and ends what is left. For the watch."""
+        """Leaves the job and ends what is left. The watch calls it."""
         with self._failure_lock:  # an operation that fails now makes no lane any more
             lanes = tuple(self._lanes.values())
         for lane in lanes:
@@ -405,7 +406,7 @@ def _end_device_operations(waiting):
 class _Watch:
     """The process's thread that ends operations whose deadline has passed, and that leaves jobs,
     which no callback can do. An operation that waits for a straggler ends by itself only if the job
-    fails, and its thread would wait for ever."""
+    fails, so its thread might wait forever."""
 
     def __init__(self):
         self._changed = threading.Condition()
@@ -422,14 +423,14 @@ class _Watch:
                 self._thread.start()
 
     def expect(self, deadline):
-        """Looks again at the deadline at the latest."""
+        """Makes the thread look for late operations at the deadline, or earlier."""
         if deadline < self._next:
             with self._changed:
                 self._next = min(self._next, deadline)
                 self._changed.notify()
 
     def close(self, channel):
-        """Has the channel leave its job."""
+        """Makes the channel leave its job."""
         with self._changed:
             self._closing.append(channel)
             self._changed.notify()

@@ -35,7 +35,7 @@ class ParameterLane(Lane):
 
 
 class BucketPlan:
-    """A bucket for Channel.start(): one part, in place."""
+    """Presents a bucket to Channel.start() as one part, which is exchanged in place."""
 
     def __init__(self, bucket):
         filled = [(parameter, _flat(gradient))
@@ -51,5 +51,5 @@ class BucketPlan:
 
 
 def _flat(tensor):
-    """Returns the elements of a tensor in the order of its memory, which they fill."""
+    """Returns the elements of a tensor without gaps, in the order of its memory."""
     return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())

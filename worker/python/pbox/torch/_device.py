@@ -2,7 +2,7 @@
 
 libpbox does the copies (pbox/cuda.h). Here is what belongs to torch: which streams it uses, how
 the caller's stream waits for a result, and how long memory stays with the caching allocator. A
-test puts other streams in the place of torch's with `classes`."""
+test replaces torch's streams by others through `classes`."""
 
 import torch
 
@@ -44,16 +44,16 @@ class CudaDevice:
         return event
 
     def wait(self, event):
-        """Has the caller's stream wait for the event. The thread does not wait."""
+        """Makes the caller's stream wait for the event. The thread does not wait."""
         torch.cuda.current_stream(self._device).wait_event(event)
 
     def make_future(self):
-        """Returns a future whose continuations, and those who wait for it, see the device's work
-        that precedes its end."""
+        """Returns a future whose continuations, and the threads that wait for it, see the device's
+        work that precedes its end."""
         return torch.futures.Future(devices=[self._device])
 
     def collective(self, *call, **options):
-        """As Client.collective(). The caller's stream has to wait for an event of mark()."""
+        """Like Client.collective(). The caller's stream has to wait for an event of mark()."""
         return self._client.cuda_collective(self.index, self.current_stream(), *call, **options)
 
     def push(self, tensor, gradient, initial_weights=False):
@@ -62,7 +62,7 @@ class CudaDevice:
         self.keep([gradient])
 
     def pull(self, tensor, weights):
-        """Has the result of push() copied to `weights`. Returns an event behind that."""
+        """Queues the copy of push()'s result to `weights`. Returns an event behind the copy."""
         self._client.cuda_pull(self.index, self.current_stream(), tensor, weights)
         return self.mark()
 

@@ -22,15 +22,15 @@ class _BackendView:
         return "pbox"
 
     def perform_nocolor_split(self, _):
-        """Ranks that are not in a new group take no part in it."""
+        """Does nothing: ranks that are not in a new group take no part in it."""
 
     def _set_sequence_number_for_group(self):
-        """The job numbers its operations."""
+        """Does nothing: the job numbers its operations."""
 
 
 class _Registered(dist.ProcessGroup):
-    """Has a backend registered with torch's C++ code, which asks it for the group's name. The
-    backend connects to nobody, and refuses operations that do not come by the group's class."""
+    """Registers a backend with torch's C++ code, which asks it for the group's name. The backend
+    connects to nobody, and refuses operations that bypass the group's class."""
 
     def _register_inner_backend(self, rank, size):
         """Called once, by the constructor."""
@@ -47,16 +47,16 @@ class _Registered(dist.ProcessGroup):
 
 
 class _Unregistered(dist.ProcessGroup):
-    """Has none, because the FakeProcessGroup of older torch, such as 2.6, does nothing and reports
-    success. C++ code that needs a backend refuses. This class tells torch's Python code what it
-    would read from a backend."""
+    """Registers no backend, because the FakeProcessGroup of older torch, such as 2.6, does nothing
+    and reports success. C++ code that needs a backend raises an error instead. This class gives
+    torch's Python code what it would read from a backend."""
 
     group_name = ""
     group_desc = ""
     _device_types = [torch.device("cpu"), torch.device("cuda")]
 
     def _register_inner_backend(self, rank, size):
-        """There is none."""
+        """Does nothing: there is no backend."""
 
     def _set_group_name(self, name):
         self.group_name = name

@@ -28,7 +28,7 @@ def flat(tensor):
 
 def name_with_order(name, tensor):
     """Returns the tensor's name in the job. Ranks that keep a parameter in different orders would
-    exchange its elements with others, so an order other than that of the shape is in the name."""
+    mix up its elements, so the name states any order other than that of the shape."""
     order = memory_order(tensor)
     if order == tuple(sorted(order)):
         return name
@@ -36,7 +36,7 @@ def name_with_order(name, tensor):
 
 
 def like(gradient, parameter):
-    """Returns the gradient in the parameter's order of memory, as a copy if it has another."""
+    """Returns the gradient in the parameter's order of memory, as a copy if its own differs."""
     if gradient.stride() == parameter.stride():
         return gradient
     ordered = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype,

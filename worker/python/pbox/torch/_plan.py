@@ -1,5 +1,5 @@
-"""Which collectives of libpbox carry out an operation of torch.distributed, and what this rank does
-before and after them. On a CUDA device, all of that is queued on streams."""
+"""Plans the collectives of libpbox that carry out an operation of torch.distributed, and what this
+rank does before and after them. On a CUDA device, all of that is queued on streams."""
 
 import torch
 import torch.distributed as dist
@@ -29,13 +29,13 @@ def _operator(op):
         if op == getattr(dist.ReduceOp, name):
             return name, None
     state = op.__getstate__() if op == dist.ReduceOp.PREMUL_SUM else None
-    if state is None:  # torch 1.13 does not tell the factor
+    if state is None:  # torch 1.13 does not give access to the factor
         raise InvalidArgument(f"the backend pbox does not know the reduction {op!r}")
     return "SUM", state[1]
 
 
 def _flat(tensor):
-    """Returns a tensor's elements, one after another: a view if they lie so."""
+    """Returns a tensor's elements, one after another: a view if they are contiguous."""
     if tensor.layout != torch.strided:
         raise InvalidArgument(f"a tensor of layout {tensor.layout} cannot be sent: pass "
                               "tensor.to_dense()")
@@ -49,7 +49,7 @@ def _view(tensor):
 
 
 def _wire(flat):
-    """Returns a flat tensor as libpbox takes it: bytes if the box has no such dtype."""
+    """Returns a flat tensor in a dtype that libpbox takes: bytes if the box lacks its dtype."""
     return flat if flat.dtype in _SUMMED else flat.view(torch.uint8)
 
 
@@ -73,7 +73,7 @@ class Plan:
             finisher()
 
     def finish_with(self, finisher):
-        """Has `finisher` run after those of the operations that are added later."""
+        """Makes `finisher` run after those of the operations that are added later."""
         self._finishers.append(finisher)
 
     def _call(self, verb, source=None, target=None, **options):
@@ -81,8 +81,9 @@ class Plan:
         self.tensors += [tensor for tensor in (source, target) if tensor is not None]
 
     def _target(self, tensor, load=False):
-        """Returns the flat tensor that receives a result. It is a copy, which is written back at
-        the end, if the elements lie elsewhere or with gaps. With `load` it has the values."""
+        """Returns the flat tensor that receives a result: a view of `tensor`, or a copy that is
+        written back at the end if a view is not possible. With `load` a copy has the values of
+        `tensor`."""
         tensor = tensor.detach()
         self.tensors.append(tensor)
         if tensor.layout == torch.strided and (

@@ -57,7 +57,7 @@ class Work(dist.Work):
         return future
 
     def is_completed(self):
-        """Returns whether the operation has ended, also with an error."""
+        """Returns whether the operation has ended, with or without an error."""
         return self._operation.is_done()
 
     def is_success(self):
@@ -69,7 +69,7 @@ class Work(dist.Work):
         return self._operation.error
 
     def synchronize(self):
-        """Waits, as wait() does."""
+        """Waits like wait()."""
         self.wait()
 
     def result(self):
@@ -78,18 +78,18 @@ class Work(dist.Work):
 
 
 class Together(dist.Work):
-    """Several Works as one."""
+    """Combines several Works into one."""
 
     def __init__(self, works):
         super().__init__()
         self._works = works
 
     def wait(self, timeout=datetime.timedelta(0)):
-        """Waits for each."""
+        """Waits for each Work."""
         for work in self._works:
             work.wait(timeout)
         return True
 
     def is_completed(self):
-        """Returns whether all have ended."""
+        """Returns whether all Works have ended."""
         return all(work.is_completed() for work in self._works)

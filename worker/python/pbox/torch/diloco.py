@@ -99,25 +99,26 @@ class DiLoCo(Closing):
     Until close() each step of the inner optimizer counts, whether `inner.step()`, a GradScaler or
     diloco.step() takes it. Ranks should have data of their own, and take the same number of steps.
 
-    `fragments`: the parameters are divided into so many parts of about the same size, in the
+    `fragments`: the parameters are divided into this many parts of about the same size, in the
     model's order, and exchanged in turn, each once in `sync_every` steps, so that the link carries
     them one after another. A parameter is not divided.
-    `delay`: a result is adopted so many steps after the change was sent. Meanwhile training goes
+    `delay`: a result is adopted this many steps after the change was sent. Meanwhile training goes
     on. 0: the step waits for the result. Less than `sync_every`.
-    `alpha`: what the weights are after that: alpha * own + (1 - alpha) * the box's. 0 forgets what
-    this rank has trained during the delay; Streaming DiLoCo uses 0.5.
+    `alpha`: when a result is adopted, the weights become alpha * own + (1 - alpha) * the box's. 0
+    forgets what this rank has trained during the delay; Streaming DiLoCo uses 0.5.
     `outer`: `lr`, `momentum` and `nesterov` of the outer optimizer, SGD; by default 0.7, 0.9, True.
     `wire`: changes and weights travel as "f32", or in blocks of "q8" or "q4" (docs/compression.md);
     parameters of one dimension travel as f32 all the same.
-    `quorum`: the box takes an outer step once so many ranks have sent their changes and `grace` has
-    passed since then. `grace` is a number of milliseconds, or "auto" (the default): as long as most
-    ranks have needed so far. The changes of a late rank count in the next outer step; with
+    `quorum`: the box takes an outer step once this many ranks have sent their changes and `grace`
+    has passed since then. `grace` is a number of milliseconds, or "auto" (the default): as long as
+    most ranks have needed so far. The changes of a late rank count in the next outer step; with
     late_pushes="drop" they are lost. The late rank gets the newest weights at once, so no rank
     waits for it. None: all ranks. With a quorum the options are on_worker_lost="partial" and
     recovery="none" unless they are given. With `wire` "q8" or "q4" a rank that was late receives
     the weights as f32, once.
-    `weight`: the box's mean counts every change once ("equal"), or as often as the rank has trained
-    on tokens since it last sent that fragment ("tokens"): then call add_tokens() before each step.
+    `weight`: the box's mean counts every change once ("equal"), or weights it by the number of
+    tokens that the rank has trained on since it last sent that fragment ("tokens"): then call
+    add_tokens() before each step.
     `state`: what state_dict() has returned before a restart.
 
     Parameters may be of any floating point type; those on a device pass through the host. A rank
@@ -172,7 +173,7 @@ class DiLoCo(Closing):
         self.client.join()
         for slot in self._slots:
             self.client.init_weights(slot.tensor, slot.anchor)
-        kept = set()  # where the anchor is the same, the saved weights' training since still counts
+        kept = set()  # slots with the saved anchor: training since that anchor still counts
         for slot in self._slots:
             self.client.wait(slot.tensor)
             if state is None or not torch.equal(slot.anchor, state["anchors"][slot.name]):
@@ -187,12 +188,12 @@ class DiLoCo(Closing):
         self._steps = self._steps_of_job()
 
     def _pushed(self, slot):
-        """Returns how many changes of the parameter this rank has sent, with those that the others
-        sent before it came. A tensor's first round is that of the initial weights."""
+        """Returns how many changes of the parameter this rank has sent, including those that the
+        others sent before it joined. A tensor's first round is that of the initial weights."""
         return self.client.tensor_round(slot.tensor) - 1
 
     def _steps_of_job(self):
-        """Returns how many steps the other ranks had taken, or a few less, when this one came."""
+        """Returns how many steps the other ranks had taken, or a few less, when this one joined."""
         if not any(self._pushed(slot) for slot in self._slots):
             return 0
         return min(fragment.push_step(self._pushed(slot))
@@ -213,7 +214,7 @@ class DiLoCo(Closing):
             self._end_step()
             return result
 
-        # A method, because learning rate schedulers wrap what they find here as one.
+        # This must be a method, because learning rate schedulers wrap it as one.
         counted._with_counter = getattr(step, "_with_counter", False)
         self._inner.step = types.MethodType(counted, self._inner)
 
@@ -238,7 +239,7 @@ class DiLoCo(Closing):
         weight = self.client.round_weight(fragment.tokens) if self._weighs_tokens else 0
         for slot in fragment.slots:
             if self._pushed(slot) > index:
-                continue  # a rank that has come meanwhile has fetched the result
+                continue  # a rank that has joined meanwhile has fetched the result
             torch.sub(slot.anchor, slot.weights().to("cpu", torch.float32), out=slot.change)
             if weight > 0:
                 slot.change.mul_(weight)
@@ -261,8 +262,8 @@ class DiLoCo(Closing):
 
     @property
     def steps(self) -> int:
-        """The number of inner steps since the job began. A process that comes later begins with
-        the number at which the others' next exchange is its own next one too."""
+        """The number of inner steps since the job began. A process that joins later begins with a
+        number at which its next exchange is also the next one of the others."""
         return self._steps
 
     def step(self, closure: Any = None) -> Any:
@@ -270,8 +271,9 @@ class DiLoCo(Closing):
         return self._inner.step(closure)
 
     def add_tokens(self, count: int) -> None:
-        """With weight="tokens": tells that the next step trains on so many tokens, at least 1. Call
-        it before that step. Another unit, samples for example, will do if all ranks use it."""
+        """With weight="tokens": adds the number of tokens that the next step trains on, at least 1.
+        Call it before that step. A different unit, for example samples, will do if all ranks use
+        it."""
         if not self._weighs_tokens:
             raise InvalidArgument("tokens count only with weight='tokens': give it, or do without "
                                   "add_tokens()")
@@ -337,8 +339,8 @@ class LocalSGD(DiLoCo):
 
 
 def local_part(parameter):
-    """Returns this rank's shard of a parameter that FSDP2 has sharded, and any other as it is,
-    without gradients."""
+    """Returns this rank's shard of a parameter that FSDP2 has sharded, or the whole parameter if it
+    is not sharded, without gradients."""
     whole = parameter.detach()
     return whole.to_local() if hasattr(whole, "to_local") else whole
 
@@ -403,7 +405,7 @@ def _fragments(model, sync_every, count, delay):
     if len(named) < count:
         raise InvalidArgument(f"fragments is {count}, but the model has {len(named)} parameters "
                               "to train")
-    # By the sizes of whole parameters, so that all shards of one are in the same fragment.
+    # Sizes are those of whole parameters, so that all shards of one are in the same fragment.
     groups = divide([parameter.numel() for _, parameter in named], count)
     return [Fragment([_Slot(*named[position]) for position in positions
                       if local_part(named[position][1]).numel() > 0],

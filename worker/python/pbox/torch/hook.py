@@ -27,8 +27,8 @@ class DDPCommHook:
         ddp_model.register_comm_hook(None, hook)
 
     Takes the options of pbox.Client. Rank and world size default to those of DDP's process group.
-    DDP itself still needs that group; gloo suffices, since no gradient passes through it. Making
-    the hook joins the job, so it returns when every rank has come here. Each bucket is one
+    DDP itself still needs that group; gloo suffices, since no gradient passes through it. The
+    constructor joins the job, so it returns when every rank has called it. Each bucket is one
     operation. Later buckets, those of the first layers, have the higher priority.
 
     With `compression` "q8", "q4" or "auto" gradients and means travel in fewer bits, with error
@@ -50,7 +50,7 @@ class DDPCommHook:
     """
 
     def __init__(self, model: torch.nn.Module, **options: object) -> None:
-        # DistributedDataParallel asks a hook for both names.
+        # DistributedDataParallel reads both names of a hook.
         self.__name__ = self.__qualname__ = type(self).__name__
         compression = options.get("compression") or os.environ.get("PBOX_COMPRESSION")
         self._is_compressed = (compression or "none") != "none"

@@ -17,15 +17,15 @@ def attach_hsdp(model: torch.nn.Module, replicas: int) -> dist.ProcessGroup:
         pbox.torch.attach_hsdp(model, replicas)
 
     Call it on every rank, after fully_shard(), with a model that was sharded over world size /
-    `replicas` ranks that follow one another. The mesh of the shards has any backend, and stays
-    inside a node. Each shard has a job of its own on the box, of the ranks that hold it. So the box
-    receives each gradient once per replica, and no two nodes exchange anything.
+    `replicas` consecutive ranks. The mesh of the shards may have any backend, and stays inside a
+    node. Each shard has a job of its own on the box, of the ranks that hold it. So the box receives
+    each gradient once per replica, and no two nodes exchange anything.
 
     It takes the replica count, not a mesh: FSDP2 averages natively over the first dimension of a
     2-D mesh, so a model that is to use the box has a 1-D mesh. Every replica begins with the
     weights and buffers of the first one. A model whose module has parameters on several meshes is
     refused by torch."""
-    # Only torch 2.6 and newer have it.
+    # Only torch 2.6 and newer have FSDPModule.
     from torch.distributed.fsdp import FSDPModule  # pylint: disable=import-outside-toplevel
     world_size = dist.get_world_size()
     if replicas < 1 or world_size % replicas != 0:

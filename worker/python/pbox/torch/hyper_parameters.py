@@ -17,7 +17,7 @@ class HyperParameters:
     of that learning rate and a weight decay.
 
     The group with the largest learning rate is the reference. If a scheduler has set "initial_lr",
-    the factors come from that, because a warm-up may start with all rates at zero."""
+    the factors are computed from that, because a warm-up may start with all rates at zero."""
 
     def __init__(self, optimizer):
         if type(optimizer) not in _KINDS:

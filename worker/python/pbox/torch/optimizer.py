@@ -78,8 +78,8 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
 
     `max_grad_norm`: the box clips the mean gradient of all parameters together to this norm, as
     torch.nn.utils.clip_grad_norm_ does. `skip_nonfinite`: a step whose gradient holds an infinity
-    or a NaN on any rank is skipped on all ranks: weights and optimizer state stay as they are. Then
-    `grad_norm` and `step_skipped` tell about the last step, equally on all ranks.
+    or a NaN on any rank is skipped on all ranks: weights and optimizer state stay as they are. With
+    either, `grad_norm` and `step_skipped` describe the last step, equally on all ranks.
     pbox.torch.GradScaler scales the loss.
 
     The weight of an nn.Embedding or nn.EmbeddingBag with sparse=True, in host memory, is a table:
@@ -91,10 +91,10 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
     (docs/compression.md). Parameters of one dimension, such as biases and norms, and those with
     fewer than 4096 elements travel as they are. The parameters must be in host memory.
 
-    With another consistency model (pbox.Client), for example sync="ssp" and staleness=3, a rank
-    need not wait for the others in each step. This needs recovery="none". `sync_by_tensor` gives
-    some parameters another model, by patterns of their names: with {"embedding.*": "ssp:3"} all
-    others keep the job's. client.set_sync() changes models later.
+    With a consistency model other than bsp (pbox.Client), for example sync="ssp" and staleness=3, a
+    rank need not wait for the others in each step. This needs recovery="none". `sync_by_tensor`
+    gives some parameters a model of their own, by patterns of their names: with {"embedding.*":
+    "ssp:3"} all others keep the job's. client.set_sync() changes models later.
     """
 
     # With this, torch's GradScaler leaves skipping to step(), which refuses that GradScaler.
@@ -119,7 +119,7 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
         self._step_ends = False  # step() was called and has not returned
         self._max_grad_norm = max_grad_norm or 0.0
         self._skip_nonfinite = bool(skip_nonfinite)
-        self._verdict = None  # on the step before the open one
+        self._verdict = None  # the verdict on the step before the open one
         self._loss = None
         self._accumulating = False
         self._root_called = False
@@ -298,13 +298,13 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
 
     @staticmethod
     def _queue_copy(slot):
-        """On a device: has the new weights copied there when they come."""
+        """On a device: queues the copy of the new weights to it, if that is not queued yet."""
         if slot.device is not None and slot.event is None:
             slot.event = slot.device.pull(slot.tensor, slot.weights)
 
     @property
     def skips_nonfinite(self) -> bool:
-        """True with the argument `skip_nonfinite`, or with guard "reject"."""
+        """True if the argument `skip_nonfinite` is set, or if guard is "reject"."""
         return self._skip_nonfinite or self.client.guard == "reject"
 
     @property
@@ -349,7 +349,8 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
         """Ends a step: sends the gradients that backward() has not sent, and zeros for parameters
         without one. Waits for all weights if the model's forward() was not called, because then no
         forward waits for them. After a Timeout call it again: it then sends and waits for what is
-        left, without calling the closure. `grad_scaler`: torch's GradScaler gives itself here."""
+        left, without calling the closure. `grad_scaler`: torch's GradScaler passes itself here, and
+        is refused."""
         if grad_scaler is not None or getattr(self, "found_inf", None) is not None:
             raise InvalidArgument("DistributedOptimizer: torch's GradScaler cannot unscale "
                                   "gradients or skip steps on the box; use pbox.torch.GradScaler")
@@ -365,7 +366,7 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
             if not slot.pushed:
                 gradient = slot.parameter.grad
                 self._push(slot, _no_gradient(slot) if gradient is None else gradient)
-        # Copies are queued in the order of the next forward, in which the new weights come.
+        # Copies are queued in the order of the next forward, in which the new weights arrive.
         for slot in self._slots:
             self._queue_copy(slot)
         if not self._root_called:

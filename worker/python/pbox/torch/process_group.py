@@ -24,14 +24,15 @@ _MILLISECONDS_MAX = 2 ** 32 - 1
 class ProcessGroup(InnerBackend):
     """A process group whose ranks exchange data with a box, and with no other rank.
 
-    Its job on the box is new at each start: rank 0 draws a random suffix and tells the others by
-    the group's store. Making the group joins the job, so it returns when every rank has come here.
-    Box, port and keys come from the environment, as those of pbox.Client.
+    Its job on the box is new at each start: rank 0 draws a random suffix and tells the others
+    through the group's store. The constructor joins the job, so it returns when every rank has
+    called it. Box, port and keys come from the environment, like those of pbox.Client.
 
     An operation fails at its deadline, which is the group's time-out, with an error that names the
     rank that is late. Any failure ends the job on this rank; later operations fail with the same
-    error, and the other ranks with one that names this rank. The process lives, and new groups
-    work. Point-to-point operations go through a Gloo group that is made for the first of them."""
+    error, and the other ranks with one that names this rank. The process survives, and new groups
+    can be made. Point-to-point operations go through a Gloo group that is made for the first of
+    them."""
 
     def __init__(self, store, rank, size, timeout):
         super().__init__(rank, size)
@@ -43,8 +44,8 @@ class ProcessGroup(InnerBackend):
         self._coalesced = threading.local()
         job = _agree_on_job(store, rank, timeout)
         milliseconds = min(int(timeout.total_seconds() * 1000), _MILLISECONDS_MAX)
-        # Nobody takes the place of a rank in a job that only this start knows, so none is waited
-        # for.
+        # Only this start knows the job's name, so no process can take a lost rank's place, and the
+        # others do not wait for one.
         self._channel = Channel(timeout.total_seconds(), _ADVICE, job=job, rank=rank,
                                 world_size=size, join_timeout_ms=milliseconds,
                                 wait_timeout_ms=milliseconds, on_worker_lost="abort")
@@ -55,7 +56,7 @@ class ProcessGroup(InnerBackend):
     def split_group(self, new_ranks, timeout=None, opts=None, group_name=None, group_desc=None,
                     device_types=None):
         """Makes a group of some of this group's ranks, for dist.split_group(). Returns None on the
-        others, which need not call it. It joins a job of its own, as any group does."""
+        others, which need not call it. It joins a job of its own, like any group."""
         del opts, device_types  # no options; every group serves all devices
         ranks = sorted(new_ranks)
         if self._rank not in ranks:
@@ -83,12 +84,12 @@ class ProcessGroup(InnerBackend):
         return self._size
 
     def errored(self):
-        """Returns the error that has ended the job on this rank, or None. It knows of all
-        operations that the device has passed, and of those that a thread has waited for."""
+        """Returns the error that has ended the job on this rank, or None. It covers all operations
+        that the device has passed, and those that a thread has waited for."""
         return self._channel.settled_error()
 
     def statistics(self):
-        """Returns the counters of this rank's exchange with the box, as Client.statistics()."""
+        """Returns the counters of this rank's exchange with the box, like Client.statistics()."""
         return self._channel.client.statistics()
 
     def abort(self):
@@ -97,7 +98,7 @@ class ProcessGroup(InnerBackend):
         self._drop_gloo("abort")
 
     def shutdown(self):
-        """Leaves the job, as abort() does, when the group is destroyed."""
+        """Leaves the job, like abort(), when the group is destroyed."""
         self._channel.close()
         self._drop_gloo("shutdown")
 

@@ -61,8 +61,8 @@ class GradScaler:
             return
         last = optimizer.last_step()
         if optimizer.client.rejoin and last is not None:
-            # A scale of 0 belongs to a step under way, which counts without this process.
-            # update() takes the scale from that step.
+            # A scale of 0 is not known yet: the other ranks take that step without this process.
+            # update() takes the scale once the box reports it.
             if last["loss_scale"] > 0:
                 self._follow(last)
         else:
@@ -78,7 +78,7 @@ class GradScaler:
         return outputs * self._scale
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> NoReturn:
-        """Refused: gradients are unscaled on the box."""
+        """Raises InvalidArgument, because the box unscales gradients."""
         raise InvalidArgument("GradScaler: the box unscales the gradients before it clips them; "
                               "leave unscale_() out, and give DistributedOptimizer max_grad_norm "
                               "to clip")

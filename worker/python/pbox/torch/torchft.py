@@ -10,7 +10,7 @@ from . import process_group
 class ProcessGroupPbox(torchft.process_group.ProcessGroupWrapper):
     """Give it to torchft.Manager(pg=...). Each configure() makes a new job on the box, so what is
     in flight from an older configuration cannot reach a newer one. Box, port and keys come from the
-    environment, as those of pbox.Client."""
+    environment, like those of pbox.Client."""
 
     def __init__(self, timeout=datetime.timedelta(seconds=60)):
         super().__init__(timeout)
