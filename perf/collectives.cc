@@ -1,6 +1,6 @@
 // Scenario `collectives`: collectives without named tensors through a pboxd over kernel sockets,
-// against Gloo's on the same machine and against PBox's own named tensors. Systems take turns, and
-// each result of every rank is checked.
+// compared with Gloo's on the same machine and with PBox's own named tensors. Systems take turns,
+// and each result of every rank is checked.
 #include <iomanip>
 #include <stdexcept>
 

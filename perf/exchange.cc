@@ -83,7 +83,7 @@ void add_options(po::options_description& options) {
       "box-flags", po::value<std::string>()->default_value(""), "additional flags for pboxd");
 }
 
-// Starts PBox's variants and, with `with_peers`, the others.
+// Starts PBox's variants and, if `with_peers` is set, the peers and the limit.
 std::vector<LoopbackSystem> start_systems(PeerOptions peer, bool with_recovery, bool with_peers) {
   std::vector<LoopbackSystem> systems;
   systems.push_back(start_on_loopback("pbox", peer));

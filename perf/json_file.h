@@ -25,7 +25,7 @@ class JsonField {
   // The functions below, except has(), throw if the value is missing or has another type or range.
   JsonField at(const std::string& key) const;
   bool has(const std::string& key) const;
-  // Throws if the object has another member than these. An unknown one is usually misspelt.
+  // Throws if the object has a member other than these. An unknown one is usually misspelt.
   void allow_only(std::initializer_list<const char*> keys) const;
   std::vector<JsonField> list() const;  // has at least one element
   std::string text(size_t bytes_max) const;

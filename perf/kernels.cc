@@ -28,8 +28,8 @@ using wire::Dtype;
 constexpr size_t kChunkBytes = 32 * 1024;
 constexpr size_t kChunkFloats = kChunkBytes / sizeof(float);
 
-// Passes over one chunk per array. Two chunks of f32 exceed an L1 cache and fit an L2 cache, and so
-// do Adam's four arrays.
+// Number of passes over one chunk per array. Two chunks of f32 exceed an L1 cache and fit an L2
+// cache, and so do Adam's four arrays.
 constexpr size_t kPassesInCache = 1000;
 
 // An odd number of cache lines, so that no two arrays have equal lower address bits.
@@ -62,7 +62,7 @@ struct Arrays {
   size_t count;
   NumaArena arena;
   float* accumulator = nullptr;
-  float* source = nullptr;  // f32; as f16 and bf16 the bits are normal numbers and zeros
+  float* source = nullptr;  // f32; read as f16 or bf16, the bits are normal numbers and zeros
   float* other = nullptr;
   float* state = nullptr;
 };
@@ -123,8 +123,8 @@ struct Blocks {
   std::vector<float> residue;
 };
 
-// Adds what compressed tensors take: encoding on a worker and at the end of a round, decoding and
-// adding on a box.
+// Adds the kernels of compressed tensors: encoding on a worker and at the end of a round, decoding
+// and adding on a box.
 void add_blocks(std::vector<Alternative>& all, const Arrays& arrays, size_t passes) {
   for (const Dtype dtype : {Dtype::kQ8, Dtype::kQ4}) {
     const auto count = static_cast<uint32_t>(arrays.count);

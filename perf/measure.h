@@ -1,5 +1,6 @@
 // Timing of alternatives that are compared with each other. Passes are interleaved, so that changes
-// of the machine (frequency, other programs) affect all alternatives equally. Medians sum them up.
+// of the machine (frequency, other programs) affect all alternatives equally. Medians summarise the
+// passes.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +21,8 @@ struct Alternative {
 // round starts with the next alternative.
 void measure_interleaved(std::vector<Alternative>& alternatives, size_t repetitions);
 
-// Returns the median; of an even number of values, the mean of the middle two. Requires at least
-// one value.
+// Returns the median. For an even number of values, that is the mean of the middle two. Requires at
+// least one value.
 double median(std::vector<double> values);
 
 // Returns the median of over[i] / under[i]. Both values of a turn i are measured close together, so
@@ -31,7 +32,7 @@ double median_ratio(const std::vector<double>& over, const std::vector<double>& 
 // Returns over[i] / under[i] of each turn. Requires equal lengths.
 std::vector<double> ratios(const std::vector<double>& over, const std::vector<double>& under);
 
-// The middle of some values, and the quartiles, between which half of them lie.
+// The median of some values, and their quartiles, between which half of them lie.
 struct Spread {
   double low = 0;
   double median = 0;

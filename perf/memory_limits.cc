@@ -17,7 +17,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr size_t kLineFloats = 16;
 
-// Prefetches the lines that lie kLinesAhead behind those of a turn. With 0, only the hardware
+// Prefetches the lines that lie kLinesAhead after those of a turn. With 0, only the hardware
 // prefetches.
 template <size_t kTurnLines, size_t kLinesAhead>
 HWY_INLINE void prefetch_turn(const float* from) {
@@ -61,8 +61,8 @@ void update_halves(float* accumulator, const float* source, float*, size_t count
   }
 }
 
-// Computes c = a + b with streaming stores: the same DRAM traffic, because lines that are
-// overwritten are not fetched first.
+// Computes c = a + b with streaming stores. The DRAM traffic is that of a += b, because lines that
+// are overwritten are not fetched first.
 template <size_t kLinesAhead>
 void stream_out(float* accumulator, const float* source, float* other, size_t count) {
   for (size_t i = 0; i < count; i += 8 * kLineFloats) {

@@ -10,7 +10,8 @@
 
 namespace pbox::perf {
 
-// Elements of all tensors together. Gradients carry 32-bit indices (peers/work.h).
+// Largest number of elements of all tensors together, because gradients carry 32-bit indices
+// (peers/work.h).
 inline constexpr uint64_t kModelElementsMax = UINT32_MAX;
 
 // Returns the layers of the model in `path`, in forward order. An error names the file, the field,

@@ -16,9 +16,11 @@ import torch
 
 
 def describe(module, *inputs):
-    """Returns the layers in forward order; the cost of one is the seconds of its forward pass."""
+    """Returns the layers in forward order. A layer's cost is the seconds of its forward pass."""
     names = {one: name for name, one in module.named_modules()}
-    seconds, running = {}, []  # by name, without children; [start, seconds of children]
+    # `seconds`: of each module by name, without its children. `running`: [start, seconds of
+    # children] of each module in progress.
+    seconds, running = {}, []
 
     def begin(one, _):
         seconds.setdefault(names[one], 0.0)

@@ -1,9 +1,9 @@
 // Scenario `pipeline`: the speed of a whole pipeline over the speed of the bare sum kernel
 // (pipeline_bench.h).
 //
-// The pipeline that is compared with the kernel has a flight recorder, as by default. Four further
-// pipelines have none: a plain one, one whose counters another thread reads, one that adds in the
-// order of ranks, and one whose guard zeroes unsound values.
+// The pipeline that is compared with the kernel has a flight recorder, as boxes have by default.
+// Four further pipelines have none: a plain one, one whose counters another thread reads, one that
+// adds in the order of ranks, and one whose guard zeroes unsound values.
 #include <algorithm>
 #include <iomanip>
 #include <stdexcept>

@@ -99,16 +99,16 @@ class PipelineBench {
  public:
   PipelineBench(const BenchShape& shape, std::span<const PipelineKind> kinds);
 
-  // Runs rounds until `rounds` of them count. A round runs the kernel first, then all pipelines, of
-  // which another one begins each time. The first round, which touches memory for the first time,
-  // does not count. Nor do the rounds in which pipelines measure the gradients (GradientSquares):
-  // their times are kept apart.
+  // Runs rounds until `rounds` of them count. A round runs the kernel first, then all pipelines,
+  // beginning with a different one each time. The first round, which touches memory for the first
+  // time, does not count. Nor do the rounds in which pipelines measure the gradients
+  // (GradientSquares): their times are kept apart.
   void run(uint32_t rounds);
 
-  // Seconds of this thread's CPU time in each round.
+  // Return the seconds of this thread's CPU time in each round that counts.
   const std::vector<double>& kernel_seconds() const { return kernel_seconds_; }
   const std::vector<double>& seconds(size_t kind) const { return seconds_.at(kind); }
-  // The same of rounds whose gradients are measured.
+  // Return the same for the rounds whose gradients are measured.
   const std::vector<double>& measured_kernel_seconds() const { return measured_kernel_seconds_; }
   const std::vector<double>& measured_seconds(size_t kind) const {
     return measured_seconds_.at(kind);

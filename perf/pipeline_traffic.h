@@ -33,12 +33,13 @@ class Traffic {
   // Seals the packets for the next round.
   void next_round();
 
-  // Empty before build().
+  // Returns no packets before build().
   const std::vector<Packet>& packets() const { return packets_; }
   double gradient_bytes() const { return gradient_bytes_; }
   uint32_t round() const { return round_; }
 
-  // The value of an element of every worker's gradient. Sums over 64 workers are exact.
+  // Returns the value of an element, which is the same in every worker's gradient. Sums over 64
+  // workers are exact.
   static float value_of(uint32_t chunk, uint32_t index_in_fragment) {
     return static_cast<float>(1 + (index_in_fragment + chunk) % 7);
   }

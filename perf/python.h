@@ -1,4 +1,4 @@
-// The Python that a scenario's script needs.
+// Finds the Python interpreter that a scenario's script needs.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ std::string find_python(const std::string& modules);
 
 // Adds the option --python to those of a scenario whose script needs torch.
 void add_python_option(po::options_description& options);
-// Returns the Python of that option; without it, what find_python() finds.
+// Returns the Python that --python names. Without the option, returns the first that finds torch.
 std::string python_of(const po::variables_map& options);
 
 }  // namespace pbox::perf

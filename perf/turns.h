@@ -22,10 +22,11 @@ struct LoopbackSystem {
 };
 
 // Starts a system by its name in perf/peers/launch.h, and returns when it is ready. Throws
-// std::runtime_error on failure, as the others here do.
+// std::runtime_error on failure, like the functions below.
 LoopbackSystem start_on_loopback(const std::string& name, const PeerOptions& options);
 
-// Runs one exchange and records it. Throws if a result is wrong. Returns milliseconds.
+// Runs one exchange, records it, and returns its duration in milliseconds. Throws if a result is
+// wrong.
 double measure_once(LoopbackSystem& system);
 
 // Runs `turns` turns. Each turn runs one exchange of every system, and begins with the next system.

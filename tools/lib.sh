@@ -1,4 +1,5 @@
-# Shell functions of tools/test, tools/demo and others. To be sourced; keeps the current directory.
+# Shell functions of tools/test, tools/demo and others. Source this file; it keeps the current
+# directory.
 #
 #   pbox_install GROUP...        installs the missing packages of these groups of tools/packages
 #   pbox_unpack GROUP...         unpacks these groups below build/deb, without installing them
@@ -142,8 +143,9 @@ pbox_pip_python() {
   printf '%s' "$folder/bin/python"
 }
 
-# Makes a network namespace with a cable, 10.77.0.0/24. The end box0 is for a box with the arguments
-# PBOX_NETWORK_BOX, the kernel has the end worker0. Needs root. `ip netns del` removes it.
+# Makes a network namespace with a cable (a veth pair), 10.77.0.0/24. The end box0 is for a box with
+# the arguments PBOX_NETWORK_BOX, the kernel has the end worker0. Needs root. `ip netns del` removes
+# it.
 PBOX_NETWORK_BOX=(--box.listen=127.0.0.1 --data.port=dpdk --data.port_first=9542 --data.mtu=9000
   '--dpdk.devices=net_af_packet0,iface=box0 10.77.0.1/24' --dpdk.no_huge=true
   --security.insecure=true --security.insecure_off_loopback=true)

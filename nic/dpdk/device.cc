@@ -23,9 +23,9 @@ namespace pbox::nic {
 namespace {
 
 constexpr uint16_t kDescriptors = 1024;        // per queue and direction, if the device allows it
-constexpr uint32_t kSegmentDataBytes = 128;    // for UDP and packet header, or for a tag
+constexpr uint32_t kSegmentDataBytes = 128;    // for all headers of a packet, or for its tag
 constexpr uint32_t kSegmentsPerPacket = 3;     // header, payload, tag
-constexpr uint32_t kPoolLentBuffers = 2048;    // for two rings between pipelines, caches, a burst
+constexpr uint32_t kPoolLentBuffers = 2048;    // for two rings, for caches and for a burst
 constexpr uint32_t kPoolSlackBuffers = 1024;   // for current bursts and per-thread caches
 constexpr uint64_t kExternalPageBytes = 4096;  // smallest page of job memory
 
@@ -63,7 +63,7 @@ std::string reason_against_external(const DeviceArguments& device, const rte_eth
   return {};
 }
 
-// Some drivers state the MTU, others the frame length. Returns the smaller of both.
+// Some drivers state the MTU, others the frame length. Returns the smaller of the two MTUs.
 uint32_t stated_mtu(const rte_eth_dev_info& info) {
   constexpr uint32_t kOverheadBytes = RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN;
   const uint32_t by_frame =
@@ -96,7 +96,7 @@ void on_interrupt_thread(const std::function<void()>& work) {
     while (!given.is_handed_over.load(std::memory_order_acquire)) {
     }
     (*given.work)();
-    given.is_done.store(true, std::memory_order_release);  // the last access: the waiter returns
+    given.is_done.store(true, std::memory_order_release);  // the last access: then `task` ends
   };
   if (rte_eal_alarm_set(1, run, &task) != 0) return work();
   while (!task.is_done.load(std::memory_order_acquire)) {

@@ -46,7 +46,7 @@ struct DeviceCapabilities {
 };
 
 // Owns a device. Its destructor stops and releases the device; all its ports must be destroyed
-// before.
+// before it.
 class DpdkDevice {
  public:
   // Finds, configures and starts the device; DPDK must have been started. Errors name the device,
@@ -58,13 +58,13 @@ class DpdkDevice {
 
   const DeviceCapabilities& capabilities() const { return capabilities_; }
   uint16_t port_id() const { return port_id_; }
-  // Return the buffer pools of queue `queue`, in [0, queue_count). The thread of the queue's
-  // pipeline.
+  // Return the buffer pools of queue `queue`, in [0, queue_count). Each pipeline that sends on the
+  // queue takes buffers from them, on its own thread.
   rte_mempool* frame_pool(uint32_t queue) const { return frame_pools_[queue].get(); }
   rte_mempool* segment_pool(uint32_t queue) const { return segment_pools_[queue].get(); }
 
-  // Allow the device to read payloads in this memory, and revoke that. No effect for devices whose
-  // packets are copied. Any control thread.
+  // Allow the device to read payloads in this memory, and revoke that. They have no effect on a
+  // device whose packets are copied. Any control thread.
   Status map_memory(const std::byte* memory, size_t bytes);
   void unmap_memory(const std::byte* memory, size_t bytes);
 

@@ -8,7 +8,8 @@
 
 namespace pbox::nic {
 
-// A parsed device text: "net_memif0,role=server,id=0", or "0000:3b:00.0" without arguments.
+// A parsed description of a device: "net_memif0,role=server,id=0", or "0000:3b:00.0" without
+// arguments.
 struct DeviceArguments {
   std::string name;    // "net_memif0", "0000:3b:00.0"
   std::string driver;  // virtual devices: the name without its number, "net_memif"; otherwise empty

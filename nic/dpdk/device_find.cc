@@ -121,7 +121,8 @@ Result<uint16_t> find_device(const DeviceArguments& device) {
         "af_packet needs CAP_NET_RAW and CAP_NET_ADMIN; check also that the interface in "
         "iface= exists";
   } else if (said.find("PACKET_FANOUT") != std::string::npos) {
-    // The number is process id xor interface index, and must be unique in a network namespace.
+    // The group's number is the process id xor the interface index. It must be unique in a network
+    // namespace.
     remedy =
         "another process uses the same packet fanout group; start this process again to get "
         "another one";

@@ -17,7 +17,7 @@
 namespace pbox::nic {
 namespace {
 
-constexpr size_t kMessagesMax = 16;  // the newest are kept, which state the cause
+constexpr size_t kMessagesMax = 16;  // the newest are kept, because they state the cause
 
 struct Messages {
   std::mutex mutex;

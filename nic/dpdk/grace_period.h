@@ -14,9 +14,9 @@
 
 namespace pbox::nic {
 
-// Each port that polls such devices has one. A process waits for at most kPollersMax of them;
-// further ones are ignored. The polling thread calls enter() and leave() in turn. Neither makes a
-// system call or takes a lock.
+// Each port that polls memif devices has one. A process waits for at most kPollersMax of them;
+// further ones are ignored. The polling thread calls enter() and leave() alternately. Neither makes
+// a system call or takes a lock.
 class GracePeriodPoller {
  public:
   static constexpr uint32_t kPollersMax = 128;

@@ -22,7 +22,7 @@ struct DpdkInterfaceOptions {
   std::vector<std::string> devices;  // at least one
   Interface interface;               // must pass validate(); mtu is the requested MTU
   std::vector<int> queue_nodes;      // NUMA node of each pipeline, or SOCKET_ID_ANY
-  std::vector<uint16_t> udp_ports;   // UDP port of each pipeline, distinct, best without gaps
+  std::vector<uint16_t> udp_ports;   // UDP port of each pipeline, distinct, preferably without gaps
   // True if senders follow affinity(), so that packets arrive at the queue of their pipeline. If
   // not, as on a worker, packets that a hash puts into another queue are handed over by software.
   bool senders_steer = true;
@@ -38,17 +38,17 @@ class DpdkInterface {
   DpdkInterface& operator=(const DpdkInterface&) = delete;
 
   const std::vector<std::unique_ptr<DpdkDevice>>& devices() const { return devices_; }
-  // The affinity of the devices. kDispatch if they differ, if several devices each have an RSS
-  // table, or if a hash selects the queue and senders do not steer.
+  // Returns the affinity of the devices; kDispatch if they differ, if several devices each have an
+  // RSS table, or if a hash selects the queue and senders do not steer.
   QueueAffinity affinity() const { return affinity_; }
   std::shared_ptr<const RssTable> rss() const { return rss_; }
-  // Packets of the smallest RX queue that one pipeline may fill. Pipelines share queues if a device
-  // has fewer queues than there are pipelines.
+  // Returns how many packets of the smallest RX queue one pipeline may fill. Pipelines share queues
+  // if a device has fewer queues than there are pipelines.
   uint32_t receive_slots() const;
   uint32_t mtu() const { return interface_.mtu; }
   uint32_t pipeline_count() const { return pipeline_count_; }
   uint16_t udp_port(uint32_t pipeline) const { return udp_port_of_[pipeline]; }
-  // The range from the lowest to the highest port of all pipelines.
+  // Returns the range from the lowest to the highest port of all pipelines.
   UdpPorts udp_ports() const { return udp_ports_; }
   bool reads_in_place() const;
 
@@ -67,8 +67,8 @@ class DpdkInterface {
     return to_send_.empty() ? nullptr : to_send_[pipeline].get();
   }
 
-  // Apply DpdkDevice's functions of the same name to all devices. If one device fails, none has the
-  // memory. Control thread.
+  // Apply DpdkDevice's functions of the same name to all devices. If one device cannot map the
+  // memory, none keeps it mapped. Control thread.
   Status map_memory(const std::byte* memory, size_t bytes);
   void unmap_memory(const std::byte* memory, size_t bytes);
 

@@ -26,7 +26,8 @@ DpdkPort::State::State(DpdkInterface& interface_in, uint32_t pipeline_in)
     links.emplace_back(*device, pipeline);
     if (device->capabilities().driver == "net_memif" && !poller) poller.emplace();
   }
-  // Never touched, and so not resident, unless a device delivers packets in several buffers.
+  // This memory is not touched, and so not resident, unless a device delivers packets in several
+  // buffers.
   linearized =
       std::make_unique_for_overwrite<std::byte[]>(limits::kBurstPackets * linearized_bytes);
 }

@@ -37,8 +37,8 @@ class DpdkPort {
   // Allows payloads in this memory to be sent without a copy. Call it before the first such payload
   // is sent. Control thread.
   Status add_memory(const std::byte* memory, size_t bytes);
-  // Revokes add_memory(), after the last payload was passed to tx_burst. Returns false while a
-  // device may still read the memory: keep it and call again. Control thread.
+  // Revokes add_memory(). Call it after the last payload was passed to tx_burst. Returns false
+  // while a device may still read the memory: then keep the memory and call again. Control thread.
   bool remove_memory(const std::byte* memory, size_t bytes);
 
   Endpoint local() const;  // the interface's first address and the pipeline's UDP port

@@ -13,8 +13,8 @@
 namespace pbox::nic {
 namespace {
 
-// Answers to ARP, NDP and echo requests per burst. The bound keeps a flood of requests from
-// occupying the box.
+// Largest number of answers to ARP, NDP and echo requests per burst. The bound keeps a flood of
+// requests from occupying the box.
 constexpr uint32_t kAnswersPerBurst = 8;
 // Distance, in packets, at which headers are prefetched.
 constexpr size_t kFetchAhead = 4;

@@ -1,4 +1,5 @@
-// How packets reach the queue of their pipeline on a device: the best way that the device offers.
+// Chooses how packets reach the queue of their pipeline: by the best method that the device
+// supports.
 #pragma once
 
 #include <rte_ethdev.h>
@@ -27,8 +28,8 @@ struct SteeringOptions {
   bool ipv6 = false;
 };
 
-// Returns the RSS hash types to request, UDP by addresses and ports; 0 if the device cannot do
-// that.
+// Returns the RSS hash types to request, which hash UDP by addresses and ports; 0 if the device
+// lacks them.
 uint64_t rss_types(const rte_eth_dev_info& info, bool ipv6);
 
 // Sets up the first of these that works: nothing, if there is one pipeline; rte_flow rules on the

@@ -39,7 +39,7 @@ size_t DpdkPort::State::tx_burst(std::span<const TxPacket> packets) {
     const TxPacket& packet = packets[taken];
     PBOX_DCHECK(packet.to != nullptr);
     PBOX_DCHECK(packet.payload != nullptr || packet.header.payload_bytes == 0);
-    if (packet.to != to) {  // packets to one worker come in runs
+    if (packet.to != to) {  // packets to one worker follow each other
       to = packet.to;
       route = route_to(*to, packet.from != nullptr ? *packet.from : kNoLocalAddress, now_ns);
     }

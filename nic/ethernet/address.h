@@ -32,7 +32,8 @@ struct IpAddress {
 
 // Read an address from 4 or 16 bytes of a frame.
 inline IpAddress ipv4_address(const void* bytes) {
-  // Assembled in whole words: a 16-byte load just after a 4-byte store would stall.
+  // The address is assembled in whole words, because a 16-byte load just after a 4-byte store would
+  // stall.
   uint32_t word;
   std::memcpy(&word, bytes, sizeof(word));
   const uint64_t words[2] = {word, 0};  // little endian, as format.h asserts

@@ -16,7 +16,7 @@ namespace pbox::nic {
 // as if a 0 followed. Any core; no allocation.
 uint64_t sum_words(std::span<const std::byte> bytes);
 
-// The same for headers: the length is a multiple of 4 known at compile time.
+// Returns the same sum for a header, whose length is a multiple of 4 known at compile time.
 template <size_t bytes>
 inline uint64_t sum_header(const void* at) {
   static_assert(bytes % 4 == 0);

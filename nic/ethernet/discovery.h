@@ -16,8 +16,9 @@ Verdict read_arp(std::span<const std::byte> frame, std::span<const std::byte> pa
                  const Interface& interface, const MacAddress& own_mac,
                  std::optional<NeighbourClaim>& claim);
 
-// The same for a neighbour solicitation or advertisement. `packet` is the IPv6 packet in the frame.
-// The caller has verified its lengths, at least ipv6::kBytes + icmp::kBytes, and its checksum.
+// Classifies a neighbour solicitation or advertisement in the same way. `packet` is the IPv6 packet
+// in the frame. The caller has verified its lengths, at least ipv6::kBytes + icmp::kBytes, and its
+// checksum.
 Verdict read_neighbour_discovery(std::span<const std::byte> frame,
                                  std::span<const std::byte> packet, const Interface& interface,
                                  const MacAddress& own_mac, std::optional<NeighbourClaim>& claim);

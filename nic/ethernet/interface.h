@@ -19,8 +19,8 @@ struct Interface {
   uint16_t vlan = 0;    // 802.1Q id, in [1, 4094]; 0: untagged
   uint32_t mtu = 1500;  // largest IP packet in bytes, its header included
 
-  // Return whether a packet to this address is for us. `bytes` are 4 or 16 in network order. The
-  // link-local address of `own_mac` counts as one of our addresses. Any core.
+  // Return whether a packet to this address is for us. `bytes` points to 4 or 16 bytes in network
+  // order. The link-local address of `own_mac` counts as one of our addresses. Any core.
   bool is_own_ipv4(const void* bytes) const;
   bool is_own_ipv6(const void* bytes, const MacAddress& own_mac) const;
   bool is_own(const IpAddress& address, const MacAddress& own_mac) const;

@@ -7,7 +7,7 @@
 namespace pbox::nic {
 namespace {
 
-// How often a reader tries again if a writer changes the entry meanwhile.
+// How often a reader tries to read an entry that a writer changes meanwhile.
 constexpr int kReadTries = 4;
 
 // Returns 0 if `then_ns` is later: each thread reads the clock itself, so another thread's time may
@@ -51,9 +51,9 @@ struct NeighbourTable::Key {
   }
 };
 
-// One cache line. Key, neighbour and confirmed_ns form a unit, guarded by a sequence lock:
-// `sequence` is odd while they are written. Their stores release and their loads acquire, so a
-// reader that sees a new word sees the odd sequence too. No fence is needed.
+// An entry takes one cache line. Key, neighbour and confirmed_ns form a unit, guarded by a sequence
+// lock: `sequence` is odd while they are written. Their stores release and their loads acquire, so
+// a reader that sees a new word sees the odd sequence too. No fence is needed.
 struct NeighbourTable::Entry {
   alignas(64) std::atomic<uint64_t> sequence = 0;
   std::atomic<uint64_t> key_high = 0;
@@ -61,7 +61,8 @@ struct NeighbourTable::Entry {
   std::atomic<uint64_t> neighbour = 0;  // packed; 0 if not known yet
   // When the neighbour was confirmed last; while it is unknown, when the entry was created.
   std::atomic<uint64_t> confirmed_ns = 0;
-  // Outside of the sequence lock; any thread that looks up may write them.
+  // The sequence lock does not guard these two: any thread that looks up the address may write
+  // them.
   std::atomic<uint64_t> solicited_ns = 0;  // last solicitation since the entry was written; 0: none
   std::atomic<uint32_t> tries = 0;         // solicitations since the entry was written
 

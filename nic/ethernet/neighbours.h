@@ -6,8 +6,8 @@
 // allocates all memory, which has a fixed size.
 //
 // An address is requested only when a packet needs it, and an answer counts only if it was
-// requested. Requests to us are learned from too, as in RFC 826, but they never evict an entry in
-// use. ARP and neighbour discovery do not authenticate anybody. Therefore each data packet has a
+// requested. The table learns from requests to us too, as in RFC 826, but they never evict an entry
+// in use. ARP and neighbour discovery do not authenticate anybody. Therefore each data packet has a
 // tag.
 #pragma once
 
@@ -51,13 +51,13 @@ struct Neighbour {
 // Which solicitation the caller of lookup() must send now.
 enum class Solicit : uint8_t {
   kNone,
-  kMulticast,  // on every link, solicit() without a MAC
-  kUnicast,    // on the neighbour's link, solicit() with its MAC
+  kMulticast,  // call solicit() without a MAC for every link
+  kUnicast,    // call solicit() with the neighbour's MAC for its link
 };
 
 struct NeighbourLookup {
   std::optional<Neighbour> neighbour;  // empty: the packet cannot be sent now
-  Solicit solicit = Solicit::kNone;    // no other caller is asked to send the same one
+  Solicit solicit = Solicit::kNone;    // no other caller is told to send the same one
 };
 
 struct NeighbourCounters {
@@ -67,7 +67,7 @@ struct NeighbourCounters {
   uint64_t contended = 0;  // changes given up because another thread was writing
 };
 
-// All functions: any thread. All times come from one monotonic clock and are not 0.
+// Any thread may call all functions. All times come from one monotonic clock and are not 0.
 class NeighbourTable {
  public:
   NeighbourTable();

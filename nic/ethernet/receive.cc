@@ -13,7 +13,7 @@ struct Context {
   UdpPorts ports;
 };
 
-// The statements of a frame, apart from its verdict.
+// Facts that a frame states, besides its verdict.
 struct Details {
   std::optional<NeighbourClaim> claim;
   std::optional<PathMtu> path_mtu;

@@ -18,7 +18,7 @@
 namespace pbox::nic {
 
 enum class Verdict : uint8_t {
-  kUdp = 0,    // a datagram for us; it is filled in
+  kUdp = 0,    // a datagram for us; `datagram` is filled in
   kAnswer,     // an ARP, neighbour discovery or echo request to us: call learn() and answer()
   kLearn,      // an ARP reply or neighbour advertisement, gratuitous ones included: call learn()
   kPathMtu,    // a router reports that our packet exceeds a link's MTU: call read_path_mtu()
@@ -112,7 +112,8 @@ inline std::optional<Verdict> ipv4_fault(std::span<const std::byte> payload,
   return std::nullopt;
 }
 
-// The same for IPv6, without the addresses: neighbour discovery has its own rules for them.
+// Returns why an IPv6 packet must be dropped, or nothing. The addresses are not checked, because
+// neighbour discovery has its own rules for them.
 inline std::optional<Verdict> ipv6_fault(std::span<const std::byte> payload) {
   const std::byte* header = payload.data();
   if (payload.size() < ipv6::kBytes || (header[0] >> 4) != std::byte{6} ||

@@ -39,13 +39,13 @@ class UdpHeader {
   // not exceed 65535 bytes.
   void write(std::byte* out, uint32_t udp_payload_bytes) const;
 
-  // Sets the UDP checksum in `out`, after write(). `payload` is the whole UDP payload, in pieces of
-  // any length.
+  // Sets the UDP checksum in `out`. Call it after write(). `payload` is the whole UDP payload, in
+  // pieces of any length.
   void set_udp_checksum(std::byte* out,
                         std::initializer_list<std::span<const std::byte>> payload) const;
 
   // Sets the value that a NIC needs in order to compute the UDP checksum itself: the sum of the
-  // pseudo-header, with the length, not complemented. After write().
+  // pseudo-header, with the length, not complemented. Call it after write().
   void set_pseudo_checksum(std::byte* out) const;
 
   // Lengths for a NIC's descriptor: the Ethernet header, and the IP header that follows it.

@@ -10,10 +10,10 @@ namespace {
 
 // The acknowledgement timeout is 4.096 us * 2^16, a quarter of a second. After seven of them the
 // connection is broken. The control connection detects a dead peer sooner and decides what happens.
-// 6 retries instead of 7, because Soft-RoCE takes 7 for "unlimited".
+// The 6 retries are not 7, because Soft-RoCE takes 7 as "unlimited".
 constexpr uint8_t kAckTimeout = 16;
 constexpr uint8_t kRetries = 6;
-constexpr uint8_t kRnrRetries = 7;      // 7 means unlimited: the receiver has no buffer (RNR)
+constexpr uint8_t kRnrRetries = 7;      // while the receiver has no buffer; 7 means unlimited
 constexpr uint8_t kReceiverTimer = 12;  // the sender tries again after 0.64 ms
 constexpr uint8_t kHopLimit = 64;
 

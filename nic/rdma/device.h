@@ -14,12 +14,12 @@
 namespace pbox::nic {
 
 struct RdmaDeviceOptions {
-  std::string name;                        // "mlx5_0"
+  std::string name;                        // for example "mlx5_0"
   std::optional<uint32_t> gid_index = {};  // empty: choose_gid() chooses
-  std::optional<Endpoint> near = {};       // for choose_gid()
+  std::optional<Endpoint> near = {};       // address that choose_gid() compares with
 };
 
-// Shared by the queues that use it. Control thread.
+// The queues that use the device share it. It belongs to the control thread.
 class RdmaDevice {
  public:
   // Opens the device's first active port. Errors name the device and the alternatives.
@@ -32,8 +32,8 @@ class RdmaDevice {
   uint16_t lid() const { return attributes_.lid; }
   uint32_t mtu_bytes() const;  // MTU of RDMA packets on the link, not of IP packets
   const ibv_device_attr& limits() const { return limits_; }
-  // Returns and acknowledges one pending event, or nothing; never blocks. One thread at a time,
-  // which must not destroy an object of the device during the call.
+  // Returns one pending event, which it has acknowledged, or nothing. Never blocks. Only one thread
+  // may call it at a time, and no object of the device may be destroyed during the call.
   std::optional<DeviceEvent> next_event() const;
   // Returns a line for logs: "device rxe0: port 1, GID 1 (10.9.0.1), nearest to 10.9.0.1, MTU
   // 4096".

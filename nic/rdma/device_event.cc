@@ -51,7 +51,7 @@ std::optional<DeviceEvent> RdmaDevice::next_event() const {
       break;
     default: break;
   }
-  // Acknowledge at once: the object that the event concerns cannot be destroyed before.
+  // Acknowledge at once, because the object that the event concerns cannot be destroyed until then.
   ibv_ack_async_event(&found);
   return event;
 }

@@ -14,7 +14,7 @@ enum class DeviceEventKind : uint32_t {
   kPortUp,
   kQueuePairFatal,  // an error has ended a queue pair
   kLastReceive,     // a broken queue pair takes no more buffers from a shared receive queue
-  kOther,           // needs no action, such as a change of addresses
+  kOther,           // needs no action, for example a change of addresses
 };
 
 struct DeviceEvent {

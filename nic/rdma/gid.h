@@ -20,7 +20,7 @@ struct GidEntry {
 
 struct GidChoice {
   GidEntry entry;
-  std::string reason;  // for logs: "as configured", "nearest to 10.9.0.1", "the first"
+  std::string reason;  // for logs: "as configured", "nearest to 10.9.0.1"
 };
 
 // Returns the entry with this `index`, if one is given. Otherwise returns the usable entry that has

@@ -1,5 +1,5 @@
-// Packets that wait for room in the full send queue of their peer, so that those of other peers can
-// leave before them. A bounded queue, allocated once.
+// Packets that wait for room in the full send queue of their peer, so that packets to other peers
+// can leave before them. A bounded queue, allocated once.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,13 @@ namespace pbox::nic {
 
 inline constexpr uint32_t kInlineBytes = 128;  // largest inline packet: PULL, STATUS, GRANT
 
-// Polling thread.
+// Belongs to the polling thread.
 class HeldPackets {
  public:
   static constexpr uint32_t kPerPeerMax = 64;
 
-  // A packet with its own copy of header, tag, and the payload if it is small. Any other payload
-  // stays where it is, in registered memory, whose region counts it as in flight.
+  // A packet with its own copy of the header, the tag, and the payload if that is small. Any other
+  // payload stays where it is, in registered memory, whose region counts it as in flight.
   struct Packet {
     uint32_t peer = 0;
     PayloadMemory::Region* region = nullptr;  // null: the payload is small
@@ -40,7 +40,7 @@ class HeldPackets {
     }
   };
 
-  // Peers are numbered from 0. `packets_max` 0: nothing can be held.
+  // Peers are numbered from 0. If `packets_max` is 0, nothing can be held.
   HeldPackets(uint32_t packets_max, uint32_t peers)
       : packets_max_(packets_max), counts_(peers, 0), passed_by_(peers, 0) {
     packets_.reserve(packets_max);
@@ -74,8 +74,8 @@ class HeldPackets {
     return true;
   }
 
-  // Calls `leave(packet)` for the packets, those of a peer in their order, and removes those for
-  // which it returns true. After the first one that stays, the peer's later ones stay too.
+  // Calls `leave(packet)` for each packet, the oldest first, and removes those for which it returns
+  // true. Once a packet of a peer stays, the peer's later packets stay too, without a call.
   template <typename F>
   void release(F&& leave) {
     PBOX_DCHECK(packets_.size() <= packets_max_);
@@ -109,7 +109,7 @@ class HeldPackets {
   uint32_t packets_max_;
   std::vector<Packet> packets_;     // oldest first
   std::vector<uint32_t> counts_;    // packets by peer
-  std::vector<uint8_t> passed_by_;  // by peer, within release(): a packet has stayed
+  std::vector<uint8_t> passed_by_;  // by peer, during release(): 1 once a packet has stayed
 };
 
 }  // namespace pbox::nic

@@ -9,11 +9,12 @@
 //
 // A malicious worker is confined to its ring. The ring is a region without remote rights,
 // registered when the worker connects. A type 2 memory window on it, write only, is bound to the
-// one queue pair: its key is void on every other, and nothing beyond the ring can be written. An
-// immediate with a slot other than the next, or with too large a length, is dropped and counted. A
-// worker that writes into its own ring at the wrong time damages only its own packets, and so only
-// its own job. It cannot change a packet that was received: take_landed() copies it, so that what
-// is verified is what is summed. Slots are cleared before another job gets them.
+// worker's queue pair. Its key is invalid on every other queue pair, and nothing beyond the ring
+// can be written. A packet whose immediate names a slot other than the next, or too large a length,
+// is dropped and counted. A worker that writes into its own ring at the wrong time damages only its
+// own packets, and so only its own job. It cannot change a packet that was received: take_landed()
+// copies it, so that what is verified is what is summed. Slots are cleared before another job gets
+// them.
 //
 // Jobs do not have protection domains of their own. A queue pair may use only regions of its own
 // domain (Soft-RoCE enforces that for receive buffers too, and for windows: InfiniBand

@@ -22,8 +22,9 @@ Error registration_error(const RdmaDevice& device, const std::string& what, uint
 // Creates a domain for queues that share registered memory (RdmaQueueOptions::domain).
 Result<std::shared_ptr<ProtectionDomain>> make_protection_domain(const RdmaDevice& device);
 
-// Registers an application's memory for reading only; no peer gets any access. Also fails on
-// kernels where the device could keep reading old pages after the application calls fork().
+// Registers an application's memory, which the device may then read but not write. No peer gets any
+// access. Also fails on kernels where the device could keep reading old pages after the application
+// calls fork().
 Result<MemoryRegion> register_to_read(const RdmaDevice& device, const ProtectionDomain& domain,
                                       const std::byte* memory, size_t bytes);
 

@@ -56,7 +56,7 @@ class RdmaPort {
   uint32_t queue_events_ = 0;    // epoll events watched on queue_fd_
   uint32_t socket_events_ = 0;   // epoll events watched on the socket
   bool socket_is_full_ = false;  // the socket took fewer packets than offered
-  bool socket_first_ = false;    // whether the socket is received from first
+  bool socket_first_ = false;    // rx_burst last received from the socket first
 };
 
 static_assert(Port<RdmaPort>);

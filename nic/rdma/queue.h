@@ -32,20 +32,21 @@ struct RdmaQueueOptions {
   uint32_t staging_slots = 256;   // buffers of the same size for copied packets
   uint32_t landing_slots = 0;     // buffers of the same size that peers may write to, in rings
   uint32_t peers_max = 512;       // queue pairs; fewer if the device's completion queues are small
-  // The domain that queues with shared registered memory have in common. Empty: a domain of its
-  // own.
+  // The domain that queues with shared registered memory have in common. If it is empty, the queue
+  // creates its own.
   std::shared_ptr<ProtectionDomain> domain = {};
   uint32_t payload_regions_max = limits::kShardsPerPipelineMax;
   // How many packets may wait for peers whose send queue is full, while packets to other peers
-  // leave. 0, for an owner with one peer: tx_burst takes no packet behind one that has to wait.
+  // leave. With 0, which suits an owner with one peer, tx_burst takes no packet behind one that has
+  // to wait.
   uint32_t held_packets_max = 0;
-  // Signals the last packet of each burst to a peer. An owner that adds and removes memory while
-  // packets are sent needs this, to learn soon that a payload has been read.
+  // Requests a completion for the last packet of each burst to a peer. An owner that adds and
+  // removes memory while packets are sent needs this, to learn soon that a payload has been read.
   bool signals_bursts = false;
 };
 
-// Returns how many bytes a queue with these options takes. It registers, and so locks, all but the
-// copies of packets from landing slots. Pure.
+// Returns how many bytes of memory a queue with these options takes. The queue registers, and so
+// locks, all of them except the copies of packets from landing slots. Pure.
 uint64_t rdma_queue_bytes(const RdmaQueueOptions& options);
 
 // Threads: rx_burst, tx_burst, event_fd and refused_packets belong to the polling thread. The other
@@ -57,9 +58,10 @@ class RdmaQueue {
   RdmaQueue& operator=(RdmaQueue&&) noexcept;
   ~RdmaQueue();
 
-  // As in port.h. `from` of a received packet names the queue pair, and answers may be sent to it.
+  // Does what port.h says. `from` of a received packet names the queue pair; answers may be sent to
+  // it.
   size_t rx_burst(std::span<RxPacket> packets);
-  // With `to`, all packets go to that queue pair and TxPacket::to is ignored.
+  // If `to` is given, all packets go to that queue pair and TxPacket::to is ignored.
   size_t tx_burst(std::span<const TxPacket> packets, const Endpoint* to = nullptr);
   int event_fd();
   const PortCounters& counters() const;
@@ -92,10 +94,10 @@ class RdmaQueue {
   // Registers memory whose payloads are sent in place. Call it before the first payload is sent. If
   // all places for regions are taken, it succeeds and payloads are copied.
   Status add_memory(const std::byte* memory, size_t bytes);
-  // The same for memory that the caller has registered in options.domain and keeps registered until
-  // remove_memory has returned true; `key` is its lkey. With PayloadMemory::kRefused, notes memory
-  // that could not be registered, so that refused_packets() counts its packets. Returns false if
-  // all places are taken; payloads are then copied.
+  // Does the same as the overload above for memory that the caller has registered in options.domain
+  // and keeps registered until remove_memory has returned true; `key` is its lkey. With
+  // PayloadMemory::kRefused, notes memory that could not be registered, so that refused_packets()
+  // counts its packets. Returns false if all places are taken; payloads are then copied.
   bool add_memory(const std::byte* memory, size_t bytes, uint64_t key);
   // Revokes add_memory(). Call it after the last packet with a payload there, or on the polling
   // thread. Returns false while such a packet is in flight: the memory stays registered, new

@@ -19,7 +19,7 @@
 namespace pbox::nic {
 
 inline constexpr uint32_t kSendDepth = 256;      // work requests of a queue pair in flight
-inline constexpr uint32_t kSignalInterval = 32;  // every 32nd packet is signalled
+inline constexpr uint32_t kSignalInterval = 32;  // every 32nd packet requests a completion
 inline constexpr uint32_t kHeadBytes = 64;       // room for header and tag of a gathered packet
 inline constexpr uint32_t kSendPieces = 3;
 inline constexpr size_t kBufferBytes = align_up(limits::kPacketBytesMax, kCacheLineBytes);
@@ -66,7 +66,7 @@ struct RdmaQueue::State {
     uint64_t posted = 0;         // packets since the start; posted - completed <= kSendDepth
     uint64_t completed = 0;      // packets since the start, oldest first
     uint32_t staged = 0;         // staging buffers of packets in flight
-    uint64_t full_since_ns = 0;  // when a packet first found no room since a completion; 0: none
+    uint64_t full_since_ns = 0;  // when a packet found no room, after the last completion; 0: none
     uint32_t ring_next = 0;      // slot of the ring that the peer writes next
     uint32_t target_next = 0;    // slot of the target that we write next
     std::array<Sent, kSendDepth> sent;
@@ -115,7 +115,7 @@ struct RdmaQueue::State {
   std::byte* landed_copies = nullptr;  // copies of the packets of a burst that lay in slots
   SlotRanges landing_free;             // control thread only
 
-  // Each of these depends on those before it.
+  // Each of these objects depends on the ones before it.
   std::shared_ptr<ProtectionDomain> domain;
   CompletionChannel channel;
   CompletionQueue completion_queue;
@@ -158,8 +158,8 @@ struct RdmaQueue::State {
   bool take(const ibv_wc& completion, RxPacket& packet, size_t place);
   void mark_broken(Peer& peer);
   void free_sent(Peer& peer, uint64_t until);
-  // kFull: the peer has used its share, and its packets may be held. kNo: wait for the peer, or for
-  // what all peers share. kNever: the peer is broken or stuck.
+  // kFull: the peer has used its share, and its packets may be held. kNo: the caller must wait, for
+  // the peer or for staging buffers, which all peers share. kNever: the peer is broken or stuck.
   enum class Room { kYes, kFull, kNo, kNever };
   Room make_room(Peer& peer, bool needs_staging);
   PayloadMemory::Region* registered_region(const TxPacket& packet);

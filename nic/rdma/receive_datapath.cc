@@ -43,9 +43,9 @@ void RdmaQueue::State::repost() {
   if (!held_landed.empty()) repost_landed();
 }
 
-// The same for landing slots: one receive for each slot, one call for adjacent slots of a peer. The
-// peer was connected when the slots were returned, and its queue pair exists at least until
-// advance_closing_peers().
+// Posts one receive for each landing slot of the last burst again, in one call for consecutive
+// slots of the same peer. The peer was connected when the slots were returned, and its queue pair
+// exists at least until advance_closing_peers().
 void RdmaQueue::State::repost_landed() {
   for (size_t first = 0; first < held_landed.size();) {
     const uint32_t owner = held_landed[first];
@@ -58,7 +58,7 @@ void RdmaQueue::State::repost_landed() {
       if (count > 0) receive_requests[count - 1].next = &receive_requests[count];
     }
     ibv_recv_wr* bad = nullptr;
-    // The queue has room for as many as before. A broken queue pair refuses them.
+    // The queue has room for all receives of the ring. A broken queue pair refuses them.
     ibv_post_recv(peers[owner].queue_pair.get(), receive_requests.data(), &bad);
     first += count;
   }

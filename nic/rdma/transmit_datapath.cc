@@ -28,7 +28,7 @@ ibv_sge piece_of(const void* bytes, size_t count, uint32_t key) {
 void RdmaQueue::State::mark_broken(Peer& peer) {
   has_progress = true;
   if (peer.broken.exchange(true, std::memory_order_relaxed)) return;
-  // If it is being closed, the packets in flight fail; that is no error.
+  // If the queue pair is being closed, its packets in flight fail, which is no error.
   if (peer.state.load(std::memory_order_relaxed) == PeerState::kReady) {
     counters.add(PortCounter::kQueuePairErrors);
   }
@@ -57,7 +57,7 @@ void RdmaQueue::State::on_sent(const ibv_wc& completion) {
   const auto slot = static_cast<uint32_t>((completion.wr_id & ~kSendMark) >> kSequenceBits);
   if (slot >= peer_count) return;
   Peer& peer = peers[slot];
-  // With another number, the completion belongs to an earlier queue pair in the same slot.
+  // If the numbers differ, the completion belongs to an earlier queue pair in the same slot.
   if (peer.number.load(std::memory_order_relaxed) != completion.qp_num) return;
   if (completion.status != IBV_WC_SUCCESS) return mark_broken(peer);
   const auto done = static_cast<uint32_t>(completion.wr_id) + 1;
@@ -66,7 +66,7 @@ void RdmaQueue::State::on_sent(const ibv_wc& completion) {
 }
 
 RdmaQueue::State::Room RdmaQueue::State::make_room(Peer& peer, bool needs_staging) {
-  // Where packets are held, no peer takes all staging buffers.
+  // If packets can be held, no peer may take all staging buffers.
   const bool holds = held_packets.is_enabled();
   const uint32_t share = holds ? std::max(options.staging_slots / 2, 1u) : options.staging_slots;
   const auto is_full = [&] {
@@ -135,8 +135,8 @@ uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet,
   pieces[0] = piece_of(copy, limits::kPacketOverheadBytes + payload_bytes, own_memory->lkey);
   counters.add(PortCounter::kStagedPackets);
   if (payload_memory.find(packet.payload, payload_bytes) != nullptr) ++refused_packets;
-  // All peers share few staging buffers, so each copied packet is signalled, and its buffer is free
-  // as soon as it has been sent.
+  // All peers share few staging buffers, so each copied packet requests a completion, and its
+  // buffer is free as soon as it has been sent.
   flags |= IBV_SEND_SIGNALED;
   return 1;
 }

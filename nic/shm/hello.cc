@@ -20,7 +20,7 @@ struct Address {
   socklen_t bytes = 0;
 };
 
-// An abstract name begins with a zero byte and has no end but its length.
+// An abstract name begins with a zero byte, and only its length says where it ends.
 Address address_of(const std::string& name) {
   PBOX_CHECK(!name.empty() && name.size() <= kLaneSocketBytesMax);
   Address address;
@@ -64,7 +64,8 @@ Status send_message(int socket, const void* data, size_t bytes,
   return system_error("cannot send a message about a lane", errno);
 }
 
-// Receives one message and all descriptors that came with it, so that none is lost.
+// Receives one message and all descriptors that came with it, so that none leaks. Returns false if
+// no message has arrived.
 Result<bool> receive_message(int socket, void* data, size_t bytes,
                              std::vector<Descriptor>& descriptors) {
   iovec piece{data, bytes};

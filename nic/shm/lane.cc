@@ -8,12 +8,13 @@
 
 namespace pbox::nic {
 
-// The box may keep a copy of the descriptor (port.cc), so closing alone would not be seen.
+// Shuts the connection down, because the box may keep a copy of the descriptor (port.cc): then the
+// other end would not see that this end is closed.
 ShmLane::~ShmLane() {
   shutdown(connection_.get(), SHUT_WR);
 }
 
-// If it fails, the other end has more bells than it looks at, or is gone.
+// Failures are ignored: the other end has unread bells already, or is gone.
 void ShmLane::ring() const {
   if (!bell_.ok()) {
     const char one = 1;

@@ -1,4 +1,5 @@
-// One end of a lane of shared memory: it sends packets to the other end and receives that end's.
+// One end of a lane of shared memory: it sends packets to the other end and receives packets from
+// it.
 #pragma once
 
 #include <optional>
@@ -11,11 +12,12 @@
 
 namespace pbox::nic {
 
-// Payloads up to this size are copied, wherever they are: that costs less than the caches miss.
+// Payloads of up to this many bytes are always copied: a copy costs less than the cache misses of
+// reading them in place.
 inline constexpr uint32_t kLaneCopiedBytesMax = 512;
 
-// Memory of one end that the other end has mapped, from a file. Payloads there stay where they are:
-// only their places go through the ring. They must not change until the other end no longer needs
+// Memory of one end, in a file that the other end has mapped. Payloads there stay where they are:
+// only their offsets go through the ring. They must not change until the other end no longer needs
 // them, as with any port that reads in place (nic/port.h).
 struct LaneMemory {
   const std::byte* data = nullptr;  // null: there is none
@@ -27,13 +29,13 @@ struct LaneMemory {
   }
 };
 
-// Set-up and the last use are the control thread's, between them one thread polls.
+// The control thread creates and destroys it. In between, only one thread uses it.
 class ShmLane {
  public:
-  // `connection`: the UNIX socket to the other end. `bell`: an eventfd that wakes the other end;
-  // none: a byte on the connection does. The box has none, because a worker that shares an eventfd
-  // can make writes to it block. Both segments have rings of the same size. `own_memory` outlives
-  // the lane; `other_memory` is the other end's.
+  // `connection`: the UNIX socket to the other end. `bell`: an eventfd that wakes the other end.
+  // Without one, a byte on the connection wakes it. The box wakes workers with such a byte, because
+  // a worker that shares an eventfd can make writes to it block. Both segments have rings of the
+  // same size. `own_memory` outlives the lane; `other_memory` is the other end's.
   ShmLane(OwnSegment own, OtherSegment other, Descriptor connection, Descriptor bell = Descriptor(),
           LaneMemory own_memory = {}, Mapping other_memory = {})
       : own_(std::move(own)),
@@ -53,7 +55,8 @@ class ShmLane {
   int connection() const { return connection_.get(); }
   RingReader& reader() { return reader_; }
 
-  // As RingReader::next(), with the payload, wherever it is.
+  // Does what RingReader::next() does, and also sets the payload if it lies in the other end's
+  // memory.
   std::optional<RingReader::Packet> next() {
     auto packet = reader_.next();
     if (!packet || packet->payload != nullptr) return packet;
@@ -89,9 +92,8 @@ class ShmLane {
     if (sleep_.must_wake()) [[unlikely]]
       ring();
   }
-  // Call it before this end waits for the descriptor that the other end's bell makes readable. The
-  // packets that were received are released.
-  // Returns false if there are packets, so that it must not wait.
+  // Releases the received packets. Call it before this end waits for the descriptor that the other
+  // end's bell makes readable. Returns false if new packets are there: then this end must not wait.
   bool begin_sleep() {
     reader_.release();
     sleep_.begin();
@@ -99,13 +101,14 @@ class ShmLane {
   }
   void end_sleep() { sleep_.end(); }
 
-  // Whether the other end has broken the rules of the rings.
+  // Returns whether the other end has broken the rules of the rings.
   bool is_broken() const { return reader_.is_broken() || writer_.is_broken(); }
 
  private:
   void ring() const;
-  // Whether the payload may stay where it is. Packets that are sent again are copied: the other end
-  // may have received the first one, so the memory may change before it reads the second.
+  // Returns whether the payload may stay where it is. The payload of a retransmission is copied:
+  // the other end may have received the original, so the memory may change before it reads the
+  // retransmission.
   bool stays(const TxPacket& packet) const {
     const wire::PacketType type = packet.header.type();
     return (type == wire::PacketType::kPush || type == wire::PacketType::kResult) &&
@@ -115,10 +118,11 @@ class ShmLane {
 
   OwnSegment own_;
   OtherSegment other_;
-  // Closed after the other end's memory is unmapped, which that end waits for.
+  // Declared before the mapping, so that it is closed after the other end's memory is unmapped. The
+  // other end waits for that.
   Descriptor connection_;
   Mapping other_memory_;
-  Descriptor bell_;  // none: the connection
+  Descriptor bell_;  // none: a byte on the connection wakes the other end
   LaneMemory own_memory_;
   uint64_t places_ = 0, copies_ = 0;
   RingWriter writer_;

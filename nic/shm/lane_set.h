@@ -1,5 +1,5 @@
-// The lanes of shared memory of one pipeline of a box: one for each worker of this host that has
-// asked for it.
+// The lanes of shared memory of one pipeline of a box: one for each worker on this host that has
+// asked for one.
 #pragma once
 
 #include <array>
@@ -36,18 +36,18 @@ class LaneSet {
   // thread releases them in rx_burst.
   size_t reap();
 
-  // Whether there is any lane, closed ones included.
+  // Returns whether any lane was ever attached.
   bool any() const { return used_.load(std::memory_order_acquire) > 0; }
-  // As in port.h. All packets are for lanes; those for which there is no room are dropped and
-  // counted.
+  // Receive and send as port.h says. All packets to send must be for lanes. Those for which there
+  // is no room are dropped and counted.
   size_t rx_burst(std::span<RxPacket> packets, PortCounters& counters);
   void send(std::span<const TxPacket> packets, PortCounters& counters);
-  // Before a wait for bells_fd(). Returns false if there are packets already.
+  // Call it before a wait for bells_fd(). Returns false if there are packets already.
   bool begin_sleep();
-  // An epoll instance that is readable when a worker has rung its bell. rx_burst() makes it
+  // Returns an epoll instance that is readable when a worker has rung its bell. rx_burst() makes it
   // unreadable again. The owner may add descriptors of its own.
   int bells_fd() const { return epoll_.get(); }
-  // Always readable.
+  // Returns a descriptor that is always readable.
   int ready_fd() const { return ready_.get(); }
 
  private:
@@ -64,11 +64,11 @@ class LaneSet {
     Endpoint endpoint;
     std::unique_ptr<ShmLane> lane;
     Descriptor bell;
-    // Polling thread.
+    // Polling thread only.
     bool is_dead = false;         // the other end has broken the rules
     uint64_t places_counted = 0;  // ShmLane::places() that are in the counters
   };
-  // A packet's header, or all of a packet that must not change while it is worked on.
+  // A copy of a packet's header, which must not change once it has been checked.
   struct alignas(kCacheLineBytes) HeaderCopy {
     std::array<std::byte, kCacheLineBytes> bytes;
   };
@@ -85,11 +85,11 @@ class LaneSet {
   std::array<Place, kLanesMax> places_;
   std::atomic<uint32_t> used_{0};     // places at this index and above were never used
   std::atomic<uint32_t> closing_{0};  // places in kClosing
-  uint32_t number_ = 0;               // the newest lane's; control thread only
+  uint32_t number_ = 0;               // number of the newest lane; control thread only
   Descriptor epoll_, ready_;
   // Polling thread only.
   uint32_t next_ = 0;       // the place that the next burst begins with
-  bool is_asleep_ = false;  // since begin_sleep()
+  bool is_asleep_ = false;  // between begin_sleep() and the next rx_burst()
   std::array<HeaderCopy, limits::kBurstPackets> headers_;
   std::unique_ptr<std::byte[]> copies_;  // limits::kBurstPackets whole packets; touched when used
 };

@@ -9,12 +9,12 @@
 namespace pbox::nic {
 namespace {
 
-// Packets from one lane, before the next lane has its turn.
+// Largest number of packets from one lane before the next lane has its turn.
 constexpr size_t kTurnPackets = 16;
 
 }  // namespace
 
-// The lane in that place, or nullptr if there is none that works.
+// Returns the place if its lane works, or nullptr.
 LaneSet::Place* LaneSet::ready(uint32_t index) {
   if (index >= kLanesMax) return nullptr;
   Place& place = places_[index];
@@ -45,8 +45,8 @@ bool LaneSet::begin_sleep() {
   return is_empty;
 }
 
-// Takes all bells off the ready list, without reading them. If some are left, the next sleep ends
-// at once.
+// Takes bells off epoll's ready list without reading them. If more have rung than fit into
+// `events`, the next sleep ends at once.
 void LaneSet::wake_up() {
   is_asleep_ = false;
   std::array<epoll_event, 64> events;
@@ -57,7 +57,8 @@ void LaneSet::wake_up() {
   }
 }
 
-// The worker sees that the connection has ended. Its other lanes go on.
+// Ends the connection, which shows the worker that its lane is closed. The worker's other lanes go
+// on.
 void LaneSet::give_up(Place& place, PortCounters& counters) {
   PBOX_DCHECK(!place.is_dead);
   place.is_dead = true;
@@ -93,8 +94,8 @@ void LaneSet::take(const RingReader::Packet& packet, RxPacket& received, size_t 
   received.payload = nullptr;
 }
 
-// Takes some packets of a lane, from packets[first] on, and returns how many. A worker may send in
-// its own session only, whatever the packet says.
+// Moves up to kTurnPackets packets of a lane to packets[first] and the elements behind it, and
+// returns how many. Drops packets of a session that is not the worker's own.
 size_t LaneSet::receive_from(Place& place, std::span<RxPacket> packets, size_t first,
                              PortCounters& counters) {
   PBOX_DCHECK(!place.is_dead && first <= packets.size());

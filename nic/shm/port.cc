@@ -23,7 +23,7 @@ bool is_shown(const NumaArena* memory) {
   return memory != nullptr && memory->file().ok();
 }
 
-// Whether the other end has closed its end of the connection.
+// Returns whether the other end has closed its end of the connection.
 bool is_left(const Descriptor& connection) {
   char byte = 0;
   const ssize_t count = recv(connection.get(), &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT);
@@ -32,7 +32,8 @@ bool is_left(const Descriptor& connection) {
 
 }  // namespace
 
-// `descriptors`: those that the worker needs, open as long as the lane is being made.
+// Adds the descriptors that the worker needs to `descriptors`. They must stay open until they are
+// sent.
 Result<std::unique_ptr<ShmLane>> ShmPort::make_lane(const LaneGrant& grant,
                                                     const ReceivedHello& received,
                                                     Descriptor connection, LaneAnswer& answer,
@@ -77,7 +78,7 @@ Status ShmPort::attach(uint64_t owner, const LaneGrant& grant, const ReceivedHel
   if (!lane) return lane.error();
   auto bell = create_event();
   if (!bell) return bell.error();
-  std::vector<int> sent_along{files[0].get(), bell->get()};  // the bell stays open with the lane
+  std::vector<int> sent_along{files[0].get(), bell->get()};  // the lane keeps the bell open
   if (answer.memory_bytes > 0) {
     if (const Status shown = show(*grant.results, connection); !shown) return shown;
     sent_along.push_back(grant.results->file().get());
@@ -121,7 +122,8 @@ bool ShmPort::remove_memory(const std::byte* memory, size_t /*bytes*/) {
   return true;
 }
 
-// The caller's array may hold what the lanes returned before.
+// Clears RxPacket::payload, which may still be set from a packet of a lane. The socket does not set
+// it.
 size_t ShmPort::receive_from_socket(std::span<RxPacket> packets) {
   const size_t count = socket_.rx_burst(packets);
   for (RxPacket& packet : packets.first(count)) packet.payload = nullptr;
@@ -165,7 +167,7 @@ size_t ShmPort::tx_burst(std::span<const TxPacket> packets) {
   return sent;
 }
 
-// Makes the epoll instance of the bells show the socket too.
+// Adds the socket to the epoll instance of the bells.
 void ShmPort::watch_socket() {
   const uint32_t events = socket_is_full_ ? EPOLLIN | EPOLLOUT : EPOLLIN;
   if (events == socket_events_) return;

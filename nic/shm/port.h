@@ -1,4 +1,4 @@
-// The port of a box that serves workers of its own host: lanes of shared memory for those, and a
+// The port of a box that serves workers of its own host: lanes of shared memory for these, and a
 // UDP socket for all others. Both feed one pipeline.
 #pragma once
 
@@ -34,11 +34,11 @@ class ShmPort {
   // over the connection if it succeeds.
   Status attach(uint64_t owner, const LaneGrant& grant, const ReceivedHello& received,
                 Descriptor& connection);
-  // Needs no preparation: attach() shows a worker the memory.
+  // Does nothing, because attach() shows the memory to each worker.
   Status add_memory(const std::byte* /*memory*/, size_t /*bytes*/) { return ok_status(); }
-  // Once no more packets point into the memory. Returns false while a worker may still read there;
-  // call again later. Workers that have not closed their lanes kRevokeNs after the first call lose
-  // the pages: to read them would end the worker.
+  // Call it once no more packets point into the memory. Returns false while a worker may still read
+  // there; then call it again later. Workers that have not closed their lanes kRevokeNs after the
+  // first call lose the pages: a read of them then ends the worker.
   bool remove_memory(const std::byte* memory, size_t bytes);
   static constexpr uint64_t kRevokeNs = 60 * kNanosPerSecond;
   bool close(uint64_t owner) { return lanes_->close(owner); }
@@ -64,7 +64,7 @@ class ShmPort {
   std::map<const std::byte*, Shown> shown_;  // control thread only
   uint32_t socket_events_ = 0;               // epoll events watched on the socket
   bool socket_is_full_ = false;              // the socket took fewer packets than offered
-  bool socket_first_ = false;                // whether the socket is received from first
+  bool socket_first_ = false;                // rx_burst last received from the socket first
 };
 
 static_assert(Port<ShmPort>);

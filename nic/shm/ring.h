@@ -1,7 +1,7 @@
 // A ring of packets in memory that two processes share. One end writes it, and the other reads it.
 // Each end has a segment: a head with its positions, and the ring that it writes. The other end has
-// the segment mapped to read only, and believes nothing in it: an end that breaks the rules breaks
-// its own lane.
+// the segment mapped read-only, and trusts nothing in it: an end that breaks the rules breaks its
+// own lane.
 //
 // Rings are mapped twice, one copy behind the other, so that a packet never has to be split where
 // the ring ends. Pure.
@@ -21,22 +21,23 @@
 
 namespace pbox::nic {
 
-// The start of a segment. Only its own end writes it. All zero at first, which is valid.
+// The start of a segment. Only its own end writes it. It begins as all zeros, which is a valid
+// state.
 struct SegmentHead {
   // Bytes of records that this end has written to its ring since the start.
   alignas(kCacheLineBytes) std::atomic<uint64_t> written;
   // Bytes of records of the other end's ring that this end no longer needs.
   alignas(kCacheLineBytes) std::atomic<uint64_t> released;
-  // How often this end has woken up, times two, and one more while it is awake. So it is even while
-  // this end sleeps or has not begun.
+  // Grows by one when this end wakes up, and by one when it goes to sleep. So it is odd while this
+  // end is awake, and even while it sleeps or has not begun.
   alignas(kCacheLineBytes) std::atomic<uint32_t> wakes;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-// A record is a packet in a ring: its length in 4 bytes, and at kPacketOffset the header, so that
-// what follows begins on a cache line. That is payload and tag; or, where the payload stays in
-// other memory that both ends have (lane.h), its offset there in 8 bytes, and the tag. The length
-// then has the bit kIsElsewhere. Records are whole cache lines.
+// A record is a packet in a ring. It begins with the packet's length in 4 bytes. The header lies at
+// kPacketOffset, so that the payload and the tag behind it begin on a cache line. If the payload
+// stays in other memory that both ends have mapped (lane.h), its offset there, in 8 bytes, takes
+// its place, and the length has the bit kIsElsewhere. Records are whole cache lines.
 inline constexpr uint32_t kPacketOffset = kCacheLineBytes - limits::kHeaderBytes;
 inline constexpr uint32_t kIsElsewhere = 1u << 31;
 inline constexpr uint32_t kPlaceBytes = sizeof(uint64_t);
@@ -58,14 +59,13 @@ constexpr bool is_ring_size(uint64_t bytes) {
 // The end that writes. One thread.
 class RingWriter {
  public:
-  // `ring`: its first of two mappings of `ring_bytes` each.
+  // `ring`: the first of the ring's two mappings, of `ring_bytes` each.
   RingWriter(SegmentHead& own, const SegmentHead& other, std::byte* ring, uint64_t ring_bytes)
       : own_(own), other_(other), ring_(ring), ring_bytes_(ring_bytes) {
     PBOX_CHECK(is_ring_size(ring_bytes));
   }
 
-  // Writes a packet behind those before. The reader sees it after publish(). Returns false if there
-  // is no room.
+  // Appends a packet. The reader sees it after publish(). Returns false if there is no room.
   bool put(const TxPacket& packet) {
     PBOX_DCHECK(packet.payload != nullptr || packet.header.payload_bytes == 0);
     const uint32_t bytes = limits::kPacketOverheadBytes + packet.header.payload_bytes;
@@ -77,7 +77,8 @@ class RingWriter {
     std::memcpy(payload + packet.header.payload_bytes, packet.tag.data(), packet.tag.size());
     return true;
   }
-  // The same, but the payload stays where it is, at this offset of the memory that both ends have.
+  // Does what put() does, but the payload stays where it is, at this offset in the memory that both
+  // ends have mapped.
   bool put_place(const TxPacket& packet, uint64_t offset) {
     PBOX_DCHECK(packet.payload != nullptr);
     const uint32_t bytes = limits::kPacketOverheadBytes + packet.header.payload_bytes;
@@ -92,7 +93,7 @@ class RingWriter {
     own_.written.store(written_, std::memory_order_seq_cst);  // before RingSleep::must_wake() looks
   }
 
-  // Whether the reader has claimed to have read what was never written.
+  // Returns whether the reader has claimed to have read what was never written.
   bool is_broken() const { return is_broken_; }
 
  private:
@@ -108,7 +109,7 @@ class RingWriter {
     written_ += record;
     return at + kCacheLineBytes;
   }
-  // Reads how far the reader is. Returns false if that cannot be true.
+  // Loads the reader's position. Returns false if it is impossible.
   bool refresh() {
     const uint64_t released = other_.released.load(std::memory_order_acquire);
     is_broken_ = is_broken_ || released - released_ > written_ - released_;
@@ -123,14 +124,14 @@ class RingWriter {
   std::byte* ring_;
   uint64_t ring_bytes_;
   uint64_t written_ = 0;
-  uint64_t released_ = 0;  // at most what the reader has released
+  uint64_t released_ = 0;  // the reader's position when it was last loaded
   bool is_broken_ = false;
 };
 
 // The end that reads. One thread.
 class RingReader {
  public:
-  // `ring`: the writer's, its first of two mappings.
+  // `ring`: the first of the two mappings of the writer's ring.
   RingReader(SegmentHead& own, const SegmentHead& other, const std::byte* ring, uint64_t ring_bytes)
       : own_(own), other_(other), ring_(ring), ring_bytes_(ring_bytes) {
     PBOX_CHECK(is_ring_size(ring_bytes));
@@ -139,13 +140,13 @@ class RingReader {
   // A packet in the ring. The writer may change its bytes at any time, if it is malicious.
   struct Packet {
     const std::byte* header = nullptr;
-    const std::byte* payload = nullptr;  // null: the payload is at `offset` elsewhere
+    const std::byte* payload = nullptr;  // null: the payload is in other memory, at `offset`
     const std::byte* tag = nullptr;
     uint64_t offset = 0;
     uint32_t bytes = 0;  // in [limits::kPacketOverheadBytes, limits::kPacketBytesMax]
   };
 
-  // Returns the next packet, which stays until release(). Nothing if there is none.
+  // Returns the next packet, which stays valid until release(), or nothing.
   std::optional<Packet> next() {
     if (read_ == written_ && !refresh()) return std::nullopt;
     const std::byte* const at = ring_ + (read_ & (ring_bytes_ - 1));
@@ -172,7 +173,7 @@ class RingReader {
     }
     return packet;
   }
-  // The writer has broken the rules: there are no more packets.
+  // Records that the writer has broken the rules. There are no more packets then.
   void refuse() {
     is_broken_ = true;
     read_ = written_;
@@ -184,16 +185,16 @@ class RingReader {
     released_ = read_;
     own_.released.store(read_, std::memory_order_release);
   }
-  // Whether next() would return nothing. Ordered behind RingSleep::begin().
+  // Returns whether next() would return nothing. Its load is ordered after RingSleep::begin().
   bool is_empty() const {
     if (is_broken_) return true;
     return read_ == written_ && other_.written.load(std::memory_order_seq_cst) == written_;
   }
-  // Whether the writer has broken the rules. There are no more packets then.
+  // Returns whether the writer has broken the rules.
   bool is_broken() const { return is_broken_; }
 
  private:
-  // Reads how far the writer is. Returns whether there are packets.
+  // Loads the writer's position. Returns whether there are new packets.
   bool refresh() {
     if (is_broken_) return false;
     const uint64_t written = other_.written.load(std::memory_order_acquire);
@@ -209,13 +210,14 @@ class RingReader {
   uint64_t ring_bytes_;
   uint64_t read_ = 0;
   uint64_t released_ = 0;
-  uint64_t written_ = 0;  // the writer's position when it was last asked
+  uint64_t written_ = 0;  // the writer's position when it was last loaded
   bool is_broken_ = false;
 };
 
-// How an end that reads tells the writer that it sleeps, so that only then a system call wakes it.
-// The reader: begin(), and if its ring is still empty, sleep; then end(). The writer: publish(),
-// then whether must_wake(). One of the two sees what the other has done.
+// Tells the writer that the reader sleeps, so that the writer makes a system call to wake it only
+// then. The reader calls begin(), sleeps if its ring is still empty, and then calls end(). The
+// writer calls publish() and then must_wake(). At least one of the two sees what the other has
+// done.
 class RingSleep {
  public:
   RingSleep(SegmentHead& own, const SegmentHead& other) : own_(own), other_(other) {}

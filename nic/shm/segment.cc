@@ -8,11 +8,11 @@
 namespace pbox::nic {
 namespace {
 
-// A page, on every machine: mappings begin on one.
+// The largest page of any machine, because mappings begin at a page.
 constexpr uint64_t kHeadBytes = 64 << 10;
 static_assert(kHeadBytes >= sizeof(SegmentHead));
 
-// Maps head, ring, and the ring once more behind itself.
+// Maps the head, the ring, and the ring once more behind itself.
 Result<Mapping> map_twice(int fd, uint64_t ring_bytes, int protection) {
   const uint64_t bytes = kHeadBytes + 2 * ring_bytes;
   void* place = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -24,7 +24,7 @@ Result<Mapping> map_twice(int fd, uint64_t ring_bytes, int protection) {
       mmap(second, ring_bytes, protection, MAP_SHARED | MAP_FIXED, fd, kHeadBytes) == MAP_FAILED) {
     return system_error("cannot map a segment", errno);
   }
-  // Without this, a child that fork() makes would keep the memory. It never uses it.
+  // Without this, a child that fork() creates would keep the memory, which it never uses.
   madvise(mapping.data(), bytes, MADV_DONTFORK);
   return mapping;
 }

@@ -1,5 +1,6 @@
 // Memory of one end of a lane that the other end may read: a head and a ring (ring.h), in a file
-// without a name (memfd_create). Sealed, so that it keeps its size and nobody else can write it.
+// without a name (memfd_create). It is sealed, so that it keeps its size and no other process can
+// write to it.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +17,11 @@ namespace pbox::nic {
 // This end's segment. Set-up thread.
 class OwnSegment {
  public:
-  // Pages get their memory when they are first touched, on the node of the thread that does it.
+  // Pages get their memory when they are first touched, on the node of the thread that touches
+  // them.
   static Result<OwnSegment> make(uint64_t ring_bytes);
 
-  // The file, for the other end. This end needs it no more once it is mapped.
+  // Returns the file, for the other end. This end does not need it, because make() has mapped it.
   const Descriptor& file() const { return file_; }
   void close_file() { file_ = Descriptor(); }
   uint64_t ring_bytes() const { return ring_bytes_; }
@@ -35,7 +37,7 @@ class OwnSegment {
   uint64_t ring_bytes_ = 0;
 };
 
-// The other end's, to read only. Set-up thread.
+// The other end's segment, mapped read-only. Set-up thread.
 class OtherSegment {
  public:
   // Refuses a file that could shrink, because reading it would then kill this process (SIGBUS).

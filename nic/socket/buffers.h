@@ -18,7 +18,8 @@ namespace pbox::nic {
 inline constexpr size_t kMessageBytes = 64 * 1024;
 inline constexpr size_t kReceiveMessages = 8;
 inline constexpr size_t kSegmentsMax = 64;  // the kernel's UDP_MAX_SEGMENTS
-// UDP_GRO and the address that the packet came to; or UDP_SEGMENT and the address to send from.
+// Room for UDP_GRO and the address that the packet was sent to, or for UDP_SEGMENT and the address
+// to send from.
 inline constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(in6_pktinfo));
 
 struct SocketPort::Buffers {

@@ -101,7 +101,8 @@ Status SocketPort::configure(const SocketOptions& options) {
   return ok_status();
 }
 
-// The kernel doubles what it is told, and counts its own memory for a packet too.
+// Passes half of the bytes, because the kernel doubles the value: it also counts its own memory for
+// each packet.
 void SocketPort::bound_send_buffer(uint64_t bytes) const {
   set_buffer(descriptor_.get(), SO_SNDBUFFORCE, SO_SNDBUF, static_cast<uint32_t>(bytes / 2));
 }

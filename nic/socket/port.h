@@ -23,7 +23,7 @@ struct SocketOptions {
   Endpoint local;                       // port 0: the kernel chooses a port
   std::optional<Endpoint> remote = {};  // if set, the socket is connected, as a worker's is
   uint32_t receive_buffer_bytes = 8u << 20;
-  uint32_t send_buffer_bytes = 8u << 20;  // at most: see SendBound
+  uint32_t send_buffer_bytes = 8u << 20;  // upper limit; see SendBound
   uint32_t mtu = 0;  // bytes; 0: the kernel's path MTU if connected, else 65536
   bool segmentation_offload = true;
 };
@@ -31,8 +31,8 @@ struct SocketOptions {
 // Move-only; used by one thread. Set-up is in port.cc, the data path in port_datapath.cc.
 //
 // A port that is bound to a wildcard address reports in RxPacket::to which address a packet came
-// to, and sends from TxPacket::from. A port that is not connected sends by the interface that has
-// the address it sends from, where several interfaces are in the receiver's network.
+// to, and sends from TxPacket::from. If several interfaces are in the receiver's network, a port
+// that is not connected sends through the one that has the source address.
 class SocketPort {
  public:
   // Opens, binds and sizes the socket. Errors name the address. Control thread.
@@ -42,7 +42,7 @@ class SocketPort {
   SocketPort& operator=(SocketPort&&) noexcept;
   ~SocketPort();
 
-  // Does not ask the kernel again right after a call that has emptied the socket.
+  // Makes no system call right after one that has emptied the socket.
   size_t rx_burst(std::span<RxPacket> packets);
   size_t tx_burst(std::span<const TxPacket> packets);
   int event_fd() const;
@@ -52,7 +52,7 @@ class SocketPort {
   // kSendFailures counts packets that the kernel refused permanently: no route, too long, or the
   // peer's port is closed.
   const PortCounters& counters() const { return counters_; }
-  // For a port that adds to a socket and counts in the same set.
+  // For a port that is built on this one and counts in the same counters.
   PortCounters& counters() { return counters_; }
   // Returns the errno of the last permanent refusal since the last call; 0 if there was none.
   int take_refusal() { return std::exchange(refusal_, 0); }

@@ -50,7 +50,7 @@ size_t write_control(cmsghdr* control, int level, int type, const T& value) {
 }
 
 bool has_same_path(const TxPacket& a, const TxPacket& b) {
-  if (a.to == b.to && a.from == b.from) return true;  // packets to one worker come in runs
+  if (a.to == b.to && a.from == b.from) return true;  // the usual case: a run to one worker
   if (*a.to != *b.to || (a.from == nullptr) != (b.from == nullptr)) return false;
   return a.from == nullptr || *a.from == *b.from;
 }
@@ -221,9 +221,10 @@ size_t SocketPort::gather(std::span<const TxPacket> packets) {
   return message;
 }
 
-// Takes some of a segmented message's packets, after the kernel has refused it. Either the device
-// cannot segment although the kernel offers it, or the kernel refuses each packet, for example
-// because this host has lost the address that they leave from. The first packet alone shows which.
+// Sends packets of a segmented message that the kernel has refused, and returns how many it has
+// taken. Either the device cannot segment although the kernel offers it, or the kernel refuses each
+// packet, for example because this host has lost the address that they leave from. The first packet
+// alone shows which.
 size_t SocketPort::send_unsegmented(std::span<const TxPacket> packets) {
   const uint64_t failures = counters_.get(PortCounter::kSendFailures);
   capabilities_.segmentation_offload = false;

@@ -1,4 +1,4 @@
-// How much a socket's receive buffer holds. Pure.
+// Computes how much a socket's receive buffer holds. Pure.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace pbox::nic {
 
 // Returns the bytes of fragments of this size that may wait unread in a receive buffer of
-// `buffer_bytes`, as SO_RCVBUF gives it. The kernel charges a packet with the memory that it takes
-// (sk_buff::truesize), not with its length: 8192 bytes of payload may take 16 KiB. The result is
-// for packets that come one by one; coalesced ones take less.
+// `buffer_bytes`, as SO_RCVBUF gives it. The kernel counts the memory that a packet takes
+// (sk_buff::truesize), not its length: 8192 bytes of payload may take 16 KiB. The result is for
+// packets that come one by one; coalesced ones take less.
 constexpr uint32_t receivable_bytes(uint32_t buffer_bytes, uint32_t fragment_bytes) {
   constexpr uint32_t kDescriptorBytes = 256;     // sk_buff
   constexpr uint32_t kLinkAndIpBytes = 64 + 64;  // headers, and room before them

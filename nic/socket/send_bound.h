@@ -1,7 +1,7 @@
-// How much a socket's kernel buffer may hold, so that an urgent packet finds little ahead of it:
-// what the cable takes in kSlackNs, at the rate at which it has lately taken packets, and two
-// segmented messages. The rate is measured only while the buffer is full, since otherwise this side
-// is slower than the cable. So a cable that is never full costs nothing.
+// Bounds what a socket's kernel buffer may hold, so that an urgent packet finds little ahead of it.
+// The bound is what the cable takes in kSlackNs at its recent rate, and two segmented messages. The
+// rate is measured only while the buffer is full, because otherwise this side is slower than the
+// cable. So a cable that is never full costs nothing.
 //
 // A value without I/O. The thread that polls the port uses it.
 #pragma once
@@ -18,8 +18,9 @@ namespace pbox::nic {
 
 class SendBound {
  public:
-  // How late this thread may notice that there is room. The kernel reports room when the buffer is
-  // half empty, so half of the bound must last as long.
+  // Time for which the bound lasts at the cable's rate, besides kLeastBytes. The kernel reports
+  // room only when the buffer is half empty, so this thread may notice that late by half of this
+  // time.
   static constexpr uint64_t kSlackNs = 2 * kNanosPerMilli;
   static constexpr uint64_t kLeastBytes = 2 * uint64_t{limits::kUdpPayloadMax};
   // The bound before anything is measured.
@@ -42,8 +43,8 @@ class SendBound {
     if (mark_ns_ != 0 && elapsed_ns < kShortestNs) return std::nullopt;
     if (mark_ns_ != 0) {
       const uint64_t rate = (taken_bytes_ - marked_bytes_) * 1000 / (elapsed_ns / 1000);
-      // Older measurements count less and less, because cables become slower too. A time in
-      // which there was nothing to send shows too little, but the next one corrects it.
+      // Older measurements count less and less, because cables become slower too. A period with
+      // nothing to send gives too low a rate, but the next measurement corrects it.
       const uint64_t age_ns = std::min(elapsed_ns, kMemoryNs);
       bytes_per_ms_ =
           std::max(rate, bytes_per_ms_ * ((kMemoryNs - age_ns) / 1000) / (kMemoryNs / 1000));
@@ -64,7 +65,7 @@ class SendBound {
   uint64_t most_bytes_;
   uint64_t bytes_;
   uint64_t taken_bytes_ = 0;
-  uint64_t mark_ns_ = 0;  // when the buffer was full; 0: never
+  uint64_t mark_ns_ = 0;  // time of the last measurement; 0: none
   uint64_t marked_bytes_ = 0;
   uint64_t bytes_per_ms_ = 0;  // 0: unknown
 };

@@ -13,7 +13,8 @@
 namespace pbox::nic {
 namespace {
 
-// A host with more has containers or virtual services; its routing decides about the rest.
+// Largest number of networks to keep. A host with more has containers or virtual services, and its
+// routing decides about the rest.
 constexpr size_t kNetworksMax = 256;
 constexpr uint32_t kMappedBits = 96;
 

@@ -1,6 +1,6 @@
 // Networks that several interfaces of this host share, as NICs on one switch do. The kernel's
-// routing then sends all packets by one of them, whichever address they come from. A port instead
-// sends by the interface that has the packet's own address.
+// routing then sends all packets through one of these interfaces, whatever their source address. A
+// port instead sends a packet through the interface that has the packet's source address.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class SharedNetworks {
   static SharedNetworks read();
 
   bool empty() const { return networks_.empty(); }
-  // Returns the index of the interface that packets from `own` to `peer` must leave by; 0 if
+  // Returns the index of the interface through which packets from `own` to `peer` must leave; 0 if
   // routing must decide: `peer` is not in the network of `own`, that network is not shared, or
   // `peer` is this host. Linear in the number of shared networks; no allocation; any thread.
   uint32_t interface_for(const LocalAddress& own, const Endpoint& peer) const;

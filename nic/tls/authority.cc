@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kSerialBits = 127;  // positive, and below the 20 bytes that RFC 5280 allows
 
-// ECDSA with P-256. A box signs once for each handshake that a stranger begins, and this signature
-// is the cheapest of those that every TLS library and FIPS mode has.
+// Makes a key for ECDSA with P-256. A box signs once for each handshake that a stranger begins, and
+// this signature is the cheapest of those that every TLS library and FIPS mode has.
 Owned<EVP_PKEY> make_key() {
   Owned<EVP_PKEY> key(EVP_EC_gen("P-256"));
   PBOX_CHECK(key != nullptr);

@@ -22,7 +22,7 @@ struct KeyPair {
   std::string key;
 };
 
-// Makes an authority for a cluster: it signs certificates, but none of other authorities.
+// Makes an authority for a cluster. It may sign certificates, but not those of further authorities.
 KeyPair make_authority(const std::string& cluster, const Validity& validity);
 
 // Facts that an authority's certificate states.

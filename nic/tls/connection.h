@@ -1,8 +1,9 @@
 // One end of a TLS connection, without its socket: bytes from the peer go in, and bytes for the
 // peer come out. So box and worker can share it although they wait in different ways, and tests
-// need no network. TLS 1.3 only, and both sides show a certificate.
+// need no network. Only TLS 1.3 is spoken, and both sides show a certificate.
 //
-// No OpenSSL in this header: libpbox includes it, and makes connections through libpbox_tls.so.1.
+// This header needs no OpenSSL, because libpbox includes it and makes connections through
+// libpbox_tls.so.1.
 #pragma once
 
 #include <cstddef>
@@ -24,22 +25,23 @@ class Connection {
   virtual ~Connection() = default;
 
   // Takes bytes that have arrived. Appends to `plain` what they decrypt to, and to `to_peer` what
-  // must be sent, also if it fails: an alert then tells the peer why. A client begins by calling
-  // it without bytes. After an error the connection can only be closed. Errors complete the
+  // must be sent. Does so even on an error: an alert then tells the peer why. A client begins with
+  // a call without bytes. After an error the connection can only be closed. Errors complete the
   // sentence "TLS with PEER: ...".
   virtual Status receive(std::string_view bytes, std::string& plain, std::string& to_peer) = 0;
-  // Encrypts a message and appends it to `to_peer`. Only once is_established().
+  // Encrypts a message and appends it to `to_peer`. Requires is_established().
   virtual Status send(std::string_view plain, std::string& to_peer) = 0;
 
   // Returns whether the peer has proved its identity. A client cannot know yet whether the box
   // accepts the client's own identity: if it does not, a later receive() fails.
   virtual bool is_established() const = 0;
-  // Returns the peer's identity. Only once is_established().
+  // Returns the peer's identity. Requires is_established().
   virtual const Identity& peer() const = 0;
-  // The certificates that the peer has shown, its own first, in PEM. Once is_established().
+  // Returns the certificates that the peer has shown, its own first, in PEM. Requires
+  // is_established().
   virtual std::string peer_certificates() const = 0;
   // Derives a secret that only the two ends of this connection know, from its handshake and
-  // `context` (RFC 8446, section 7.5, with the label "EXPORTER-pbox-data"). Only once
+  // `context` (RFC 8446, section 7.5, with the label "EXPORTER-pbox-data"). Requires
   // is_established().
   virtual void export_secret(std::span<const std::byte> context,
                              std::span<std::byte, kExportedSecretBytes> to) const = 0;

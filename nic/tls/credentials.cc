@@ -14,7 +14,8 @@
 namespace pbox::tls {
 namespace {
 
-// Certificates of one peer, in bytes; bounds what a handshake may make this side hold.
+// Largest size of one peer's certificates, in bytes. It bounds what a handshake may make this side
+// hold.
 constexpr long kPeerCertificateBytesMax = 16 * 1024;
 
 // Initialises OpenSSL without an exit handler, because threads of the application that has loaded
@@ -28,7 +29,7 @@ struct FreeStack {
   void operator()(STACK_OF(X509) * stack) const { sk_X509_free(stack); }
 };
 
-// Returns the certificates after the first; they stay the caller's.
+// Returns the certificates after the first; the caller still owns them.
 std::unique_ptr<STACK_OF(X509), FreeStack> chain_of(const std::vector<Owned<X509>>& certificates) {
   std::unique_ptr<STACK_OF(X509), FreeStack> chain(sk_X509_new_null());
   PBOX_CHECK(chain != nullptr);
@@ -136,7 +137,8 @@ Status Credentials::read_certificate(const KeyFiles& files) {
   return ok_status();
 }
 
-// Checks the own certificate as peers will, so that a mistake is reported here, not by each peer.
+// Checks this end's certificate as peers will, so that a mistake is reported here, not by each
+// peer.
 Status Credentials::check_certificate(const KeyFiles& files, X509* certificate,
                                       STACK_OF(X509) * chain) {
   expires_unix_s_ = unix_seconds_of(X509_get0_notAfter(certificate));

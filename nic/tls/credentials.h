@@ -1,13 +1,13 @@
 // Keys, as `pboxctl keys` makes them, and the connections that they serve. A folder has these
-// files, and a token (token.h) has the same in one text:
+// files, and a token (token.h) has the same files in one text:
 //
 //   ca.pem    certificates of the cluster's authority; several while it is being replaced
-//   cert.pem  the own certificate, then those between it and the authority, if there are any
+//   cert.pem  the holder's certificate, then any between it and the authority
 //   key.pem   its private key; readable by its owner only, or, if root owns it, also by its group
 //   crl.pem   optional: certificates that the authority has revoked
 //
 // A peer must present a certificate that one of the authorities has signed, that is valid now, that
-// is not revoked, and that states one identity of the own cluster.
+// is not revoked, and that states one identity of this end's cluster.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ namespace pbox::tls {
 // Immutable; any thread. Connections keep what they need of it.
 class Credentials : public Client {
  public:
-  // `path`: of a folder or of a token. Errors name the file, what is wrong with it, and the remedy.
+  // `path` is a folder or a token. Errors name the file, what is wrong with it, and the remedy.
   static Result<std::unique_ptr<const Credentials>> load(const std::string& path);
 
   const Identity& identity() const { return identity_; }
-  // When the own certificate expires, in seconds since 1970.
+  // Returns when this end's certificate expires, in seconds since 1970.
   int64_t expires_unix_s() const { return expires_unix_s_; }
-  // SHA-256 of each certificate in ca.pem, in hexadecimal, joined by spaces.
+  // Returns the SHA-256 of each certificate in ca.pem, in hexadecimal, joined by spaces.
   const std::string& authority_fingerprints() const { return authority_fingerprints_; }
 
   // Returns an error if a connection with this peer must not go on: its certificate is revoked, or
@@ -51,7 +51,7 @@ class Credentials : public Client {
   Status check_certificate(const KeyFiles& files, X509* certificate, STACK_OF(X509) * chain);
   void make_context();
 
-  std::string certificate_name_;  // the file or token of the own certificate, for errors
+  std::string certificate_name_;  // file or token of this end's certificate, for errors
   Identity identity_;
   int64_t expires_unix_s_ = 0;
   std::string authority_fingerprints_;

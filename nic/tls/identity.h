@@ -7,7 +7,8 @@
 //   pbox://CLUSTER/viewer                          a person or program that only looks
 //
 // CLUSTER, NAME and TENANT have 1 to 64 letters, digits, '-', '_' and '.'. GLOB may also contain
-// '*', any characters, and '?', one character. RANGE is "0-63" or "*". Values without OpenSSL.
+// '*', which matches any characters, and '?', which matches one. RANGE is "0-63" or "*". These are
+// values; nothing here uses OpenSSL.
 #pragma once
 
 #include <cstdint>
@@ -35,15 +36,15 @@ struct RankRange {
 struct Identity {
   Role role = Role::kViewer;
   std::string cluster = {};
-  std::string box = {};     // kBox: its name
-  std::string tenant = {};  // kTenant, as are the following
+  std::string box = {};     // the box's name; kBox only
+  std::string tenant = {};  // kTenant only, like the members below
   std::string job_glob = {};
   RankRange ranks = {};
 
   bool operator==(const Identity&) const = default;
 };
 
-// Errors name the part of the URI that is wrong, and its value.
+// Parses a URI. Errors name the part of it that is wrong, and its value.
 Result<Identity> parse_identity(const std::string& uri);
 // Returns the URI. The identity must be valid, as parse_identity() returns it.
 std::string to_uri(const Identity& identity);

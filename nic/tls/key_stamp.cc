@@ -5,8 +5,8 @@
 namespace pbox::tls {
 
 KeyStamp stamp_of(const std::string& path) {
-  // "": the path itself, if it is a token. A folder is left out, because its facts change with
-  // files of other names too.
+  // "" stands for the path itself, if it is a token. A folder is left out, because its status
+  // changes with files of other names too.
   static constexpr std::array<const char*, 5> kFiles = {"", "/ca.pem", "/cert.pem", "/key.pem",
                                                         "/crl.pem"};
   KeyStamp stamp;

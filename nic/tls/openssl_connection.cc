@@ -23,7 +23,7 @@ class OpenSslConnection : public Connection {
     from_peer_ = BIO_new(BIO_s_mem());
     to_peer_ = BIO_new(BIO_s_mem());
     PBOX_CHECK(from_peer_ != nullptr && to_peer_ != nullptr);
-    SSL_set_bio(ssl_.get(), from_peer_, to_peer_);  // takes both
+    SSL_set_bio(ssl_.get(), from_peer_, to_peer_);  // takes ownership of both
     set_peer_check(ssl_.get(), &check_);
     if (end == End::kClient) {
       SSL_set_connect_state(ssl_.get());
@@ -156,11 +156,12 @@ class OpenSslConnection : public Connection {
   }
 
   PeerCheck check_;          // ssl_ refers to it
-  std::string certificate_;  // the name of the own one in errors
+  std::string certificate_;  // name of this end's certificate, for errors
   Owned<SSL> ssl_;
   BIO* from_peer_ = nullptr;  // ssl_ owns both
   BIO* to_peer_ = nullptr;
-  // Not SSL_is_init_finished(): that turns false again while a later message of TLS is incomplete.
+  // SSL_is_init_finished() does not serve: it turns false again while a later message of TLS is
+  // incomplete.
   bool is_established_ = false;
 };
 

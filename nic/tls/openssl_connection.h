@@ -10,7 +10,7 @@ namespace pbox::tls {
 
 enum class End { kClient, kServer };
 
-// `check`: which peer is acceptable. `certificate`: the name of the own certificate, for errors.
+// `check`: which peer is acceptable. `certificate`: the name of this end's certificate, for errors.
 std::unique_ptr<Connection> make_connection(SSL_CTX* context, End end, PeerCheck check,
                                             const std::string& certificate);
 

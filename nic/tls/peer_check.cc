@@ -10,7 +10,7 @@
 namespace pbox::tls {
 namespace {
 
-// The URIs of our scheme among the alternative names.
+// Returns the URIs of our scheme among the alternative names.
 std::vector<std::string> identity_uris(const X509* certificate) {
   std::vector<std::string> uris;
   const Owned<GENERAL_NAMES> names(static_cast<GENERAL_NAMES*>(

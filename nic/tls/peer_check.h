@@ -1,5 +1,5 @@
-// Which peer a handshake accepts. OpenSSL verifies the peer's chain of certificates; this adds the
-// rules about identities, and remembers why a peer was refused. Private to nic/tls.
+// Decides which peer a handshake accepts. OpenSSL verifies the peer's chain of certificates; this
+// adds the rules about identities, and remembers why a peer was refused. Private to nic/tls.
 #pragma once
 
 #include <optional>
@@ -15,10 +15,10 @@ namespace pbox::tls {
 Result<Identity> identity_of(const X509* certificate);
 
 struct PeerCheck {
-  std::string cluster = {};           // the peer must belong to it
-  bool must_be_box = false;           // and be a box
-  std::string box = {};               // its name; empty: any
-  std::optional<Identity> peer = {};  // its identity, once its certificate is accepted
+  std::string cluster = {};           // the peer must belong to this cluster
+  bool must_be_box = false;           // the peer must be a box
+  std::string box = {};               // name that the box must have; empty: any
+  std::optional<Identity> peer = {};  // the peer's identity, once its certificate is accepted
   std::string failure = {};           // why the peer is refused; empty if it is not
 };
 

@@ -78,7 +78,7 @@ Owned<BIO> open_text(const std::string& pem) {
   return bio;
 }
 
-// Reads objects until the text holds no further one. Empty if one of them cannot be parsed.
+// Returns all objects in the text; none if one of them cannot be parsed.
 template <typename T, typename Read>
 std::vector<Owned<T>> parse_all(const std::string& pem, Read read) {
   const auto bio = open_text(pem);
@@ -93,7 +93,7 @@ std::vector<Owned<T>> parse_all(const std::string& pem, Read read) {
   return parsed;
 }
 
-// Without it OpenSSL would ask for the password of an encrypted key on the terminal.
+// A callback without which OpenSSL would ask for the password of an encrypted key on the terminal.
 int no_password(char* /*buffer*/, int /*size*/, int /*writes*/, void* /*user*/) {
   return -1;
 }

@@ -10,25 +10,26 @@
 
 namespace pbox::tls {
 
-// Errors name the file.
+// Reads a file. Errors name it.
 Result<std::string> read_pem_file(const std::string& path);
-// Refuses a file that anybody but its owner may read or write. If root owns it, its group may read.
+// Reads a file, but refuses one that anybody except its owner may read or write. If root owns it,
+// its group may read it.
 Result<std::string> read_private_file(const std::string& path);
 
-// The certificates in the text, in order. Empty if there is none, or if one cannot be parsed.
+// Return the objects in the text, in order; none if one cannot be parsed.
 std::vector<Owned<X509>> parse_certificates(const std::string& pem);
 std::vector<Owned<X509_CRL>> parse_revocation_lists(const std::string& pem);
-// Null if the text holds no private key.
+// Returns null if the text holds no private key.
 Owned<EVP_PKEY> parse_private_key(const std::string& pem);
 
 // Returns what was written to a buffer in memory.
 std::string take_text(BIO* bio);
-// A certificate as a PEM file holds it.
+// Returns a certificate as a PEM file holds it.
 std::string pem_text(const X509* certificate);
 
-// Seconds since 1970.
+// Returns seconds since 1970.
 int64_t unix_seconds_of(const ASN1_TIME* time);
-// SHA-256 of the certificate, in hexadecimal.
+// Returns the SHA-256 of the certificate, in hexadecimal.
 std::string fingerprint_of(const X509* certificate);
 
 }  // namespace pbox::tls

@@ -11,7 +11,7 @@
 namespace pbox::tls {
 namespace {
 
-constexpr int64_t kClockSkewSeconds = 300;  // a host whose clock is late by less accepts the list
+constexpr int64_t kClockSkewSeconds = 300;  // hosts whose clocks are behind by less accept a list
 
 bool is_signed_by(X509_CRL* list, X509* authority) {
   const bool is_signed = X509_CRL_verify(list, X509_get0_pubkey(authority)) == 1;
@@ -31,7 +31,7 @@ std::string text_of(X509_CRL* list) {
   return take_text(bio.get());
 }
 
-// Lists of one authority are numbered, RFC 5280, section 5.2.3.
+// The lists of one authority are numbered (RFC 5280, section 5.2.3).
 void set_number(X509_CRL* list, X509_CRL* former) {
   const Owned<ASN1_INTEGER> before(former == nullptr
                                        ? nullptr
@@ -47,7 +47,7 @@ void set_number(X509_CRL* list, X509_CRL* former) {
 // An authority and its successor have the same name, so the list must say whose key has signed it.
 void set_authority(X509_CRL* list, X509* authority) {
   PBOX_CHECK(X509_CRL_set_issuer_name(list, X509_get_subject_name(authority)) == 1);
-  if (X509_get0_subject_key_id(authority) == nullptr) return;  // an operator's own authority
+  if (X509_get0_subject_key_id(authority) == nullptr) return;  // not made by pboxctl
   X509V3_CTX context;
   X509V3_set_ctx(&context, authority, nullptr, nullptr, list, 0);
   const Owned<X509_EXTENSION> extension(
@@ -61,13 +61,13 @@ void set_times(X509_CRL* list, X509* authority, int64_t now_unix_s) {
   PBOX_CHECK(X509_CRL_set1_nextUpdate(list, X509_get0_notAfter(authority)) == 1);
 }
 
-// Adds a copy of the entry, which stays the caller's.
+// Adds a copy of the entry. The caller still owns `entry`.
 void add_entry(X509_CRL* list, const X509_REVOKED* entry) {
   X509_REVOKED* copy = X509_REVOKED_dup(entry);
   PBOX_CHECK(copy != nullptr && X509_CRL_add0_revoked(list, copy) == 1);
 }
 
-// Returns the list after `former`, which may be null, with one certificate more.
+// Returns the successor of the list `former`, which may be null, with one more certificate.
 Result<std::string> next_list(const Signer& signer, X509_CRL* former, X509* revoked,
                               int64_t now_unix_s) {
   X509* authority = signer.certificate.get();

@@ -11,7 +11,7 @@
 namespace pbox::tls {
 
 struct Revocation {
-  std::string lists = {};     // crl.pem from now on
+  std::string lists = {};     // the new crl.pem
   std::string identity = {};  // URI of the revoked certificate
   bool was_revoked = false;   // it was revoked already, and `lists` has not changed
 };

@@ -11,7 +11,7 @@ struct Signer {
   Owned<X509> certificate;
   Owned<EVP_PKEY> key;
 
-  // Null for keys that hash by themselves, such as Ed25519.
+  // Returns null for keys that hash by themselves, such as Ed25519.
   const EVP_MD* digest() const;
 };
 

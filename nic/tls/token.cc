@@ -49,7 +49,7 @@ std::string encode(const std::string& bytes) {
   return text;
 }
 
-// Returns "" if the text is no base64url.
+// Returns "" if the text is not base64url.
 std::string decode(std::string_view text) {
   const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||

@@ -1,4 +1,4 @@
-// Where keys come from: a folder of files (credentials.h), or a token, which is one file that holds
+// Reads keys from a folder of files (credentials.h) or from a token, which is one file that holds
 // the same files as one line of text. A token fits a secret store that hands out single values.
 //
 //   pbox-token-1.BASE64URL(SHA-256(files) files), files = ca.pem 0 cert.pem 0 key.pem [0 crl.pem]

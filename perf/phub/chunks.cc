@@ -1,5 +1,5 @@
-// Chunk sizes on the rack: the time of an exchange through a central box, and the CPU time of box
-// and workers for it.
+// Compares chunk sizes on the rack: the time of an exchange through a central box, and the CPU time
+// of box and workers for it.
 #include <iomanip>
 #include <memory>
 

@@ -1,6 +1,7 @@
-// Scenario `cost`: throughput per price of a rack with a central box, compared with faster NICs in
-// every worker and boxes colocated with them or on more machines. Prices come from a file; the time
-// of an exchange comes from the cables, and from what scenario `phub` measured.
+// Scenario `cost`: throughput per price of a rack with a central box, compared with racks whose
+// boxes are colocated with the workers or on more machines, and whose workers may have faster NICs.
+// Prices come from a file; the time of an exchange comes from the cables, and from what scenario
+// `phub` measured.
 #include <algorithm>
 #include <iomanip>
 #include <optional>
@@ -28,7 +29,7 @@ void add_options(po::options_description& options) {
       "compute-ms", po::value<double>()->default_value(100), "computing time of one iteration");
 }
 
-// Takes the times over what the cables allow from the figures of `phub`.
+// Reads from the figures of `phub` how many times longer exchanges took than the cables allow.
 void read_figures(const std::string& path, CostCase& wanted) {
   const JsonFile file(path);
   const JsonField list = file.root().at("placement");
@@ -72,7 +73,7 @@ double overlapped_per_price(const Offer& offer) {
   return offer.rate_overlapped / offer.price * kPricesPerUnit;
 }
 
-// Returns the offer of a place with the most throughput per price.
+// Returns this place's offer with the most throughput per price.
 std::optional<Offer> best(const std::vector<Offer>& all, BoxPlace place,
                           double (*per_price)(const Offer&)) {
   std::optional<Offer> found;

@@ -25,7 +25,8 @@ uint64_t in_lines(uint64_t floats) {
   return align_up(floats, kStreamingFloats);
 }
 
-// Runs work(index) on `count` threads, each pinned to one CPU while there are enough.
+// Runs work(index) on `count` threads, each pinned to one CPU. Threads share CPUs if there are not
+// enough.
 void run_on_threads(uint32_t count, const std::function<void(uint32_t)>& work) {
   const auto allowed = current_affinity();
   std::vector<std::jthread> threads;
@@ -102,8 +103,8 @@ void HotLoop::step(const Kernels& kernels, const Chunk& chunk) const {
                sums_ + chunk.begin, chunk.count);
 }
 
-// Chunks go to threads by size, the largest first to the thread with the fewest bytes, as the
-// product places them on pipelines.
+// Assigns chunks to threads, the largest first, each to the thread with the fewest bytes so far.
+// The product places chunks on pipelines in the same way.
 void HotLoop::run_tall(const Kernels& kernels, const LoopVariant& variant) const {
   std::vector<Chunk> chunks = chunks_of(variant.chunk_bytes);
   std::stable_sort(chunks.begin(), chunks.end(),

@@ -15,7 +15,7 @@ namespace pbox::perf {
 enum class Division {
   kTall,         // each thread owns chunks, and takes a chunk through all its sums and its step
   kWide,         // all threads share each chunk; they meet when it is done
-  kWidePerPush,  // the same, but they also meet after each worker's gradient, as MXNet's threads do
+  kWidePerPush,  // like kWide, but they also meet after each worker's gradient, as in MXNet
 };
 
 struct LoopVariant {
@@ -28,15 +28,15 @@ struct LoopVariant {
 
 class HotLoop {
  public:
-  // With `steps`, a finished chunk's weights are stepped by Nesterov's momentum, PHub's optimizer.
-  // Throws std::runtime_error if the memory cannot be had.
+  // If `steps` is set, the weights of each finished chunk take a step with Nesterov's momentum,
+  // PHub's optimizer. Throws std::runtime_error if the memory cannot be allocated.
   HotLoop(const std::vector<ModelTensor>& tensors, uint32_t workers, bool steps);
 
   // Sums all gradients once, and steps all weights once.
   void pass(const LoopVariant& variant);
 
   double gradient_bytes() const;      // sum over the workers
-  uint64_t count_wrong_sums() const;  // elements of the last pass
+  uint64_t count_wrong_sums() const;  // among those of the last pass
   std::span<const float> weights() const { return {weights_, floats_}; }
 
  private:

@@ -1,4 +1,5 @@
-// PHub's hot loop in memory: chunk sizes, tall against wide, and stores that bypass the cache.
+// Runs PHub's hot loop in memory, to compare chunk sizes, tall against wide, and stores that bypass
+// the cache.
 #include <iomanip>
 #include <stdexcept>
 #include <thread>

@@ -1,5 +1,5 @@
-// One to eight jobs beside each other through one box, whose cable is the bound. The rate of each
-// job is compared with its fair share: the rate that it has alone, over the number of jobs.
+// Runs one to eight jobs at the same time through one box, whose cable is the bottleneck. The rate
+// of each job is compared with its fair share: the rate that it has alone, over the number of jobs.
 #include <algorithm>
 #include <iomanip>
 #include <memory>
@@ -33,14 +33,14 @@ double fairness_index(const std::vector<double>& values) {
   return sum * sum / (static_cast<double>(values.size()) * squares);
 }
 
-// Runs the first `count` jobs beside each other, and adds each one's share to `shares`.
-// `alone_ms`: time of an iteration of each job alone.
+// Runs the first `count` jobs at the same time, and adds their least, mean and largest share to
+// `shares`. `alone_ms`: time of an iteration of each job when it runs alone.
 void run_beside(const std::vector<std::unique_ptr<RackJob>>& jobs, uint32_t count,
                 const std::vector<double>& alone_ms, Shares& shares) {
   const uint32_t iterations = std::max(kIterationsMin, 2 * kIterationsAlone / count);
   for (uint32_t job = 0; job < count; ++job) jobs[job]->begin(iterations, 0);
   std::vector<std::vector<double>> iteration_ms;
-  double window_ms = 1e300;  // all jobs run until then
+  double window_ms = 1e300;  // until then, all jobs run
   for (uint32_t job = 0; job < count; ++job) {
     iteration_ms.push_back(jobs[job]->end().iteration_ms);
     window_ms = std::min(window_ms, total_ms(iteration_ms.back()));

@@ -32,13 +32,14 @@ inline std::vector<std::string> phub_box_flags() {
 // box, a box on each of W more machines, and a box on each worker's machine.
 nlohmann::json measure_placements(const PhubSettings& settings, std::ostream& report);
 
-// Chunk sizes on the rack.
+// Compares chunk sizes on the rack.
 nlohmann::json measure_chunks(const PhubSettings& settings, std::ostream& report);
 
-// Chunk sizes, tall and wide division, and stores that bypass the cache, in memory.
+// Compares chunk sizes, tall and wide division, and stores that bypass the cache, with gradients in
+// memory.
 nlohmann::json measure_hot_loop(const PhubSettings& settings, std::ostream& report);
 
-// One to eight jobs beside each other through one box.
+// Compares the rates of one to eight jobs that run at the same time through one box.
 nlohmann::json measure_neighbours(const PhubSettings& settings, std::ostream& report);
 
 }  // namespace pbox::perf

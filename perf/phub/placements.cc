@@ -23,8 +23,9 @@ size_t index_of(BoxPlace place) {
   return static_cast<size_t>(place);
 }
 
-// W worker machines; one machine with a cable of W times a worker's rate, for the central box; W
-// more machines like a worker's, for the sharded boxes. Colocated boxes are on worker machines.
+// A rack with W worker machines, one machine with a cable of W times a worker's rate for the
+// central box, and W more machines like a worker's for the sharded boxes. Colocated boxes are on
+// worker machines.
 class PlacementRack {
  public:
   PlacementRack(uint32_t workers, double worker_megabits)
@@ -48,8 +49,9 @@ class PlacementRack {
   }
 
   const Rack& rack() { return cluster_.rack(); }
-  // Gives each of several boxes one part of a new job, so that all places have equally few lanes
-  // for a box: a lane's window does not shrink below two chunks.
+  // Gives each of several boxes only one part of a new job, so that a worker has as few lanes to
+  // each box as to the central one. More lanes put more bytes in flight, because a lane's window
+  // has at least two chunks.
   void plan(const std::string& job, uint64_t model_bytes) const {
     for (const BoxPlace place : {BoxPlace::kSharded, BoxPlace::kColocated}) {
       std::vector<std::string> boxes;

@@ -1,13 +1,13 @@
-// Where the boxes of a job are.
+// The places where the boxes of a job can be.
 #pragma once
 
 #include <cstdint>
 
 namespace pbox::perf {
 
-// kCentral: one box with a cable of all workers' rates together. kSharded: a box on each of as many
-// machines as there are workers, with a worker's cable each. kColocated: a box on each worker's
-// machine, behind the worker's own cable.
+// kCentral: one box, whose cable has the rate of all workers' cables together. kSharded: a box on
+// each of as many machines as there are workers, with a worker's cable each. kColocated: a box on
+// each worker's machine, behind the worker's own cable.
 enum class BoxPlace { kCentral, kSharded, kColocated };
 inline constexpr BoxPlace kBoxPlaces[] = {BoxPlace::kCentral, BoxPlace::kSharded,
                                           BoxPlace::kColocated};

@@ -21,7 +21,7 @@ struct Boxes {
 };
 
 // Returns the fewest central boxes that together carry `gbps` in each direction, with the cheapest
-// NICs of one kind that suffice; nullopt if none of the list do.
+// NICs of one kind that suffice; nullopt if no NICs in the list suffice.
 std::optional<Boxes> central_boxes(const PriceList& prices, double gbps) {
   const auto fewest = static_cast<uint32_t>(std::ceil(gbps / prices.box_gbps));
   std::optional<Boxes> best;

@@ -1,5 +1,5 @@
 // The price of a rack and the time of its exchanges, for each place of the boxes and each rate of
-// the workers' NICs. Pure, but for reading the file.
+// the workers' NICs. Pure, except for reading the file.
 #pragma once
 
 #include <cstdint>

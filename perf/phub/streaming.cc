@@ -46,7 +46,8 @@ void add(float* sum, const float* source, size_t count) {
   for_each_vector(count, visit, sum, source);
 }
 
-// The operations of the product's step, in their order (pipeline/optimizer/reference.h).
+// Performs the operations of the product's step, in the same order
+// (pipeline/optimizer/reference.h).
 void nesterov(const optimizer::StepCoefficients& coefficients, float* weights, float* state,
               size_t /*state_stride*/, const float* gradient, size_t count) {
   const optimizer::StepCoefficients c = coefficients;  // a local copy cannot alias the arrays

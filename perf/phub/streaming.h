@@ -1,9 +1,9 @@
 // PHub's aggregator and optimizer that bypass the cache: they prefetch with the non-temporal hint
-// and write with non-temporal stores. They serve the comparison with the product's kernels, which
-// leave chunks in cache.
+// and write with non-temporal stores. They are compared with the product's kernels, which leave
+// chunks in cache.
 //
-// For all functions: arrays are aligned to 64 bytes, and `count` is a multiple of
-// kStreamingFloats. The results equal the product's kernels' bit for bit.
+// For all functions: arrays are aligned to 64 bytes, and `count` is a multiple of kStreamingFloats.
+// The results equal those of the product's kernels bit for bit.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A burst of packets whose tags are verified, and Intel's ipsec-mb used in its different ways.
+// A burst of packets whose tags are verified, and different ways to use Intel's ipsec-mb for that.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ struct Burst {
 
   struct Packet {
     wire::HeaderWords header{};
-    std::byte* payload = nullptr;  // a copy of the header follows, for ways that need one piece
-    std::byte* room = nullptr;     // as many bytes, for the decrypted payload
+    std::byte* payload = nullptr;  // a copy of the header follows, for calls that need one piece
+    std::byte* room = nullptr;     // room for the decrypted payload
     wire::Tag tag{};
     size_t session = 0;
   };
@@ -45,11 +45,12 @@ struct Burst {
 class IpsecMbWays {
  public:
   virtual ~IpsecMbWays() = default;
-  // Direct calls for one packet after the other, as nic/crypto makes them. Sets the tags.
+  // Makes direct calls for one packet after the other, as nic/crypto does. Sets the tags.
   virtual void call() = 0;
-  // The job manager, packet by packet. Returns whether all tags are those of the packets.
+  // Uses the job manager, one packet per call. Returns whether all tags are those of the packets.
   virtual bool submit_jobs() = 0;
-  // The job manager, all packets with one call.
+  // Uses the job manager, all packets in one call. Returns whether all tags are those of the
+  // packets.
   virtual bool submit_burst() = 0;
 };
 

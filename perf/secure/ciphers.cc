@@ -1,5 +1,5 @@
-// The time to verify a burst of packets that lies in the second-level cache: by nic/crypto, by
-// OpenSSL, and by the ways of ipsec-mb (bursts.h).
+// Measures the time to verify a burst of packets that lies in the second-level cache: by
+// nic/crypto, by OpenSSL, and by ipsec-mb in several ways (bursts.h).
 #include <iomanip>
 #include <stdexcept>
 

@@ -1,5 +1,5 @@
-// Exchanges of ResNet-50's gradients over loopback, where box and ranks share the cores. Three
-// boxes and their jobs take turns.
+// Measures exchanges of ResNet-50's gradients over loopback, where box and ranks share the cores.
+// Three boxes and their jobs take turns.
 #include <iomanip>
 
 #include "perf/secure/parts.h"

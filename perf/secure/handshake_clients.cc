@@ -1,8 +1,8 @@
 // pbox-perf-handshakes BOX|- CLIENT_KEYS BOX_KEYS RATE: clients that shake hands with a box, and
-// ask it nothing. Each line of standard input is a number of milliseconds. The clients shake hands
-// for that long, RATE times a second. Then the program prints how many handshakes succeeded and how
-// many failed. With "-" in place of a box, both ends are in this process: the same computing, but
-// no box. Part of scenario `secure`.
+// send it no request. Each line of standard input is a number of milliseconds. The clients shake
+// hands for that long, RATE times a second. Then the program prints how many handshakes succeeded
+// and how many failed. With "-" in place of a box, both ends are in this process: the computing is
+// the same, but no box takes part. Part of scenario `secure`.
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-// The rounds of a job of two ranks while clients with keys shake hands with its box, and ask
-// nothing. Clients, ranks and box share the cores here, so there is a third state to compare with:
-// the same handshakes between two ends in one process, away from the box.
+// Measures the rounds of a job of two ranks while clients with keys shake hands with its box,
+// without a request. Clients, ranks and box share the cores here, so there is a third state to
+// compare with: the same handshakes between two ends in one process, away from the box.
 #include <chrono>
 #include <iomanip>
 #include <sstream>

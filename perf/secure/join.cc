@@ -1,5 +1,5 @@
-// The time until 64 ranks have joined a job of ResNet-50's tensors. Each rank is a new process, as
-// when a job starts, so with keys it also loads OpenSSL.
+// Measures the time until 64 ranks have joined a job of ResNet-50's tensors. Each rank is a new
+// process, as when a job starts, so with keys it also loads OpenSSL.
 #include <sys/resource.h>
 
 #include <iomanip>

@@ -39,7 +39,7 @@ void await_closed(int end) {
   }
 }
 
-// Waits for one byte of each rank. Returns false if the pipe ends before.
+// Waits for one byte of each rank. Returns false if the pipe ends before that.
 bool await_all(int end, uint32_t ranks) {
   char byte = 0;
   for (uint32_t rank = 0; rank < ranks; ++rank) {

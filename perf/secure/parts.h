@@ -15,14 +15,15 @@ namespace pbox::perf {
 inline constexpr seal::Suite kSuites[] = {seal::Suite::kNone, seal::Suite::kGmac256,
                                           seal::Suite::kGcm256};
 
-// "off", "gmac" or "gcm".
+// Returns "off", "gmac" or "gcm".
 const char* name_of(seal::Suite suite);
 
 struct SecureOptions {
   uint32_t turns = 0;  // 0: each part has its own default
   uint32_t workers = 0;
   uint32_t handshakes_per_second = 1000;
-  // Rates of the box's cable in Mbit/s; further ones follow until the wire is no longer the bound.
+  // First rate of the box's cable in Mbit/s. It doubles until the cable is no longer the
+  // bottleneck.
   uint32_t first_rate_mbit = 1000;
 };
 

@@ -1,6 +1,6 @@
-// The speed of a pipeline over that of the bare sum kernel, without keys and with them. Every
-// packet of a worker is opened and every packet of a result is sealed, each worker's with keys of
-// its own.
+// Measures the speed of a pipeline over that of the bare sum kernel, without keys and with them.
+// Every packet of a worker is opened and every packet of a result is sealed, each worker's with
+// keys of its own.
 #include <iomanip>
 
 #include "perf/pipeline_bench.h"

@@ -1,4 +1,4 @@
-// Boxes on loopback, as programs.
+// Starts boxes on loopback as processes.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
-// Exchanges of ResNet-50's gradients behind shaped cables. Three boxes on one rack take turns. The
-// rate doubles until the job without keys no longer comes close to what its cables allow.
+// Measures exchanges of ResNet-50's gradients behind shaped cables. Three boxes on one rack take
+// turns. The rate doubles until the job without keys no longer comes close to what its cables
+// allow.
 #include <iomanip>
 
 #include "perf/rack/systems.h"
@@ -11,7 +12,9 @@ namespace {
 
 constexpr uint32_t kRackWorkers = 2;
 constexpr uint32_t kRackTurns = 7;
-constexpr double kWireBound = 1.10;  // over M/B: the goal of scenario `rack`
+// The cable counts as the bottleneck up to this multiple of M/B, the time that it needs. The same
+// value is the goal of scenario `rack`.
+constexpr double kWireBound = 1.10;
 constexpr double kBitsPerMegabit = 1e6;
 
 struct Contender {

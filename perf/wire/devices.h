@@ -20,7 +20,7 @@ struct DevicePair {
 DevicePair make_devices(WireKind kind);
 
 // Returns the --vdev arguments with which dpdk-testpmd forwards the same frames between the same
-// kind of devices. Call after make_devices.
+// kind of devices. Call it after make_devices.
 std::vector<std::string> forwarder_devices(WireKind kind, uint32_t mtu);
 
 }  // namespace pbox::perf

@@ -38,8 +38,8 @@ std::shared_ptr<nic::RdmaDevice> open_device(const std::string& name) {
   return value_or_throw(nic::RdmaDevice::open({.name = name}));
 }
 
-// Returns as many landing slots as a worker asks for: those of a window's packets and a quarter
-// more.
+// Returns the number of landing slots that a worker asks for: one for each packet of its window,
+// and a quarter more.
 uint32_t slots_wanted(const WireShape& shape) {
   return shape.window_chunks * 5 / 4 + 1;
 }

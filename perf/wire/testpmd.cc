@@ -25,8 +25,8 @@ std::string cpu_list() {
 }
 
 // testpmd reads commands from its standard input. For connect_s seconds they only ask for the state
-// of the links: a memif client connects when it is asked. `set txpkts` is a command, because
-// --txpkts does not change the packets of tx_first.
+// of the links: a memif client connects when it is asked for that state. `set txpkts` is a command,
+// because --txpkts does not change the packets of tx_first.
 std::string command_line(const ForwardOptions& options, uint32_t connect_s) {
   const std::string cpus = cpu_list();
   std::string command =
@@ -46,7 +46,8 @@ std::string command_line(const ForwardOptions& options, uint32_t connect_s) {
   return command + " 2>&1";
 }
 
-// A testpmd that has crashed leaves its memif socket behind, and the next one could not make it.
+// Removes the memif sockets that a crashed testpmd has left behind, because the next one could not
+// create them.
 void remove_sockets(const ForwardOptions& options) {
   constexpr char kKey[] = "socket=";
   for (const std::string& device : options.devices) {
@@ -60,7 +61,7 @@ void remove_sockets(const ForwardOptions& options) {
 }  // namespace
 
 // On a busy host, testpmd may get no core during a short run, and memif devices may take seconds to
-// connect. Packets sent before that are lost, and testpmd crashes if it ends before. So each
+// connect. Packets sent before that are lost, and testpmd crashes if it ends before that. So each
 // further attempt begins later and runs longer.
 double forwarding_cycles(ForwardOptions options) {
   constexpr uint32_t kAttempts = 3;

@@ -1,5 +1,5 @@
 """The model and data of the demo: a small CNN, and scikit-learn's handwritten digits, which need no
-download. All random numbers have fixed seeds, so that every process computes the same."""
+download. All random numbers have fixed seeds, so that every process computes the same values."""
 
 import sklearn.datasets
 import torch

@@ -12,8 +12,9 @@ import ranks
 import training
 
 ACCURACY_MIN = 0.95
-# Largest allowed difference of a weight. Sums in another order differ in the last bit of a float,
-# and training amplifies that. digits.py avoids ReLU and max pooling, whose kinks amplify it most.
+# Largest allowed difference of a weight. Sums in a different order differ in the last bit of a
+# float, and training amplifies that. digits.py avoids ReLU and max pooling, whose kinks amplify it
+# most.
 DIFFERENCE_MAX = 1e-4
 
 PARTS = (
@@ -64,7 +65,8 @@ def check(what, value, bound, passed):
 
 
 def run_part(function, make_optimizer, options):
-    """Returns whether all workers have the same weights, close to training alone, and learned."""
+    """Trains, and returns whether all workers end with the same weights, these are close to those
+    of training alone, and the accuracy is high enough."""
     table = Table()
     weights = ranks.run(function, options.workers, options.epochs, options.box, table.add)
     started = time.monotonic()

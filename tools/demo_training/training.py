@@ -103,7 +103,8 @@ def alone(make_optimizer, world_size, epochs):
     for epoch in range(epochs):
         for shares in digits.batches(train, epoch, world_size):
             optimizer.zero_grad()
-            # Share by share, as the workers do, so that only the box can cause a difference.
+            # Compute share by share, as the workers do, so that only the box can cause a
+            # difference.
             for share in shares:
                 (digits.loss_of(model, share) / world_size).backward()
             optimizer.step()

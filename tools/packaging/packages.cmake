@@ -33,7 +33,8 @@ pbox_package(pboxctl pboxctl net ""
 pbox_package(worker libpbox libs ""
   "gradient-aggregation appliance: the library of workers"
   "What a training process loads to exchange gradients through a box, with its C header.")
-# Packages of their own: a training image needs DPDK, rdma-core or OpenSSL only if it uses them.
+# These are packages of their own, because a training image needs DPDK, rdma-core or OpenSSL only if
+# it uses them.
 foreach(name IN ITEMS dpdk rdma)
   if(TARGET pbox_${name})
     string(TOUPPER ${name} upper_name)

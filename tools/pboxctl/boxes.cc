@@ -74,7 +74,7 @@ void print_job(const Json& job, const char* what) {
   }
 }
 
-// Only the leader's page has a pressure.
+// Prints nothing unless the page is the leader's, because only that one has the member "pressure".
 void print_scaling(const Json& scaling) {
   if (!scaling.is_object() || !scaling.contains("pressure")) return;
   if (!scaling["pressure"].is_number()) return;

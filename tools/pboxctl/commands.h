@@ -25,8 +25,8 @@ struct Command {
   const char* summary;    // one line
   const char* text;       // the description in --help and in the man page
   boost::program_options::options_description (*options)();
-  // Runs the command and returns the exit status. `more` holds the words that are no options of the
-  // command. The answer goes to standard output, errors and their remedies to standard error.
+  // Runs the command and returns the exit status. `more` holds the words that are not options of
+  // the command. The answer goes to standard output, errors and their remedies to standard error.
   int (*run)(const boost::program_options::variables_map& given, const Words& more);
   // The words that the command accepts besides options. A program and its words follow "--".
   enum class More {
@@ -44,11 +44,11 @@ struct Command {
 extern const Command kBoxes, kDoctor, kDocs, kDrain, kJobs, kKeys, kMetrics, kPlan, kRecorder,
     kReplay, kRestore, kSnapshot, kSnapshots, kStragglers, kSync, kTop, kTrace, kVersion, kWorkers;
 
-// All commands in the order of their names, except kDocs, which only the build uses.
+// Returns all commands in the order of their names, except kDocs, which only the build uses.
 std::span<const Command* const> commands();
 
-// Adds --output, and returns whether it says json. Throws options::error if it says neither text
-// nor json.
+// The first adds --output. The second returns whether --output is json, and throws options::error
+// if it is neither text nor json.
 void add_output_option(boost::program_options::options_description& description);
 bool wants_json(const boost::program_options::variables_map& given);
 

@@ -1,6 +1,7 @@
 // The checks of a box from a worker's side, in the order in which they run. Each check uses what
 // the checks before it found, and adds its results to the report. A check that returns false has
-// found a fault that makes the later checks pointless. All run on one thread; each ends by its own
+// found a fault that makes the later checks pointless. The comment behind a check lists the names
+// of its results, if they differ from its own name. All run on one thread; each ends by its own
 // deadline, and soon after stop_requested is set.
 #pragma once
 
@@ -62,7 +63,8 @@ std::string udp_ports(const BoxPath& path, const std::vector<bool>& chosen);
 // port that bypasses the kernel. 0 if unknown.
 uint32_t kernel_path_mtu(const BoxPath& path);
 
-// Takes the keys of a folder, for a box that has keys; none if `folder` is empty. Call it first.
+// Reads the keys in `folder`, for a box that has keys. Does nothing if `folder` is empty. Call it
+// first.
 bool use_keys(const std::string& folder, BoxPath& path, Report& report);  // "keys"
 bool check_route(BoxPath& path, Report& report);                          // "name", "control"
 bool check_join(BoxPath& path, Report& report);  // "version", "join", "buffers"

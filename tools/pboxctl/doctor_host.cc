@@ -24,8 +24,8 @@ std::string reachable(const std::string& listen) {
   return listen.find(':') == std::string::npos ? "127.0.0.1" : "::1";
 }
 
-// Returns whether a pboxd listens there. Only a pboxd answers FAILURE to a first message that is
-// not a JOIN.
+// Returns whether a pboxd listens at this address. Only a pboxd answers FAILURE to a first message
+// that is not a JOIN.
 bool is_box(const std::string& host, uint16_t port) {
   constexpr uint32_t kTimeoutMs = 1'000;
   const auto endpoint = pbox::nic::parse_endpoint(host, port);

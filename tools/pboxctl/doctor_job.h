@@ -10,7 +10,8 @@
 
 namespace pboxctl {
 
-// Bytes in flight per pipeline at most. Small, so that running jobs keep their bandwidth.
+// Largest number of bytes in flight per pipeline. It is small, so that running jobs keep their
+// bandwidth.
 inline constexpr uint32_t kProbeWindowBytes = 256 * 1024;
 
 struct ProbeTensor {
@@ -34,7 +35,7 @@ struct ProbeOptions {
 // Used and destroyed by one thread. The destructor leaves the job.
 class ProbeJob {
  public:
-  // Joins. Takes about kJoinTimeoutMs at most for each address that the box's name has.
+  // Joins a job. Takes at most about kJoinTimeoutMs for each address that the box's name has.
   static pbox::Result<std::unique_ptr<ProbeJob>> join(const ProbeOptions& options,
                                                       const std::vector<ProbeTensor>& tensors);
 

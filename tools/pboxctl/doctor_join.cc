@@ -77,7 +77,8 @@ void describe(const BoxPath& path, Report& report) {
                         std::to_string(session.fragment_bytes()) + " B");
 }
 
-// A worker may not exceed the kernel's limit of socket buffers, and its window must fit into them.
+// Checks whether the granted credit fits into the socket buffers of a worker, which the kernel
+// limits.
 void check_buffers(const BoxPath& path, Report& report) {
   const auto port = open_udp(path);
   if (!port) {

@@ -1,4 +1,4 @@
-// The keys with which the doctor joins a box, and the names that its jobs may then have.
+// Checks the keys with which the doctor joins a box, and finds the names that its jobs may have.
 #include <ctime>
 
 #include "nic/tls/credentials.h"

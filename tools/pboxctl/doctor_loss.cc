@@ -94,9 +94,9 @@ struct Rate {
   }
 };
 
-// Returns how many results were lost, at least. A result that the worker asked for again counts
-// only if the request was needed. A second answer (stale), or a STATUS because the box still waits,
-// shows that the result was late and not lost.
+// Returns a lower bound of the number of lost results. A result that the worker asked for again
+// counts only if the request was needed. A second answer (stale), or a STATUS because the box still
+// waits, shows that the result was late and not lost.
 uint64_t results_lost(const pbox::worker::Statistics& statistics,
                       const pbox::proto::Session& session) {
   const uint64_t fragments =

@@ -13,7 +13,7 @@ struct ResultsCompared {
   std::string job;
   uint64_t in_both = 0;    // results of which both records have a digest of the same bytes
   uint64_t different = 0;  // results among them whose digests differ
-  ResultKey first;         // the one with the lowest round; valid if different > 0
+  ResultKey first;         // the different one of the lowest round; valid if different > 0
 };
 
 // Compares each job that is in both records, by name.

@@ -14,7 +14,7 @@ using namespace pbox;
 using namespace pbox::pipeline;
 
 constexpr uint64_t kReplayBytesMax = uint64_t{32} << 30;  // address space; little of it is used
-// More records than one packet causes.
+// Capacity of the engine's own recorder, which exceeds the records that one packet causes.
 constexpr uint64_t kScratchRecords = 1024;
 
 // Replays one pipeline's records.
@@ -49,7 +49,8 @@ class PipelineReplayer {
   const FlightHead& scratch_head() const {
     return *reinterpret_cast<const FlightHead*>(scratch_.data());
   }
-  // The engine's verdict on the last packet. Records of what the packet has caused may follow it.
+  // Returns the engine's verdict on the last packet. Records of what the packet has caused may
+  // follow it.
   Verdict newest_verdict() const {
     uint64_t number = scratch_head().written.load(std::memory_order_relaxed);
     const FlightRecord* record = nullptr;

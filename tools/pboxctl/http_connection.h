@@ -9,7 +9,7 @@ namespace pboxctl {
 
 struct HttpServer {
   std::string where;      // HOST:PORT, or unix:PATH
-  std::string keys = {};  // folder of keys; empty: no TLS. A UNIX socket has none
+  std::string keys = {};  // folder of keys; empty: no TLS. Unused with a UNIX socket
 };
 
 struct HttpAnswer {
@@ -17,8 +17,9 @@ struct HttpAnswer {
   std::string body;
 };
 
-// `request` is the whole text, which asks the server to close the connection. Blocks for at most
-// five seconds once the server's name is resolved. Errors name what failed, and the remedy.
+// Sends `request`, a complete HTTP request that asks the server to close the connection, and
+// returns the answer. Blocks for at most five seconds once the server's name is resolved. Errors
+// name what failed, and the remedy.
 pbox::Result<HttpAnswer> send_request(const HttpServer& server, const std::string& request);
 
 }  // namespace pboxctl

@@ -94,7 +94,7 @@ void print_workers(const Json& job) {
   }
 }
 
-// Prints the ranks of the named job, or of all jobs. The API has one page of all jobs.
+// Prints the ranks of the named job, or of all jobs. The API has a single page for all jobs.
 int workers(const variables_map& given, const Words& more) {
   const bool as_json = wants_json(given);
   const auto page = fetch(given, "/api/v1/jobs");

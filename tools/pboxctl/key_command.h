@@ -1,4 +1,5 @@
-// The parts of `pboxctl keys`. Each function prints its answer and returns the exit status.
+// The parts of `pboxctl keys`. Each function that returns an int prints its answer and returns the
+// exit status.
 #pragma once
 
 #include <boost/program_options/variables_map.hpp>
@@ -9,12 +10,13 @@
 
 namespace pboxctl {
 
-inline constexpr int64_t kClockSkewSeconds = 300;  // a host whose clock is behind accepts new keys
-inline constexpr unsigned kAuthorityDays = 3650;   // also the most that keys may last
+inline constexpr int64_t kClockSkewSeconds = 300;  // so that hosts with slow clocks accept new keys
+inline constexpr unsigned kAuthorityDays = 3650;   // for an authority; no other keys last longer
 
 // Prints the error and returns kFailed.
 int fail_keys(const std::string& what);
-// Returns --days, or `fallback` if it is not given. If it is out of range, complains and returns 0.
+// Returns --days, or `fallback` if it is not given. If it is out of range, prints an error and
+// returns 0.
 unsigned days_of(const boost::program_options::variables_map& given, unsigned fallback);
 // Returns the validity from kClockSkewSeconds ago until `days` days from now.
 pbox::tls::Validity validity_of(unsigned days);

@@ -61,7 +61,7 @@ Status AuthorityFolder::read_files() {
   if (is_there(path(kNextKey))) {
     const auto next = tls::read_private_file(path(kNextKey));
     if (!next) return next.error();
-    // Step 2 was interrupted before its end.
+    // Step 2 was interrupted before its end, so complete it.
     if (tls::owns_key(certificates_[0], *next)) {
       if (const Status moved = rename_file(path(kNextKey), path(kKey)); !moved) return moved;
       key = *next;

@@ -1,11 +1,12 @@
 // The replacement of a cluster's authority by another one, in three steps. A step breaks no
 // connection if the files of the step before have reached all boxes and workers:
 //
-//   1 begin   ca.pem holds both certificates; the former key still signs   + next-key.pem
-//   2 issue   the new key signs all keys from now on                       + former-key.pem
+//   1 begin   ca.pem holds both certificates; the former key still signs   adds next-key.pem
+//   2 issue   the new key signs all keys from now on   adds former-key.pem
 //   3 finish  ca.pem holds the new certificate only
 //
-// The state is what the files say. A step that was interrupted is completed when it is repeated.
+// The files alone determine the state. A step that was interrupted is completed when it is
+// repeated.
 #pragma once
 
 #include <string>
@@ -23,12 +24,13 @@ class AuthorityFolder {
   static pbox::Result<AuthorityFolder> read(const std::string& folder);
 
   Rotation rotation() const { return rotation_; }
-  // The certificates of ca.pem. The first one signs.
+  // Returns the certificates of ca.pem. The key of the first one signs new keys.
   const std::vector<std::string>& certificates() const { return certificates_; }
-  // The authorities whose keys are here: the present one first.
+  // Returns the authorities whose private keys are in the folder, the present one first.
   const std::vector<pbox::tls::KeyPair>& signers() const { return signers_; }
 
-  // Each step returns at once if it is done. An error says which step has to come before.
+  // Each step returns at once if it is done already. If another step has to come first, the error
+  // names it.
   pbox::Status begin(const pbox::tls::Validity& validity);
   pbox::Status issue();
   pbox::Status finish();

@@ -18,7 +18,7 @@ namespace tls = pbox::tls;
 using pbox::Error;
 using pbox::Status;
 
-// Says how far the rotation is, and which step is next.
+// Prints how far the rotation is, and which step is next.
 void print_state(const std::string& folder, const AuthorityFolder& authority) {
   const auto fingerprint = [&](size_t index) {
     return tls::authority_facts(authority.certificates()[index])->fingerprint;

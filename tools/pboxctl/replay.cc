@@ -16,7 +16,7 @@ namespace options = boost::program_options;
 using Json = nlohmann::json;
 using pbox::pipeline::Verdict;
 
-// Open rounds that the text shows. JSON has all of them.
+// Largest number of open rounds that the text shows. JSON has all of them.
 constexpr size_t kOpenRoundsShown = 10;
 
 options::options_description replay_options() {

@@ -83,7 +83,7 @@ int take(const options::variables_map& given, const Words& more) {
   return await_end(given, path, as_json);
 }
 
-// Options that name the folder of the snapshots.
+// Returns the options that name the folder of the snapshots.
 options::options_description folder_options() {
   options::options_description description("Options");
   description.add_options()("config", options::value<std::string>()->value_name("FILE"),

@@ -26,14 +26,14 @@ struct Round {
   std::map<uint32_t, RankTimes> ranks;
   Time full_ns, sent_ns;
 
-  // True if the round, which ranks share, is there in full.
+  // Returns whether the trace has all of the round. Only for a round that the ranks share.
   bool is_whole() const {
     for (const auto& [rank, times] : ranks) {
       if (times.last_ns && !times.first_ns) return false;
     }
     return full_ns && sent_ns && begun_ns();
   }
-  // When the first known push began; not later than `full_ns`.
+  // Returns when the first known push began; not later than `full_ns`.
   Time begun_ns() const {
     Time begun_ns;
     for (const auto& [rank, times] : ranks) {
@@ -84,7 +84,7 @@ class PageWriter {
     const bool has_own_rounds = chunk.at("own_rounds").get<bool>();
     const bool is_sent_unasked = chunk.at("sent_unasked").get<bool>();
     for (const auto& [rank, times] : round.ranks) {
-      // A rank that was late is answered for itself, perhaps much later.
+      // A late rank gets an answer of its own, perhaps much later, which does not count here.
       const bool was_in_time = times.first_ns && times.first_ns <= round.full_ns;
       if (was_in_time) round.sent_ns = std::max(round.sent_ns, times.replied_ns);
     }
@@ -101,7 +101,7 @@ class PageWriter {
     }
   }
 
-  // Returns the events; nothing is added any more.
+  // Returns the events. Call it last.
   Json take() {
     for (const uint32_t pipeline : pipelines_) {
       events_.push_back({{"ph", "M"},
@@ -145,8 +145,8 @@ class PageWriter {
     rounds.send_s.push_back(seconds(*round.full_ns, *round.sent_ns));
   }
 
-  // The rank's own round: its parts are spans within the rank's. `due_ns` is when a read that does
-  // not wait may be answered.
+  // Adds the rank's own round as a span, with its parts as spans inside it. `due_ns`: when a read
+  // that does not wait may be answered.
   void add_rank(uint32_t rank, const RankTimes& times, const Time& due_ns) {
     struct Part {
       const char* name;

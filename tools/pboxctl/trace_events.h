@@ -1,7 +1,7 @@
 // Converts a box's trace of a job's rounds to the format of Perfetto (ui.perfetto.dev) and
-// chrome://tracing. Each pipeline is a process. It shows each chunk in progress, from the first
+// chrome://tracing. Each pipeline appears as a process, with each chunk in progress, from the first
 // rank's first fragment until the result has left, and the arrivals of each rank. Where ranks have
-// own rounds, it shows each rank's push, its wait for slower ranks, and its reply.
+// rounds of their own, the page shows each rank's push, its wait for slower ranks, and its reply.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct TracedRounds {
   std::vector<double> send_s;       // from then until the result had left for all ranks
 };
 
-// Durations of what one rank did with chunks whose ranks have own rounds, in seconds.
+// Durations of one rank's steps with chunks whose ranks have rounds of their own, in seconds.
 struct TracedRank {
   std::vector<double> push_s;   // from its first fragment to its last
   std::vector<double> wait_s;   // its read waited for slower ranks
-  std::vector<double> reply_s;  // from when it need not wait until the reply had left
+  std::vector<double> reply_s;  // from the end of its wait until the reply had left
 };
 
 struct TracePage {

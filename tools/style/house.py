@@ -1,4 +1,4 @@
-"""The rules of the house as data."""
+"""The bounds and names that the rules use."""
 import re
 
 FILE_LINES_MAX = 500
@@ -8,9 +8,9 @@ ROOT_README_LINES_MAX = 120
 FOLDER_README_WORDS_MAX = 450
 MARKDOWN_COLUMNS_MAX = 100
 CLASS_METHODS_MAX = 60
-# Files that lie directly in a folder, README and CMakeLists included.
+# Largest number of files directly in a folder, README and CMakeLists included.
 LOOSE_FILES_MAX = {"appliance": 12, "worker": 14}
-# Lines of all files of a class together, by the pattern of their names.
+# Largest number of lines of all files of a class together, by the pattern of their names.
 CLASS_LINES_MAX = {"appliance/control/job_registry*": 1300}
 # At least one PBOX_CHECK or PBOX_DCHECK per this many lines of C++.
 ASSERTED_FOLDERS = ("base", "nic", "pipeline", "appliance", "worker", "config")
@@ -30,7 +30,7 @@ ARROWS = {
     "appliance": {"base", "nic", "pipeline", "config", "appliance"},
     "worker": {"base", "nic", "worker"},
 }
-PUBLIC_INCLUDE = "worker/include/"  # the C ABI: included as "pbox/pbox.h", guarded the C way
+PUBLIC_INCLUDE = "worker/include/"  # the C ABI: included as "pbox/pbox.h", with a C include guard
 # A box may be another box's worker, so it uses that ABI as any program does.
 MAY_USE_ABI = ("appliance/relay/",)
 
@@ -96,6 +96,6 @@ DATA_PATH_BANNED = [
     (r"\bspdlog\b", "count; the control thread logs"),
     (r"\bf?printf\s*\(", "count; the control thread logs"),
 ]
-CLANG_FORMAT_VERSION = 14  # Debian 12's
+CLANG_FORMAT_VERSION = 14  # the version of Debian 12
 LEFT_OPEN = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.~$}])/(home|Users|root|work)/\w")

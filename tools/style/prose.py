@@ -68,7 +68,7 @@ def hash_comments(text):
         if not found:
             continue
         if line[:found.start()].strip():
-            # Between quotes it is no comment.
+            # A hash between quotes begins no comment.
             if any(line[:found.start()].count(quote) % 2 for quote in "\"'"):
                 continue
             yield from paragraphs(lines)
@@ -123,7 +123,7 @@ def cpp_strings(text):
 
 
 def python_strings(text):
-    """As cpp_strings. Only the first piece of an f-string may begin a sentence."""
+    """Yields what cpp_strings() yields. Only an f-string's first piece may begin a sentence."""
     tree = ast.parse(text)
     inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)
              for part in node.values[1:]}
@@ -138,10 +138,10 @@ def python_strings(text):
 # --- rules ----------------------------------------------------------------------------------------
 
 def riddles(text, begins=True):
-    """Yields the opening of each sentence of a text that opens with a clause and asks nothing.
+    """Yields the opening of each sentence that opens with a clause and is not a question.
 
-    A text may begin in lower case, a sentence inside it does not. `begins`: the text is no
-    continuation of another."""
+    A text may begin in lower case, a sentence inside it does not. `begins` is false for a text that
+    continues another."""
     starts = [0] + [end.end() for end in SENTENCE_END.finditer(text)]
     for start, end in zip(starts, starts[1:] + [len(text)]):
         sentence = text[start:end].strip()

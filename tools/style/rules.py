@@ -15,7 +15,7 @@ from house import (ARROWS, ASSERTED_FOLDERS, BANNED, CLANG_FORMAT_VERSION, CLASS
 from source import (cpp_classes, cpp_functions, language, line_of, python_functions,
                     shell_functions, strip_literals)
 
-ASSERTION_SAMPLE_LINES_MIN = 200  # with fewer lines a density says nothing
+ASSERTION_SAMPLE_LINES_MIN = 200  # with fewer lines a density means nothing
 
 
 def check_sizes(tree):
@@ -51,7 +51,7 @@ def is_data_path(path):
 
 
 def check_data_path_names(tree):
-    """An exception for a file that is gone would hide a new one of that name."""
+    """Finds exceptions for files that are gone. They would apply to new files of these names."""
     if "tools/style/house.py" not in tree:
         return
     for path in [*DATA_PATH_SET_UP, *DATA_PATH_EXCEPTIONS]:
@@ -141,7 +141,7 @@ def find_cycle(graph):
 
 def check_cycles(tree):
     """Finds cycles among files, and among folders. A folder and a folder inside it may include each
-    other: a composition root includes its subfolders, and they the contract that lies beside it."""
+    other: a composition root includes its subfolders, and they include the contract beside it."""
     files, folders = {}, {}
     for path, text in tree.items():
         if not path.endswith(CODE):
@@ -250,7 +250,7 @@ def check_format(root, tree):
         return
     version = subprocess.run([program, "--version"], check=False, capture_output=True, text=True)
     if f" {CLANG_FORMAT_VERSION}." not in version.stdout:
-        return  # others break lines in other places
+        return  # other versions break lines in other places
     checked = subprocess.run([program, "--dry-run", "-Werror"] + paths, cwd=root, check=False,
                              capture_output=True, text=True)
     for match in re.finditer(r"^([^:\n]+):(\d+):\d+: error: ", checked.stderr, re.M):

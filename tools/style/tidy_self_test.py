@@ -1,4 +1,4 @@
-"""Proof that each rule of tools/tidy fires on a bad snippet and is quiet on its good twin.
+"""Proves that each rule of tools/tidy fires on a bad snippet and is quiet on its good twin.
 
 Each case is (what it shows, tree, text that the only finding contains; "" where none may be found).
 A tree is path -> text, as tidy reads it. Words that tidy looks for in every text file are written
