@@ -31,7 +31,7 @@ std::vector<std::byte> join(const wire::Header& header, const std::vector<std::b
   return packet;
 }
 
-// Returns any code of a weight, also that of no weight.
+// Returns any weight code, including the one for no weight.
 uint16_t drawn_weight(const Place& place, uint64_t drawn) {
   return static_cast<uint16_t>((drawn * 37 + place.rank * 5 + place.fragment) % wire::kWeightCodes);
 }
@@ -62,8 +62,8 @@ wire::SyncSpec read_sync(Input& input, uint32_t workers) {
 // The value of `size` that makes the job one of collectives.
 constexpr uint8_t kCollective = 3;
 
-// The box refuses jobs of collectives that leave ranks out, or that have other modes than the
-// plainest, so none is drawn.
+// Reads the shape of a job of collectives. The box refuses such jobs if they leave ranks out or
+// have a mode that is not the default, so none of these is drawn.
 JobShape read_collective(Input& input, uint32_t job, uint32_t workers) {
   JobShape shape;
   shape.job = job;
@@ -200,7 +200,8 @@ std::vector<std::byte> zeros_packet(const JobShape& shape, const Place& place, u
 void append_tag(std::vector<std::byte>& packet) {
   wire::Header header;
   std::memcpy(&header, packet.data(), sizeof(header));
-  // Fewer bytes than the length field says may follow the header. The tag is then useless.
+  // The bytes after the header may be fewer or more than the length field says. Then the tag is
+  // zeros.
   const bool whole = packet.size() == sizeof(header) + header.payload_bytes;
   const wire::Tag tag =
       whole ? wire::make_tag({.payload_crc = true}, header, packet.data() + sizeof(header))

@@ -27,14 +27,14 @@ struct JobShape {
   optimizer::OptimizerKind optimizer = {};
   wire::SyncSpec sync = {};
   bool partial = false;
-  bool weighted = false;  // pushes have weights, and values are not multiplied by them
+  bool weighted = false;  // pushes have weights, which do not multiply their values
   bool takes_zeros = false;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t first_round = 0;                // first round of every chunk
   uint32_t copy_rank = pipeline::kNoRank;  // rank that gives back chunk 0
-  std::array<uint8_t, 4> admissions = {};  // by rank; each has a session number of its own
+  std::array<uint8_t, 4> admissions = {};  // by rank; each admission gets a new session number
   std::array<bool, 4> absent = {};         // by rank
-  uint16_t generations = 0;                // since the job began
+  uint16_t generations = 0;                // changes of membership since the job began
 
   uint32_t chunk_bytes() const { return elements * wire::dtype_bytes(dtype); }
   uint32_t fragments() const;
@@ -69,8 +69,8 @@ std::vector<std::byte> pull_packet(const JobShape& shape, const Place& place, ui
 // Makes a packet that names fragments of a push as zero.
 std::vector<std::byte> zeros_packet(const JobShape& shape, const Place& place, uint64_t number,
                                     uint64_t mask);
-// Appends the packet's tag. The first bytes are taken as its header. The tag is zeros if the length
-// in that header is wrong.
+// Appends the packet's tag. The packet's first bytes serve as its header. The tag is zeros if the
+// length in that header is wrong.
 void append_tag(std::vector<std::byte>& packet);
 
 }  // namespace pbox::fuzz

@@ -17,8 +17,8 @@
 namespace pbox::fuzz {
 namespace {
 
-// Returns the fragments that a push of a slot carries, as bits, without those that its round does
-// not have.
+// Returns, as bits, the fragments of the round that a push to a slot claims: all of them if the
+// push has no data.
 uint64_t slot_mask(const wire::Header& header) {
   if (!wire::is_empty_push(header)) return uint64_t{1} << header.fragment;
   return wire::full_mask(header.fragment + 1u);
@@ -48,7 +48,7 @@ BoxOracle::BoxOracle(const JobShape& shape) : shape_(shape), chunks_(shape.chunk
 }
 
 uint32_t BoxOracle::rank_of(uint32_t spi) const {
-  const uint32_t rank = spi & 15u;  // the same for all of its sessions
+  const uint32_t rank = spi & 15u;  // the same for all sessions of a rank
   PBOX_CHECK(rank < shape_.workers && (spi >> 24) == (shape_.spi(rank) >> 24));
   return rank;
 }
@@ -347,7 +347,7 @@ void BoxOracle::check_status(const wire::Header& header, const wire::StatusPaylo
     return;
   }
   PBOX_CHECK(status.finished_round <= chunk.open_round);
-  if (status.finished_round != chunk.open_round) return;  // it was true when it was made
+  if (status.finished_round != chunk.open_round) return;  // the report was true when it was made
   PBOX_CHECK(status.missing_workers <= shape_.workers);
   PBOX_CHECK(status.missing_workers == 0 || status.first_missing_rank < shape_.workers);
   const uint64_t all = wire::full_mask(shape_.fragments());

@@ -1,5 +1,5 @@
-// Pushes of fuzz_box's workers in a job of collectives. Each round of a slot carries a piece
-// that is drawn from the job's seed, so all ranks have the same idea of it.
+// Pushes of fuzz_box's workers in a job of collectives. Each round of a slot carries a piece that
+// is drawn from the job's seed, so it is the same for all ranks.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace pbox::fuzz {
 struct Piece {
   wire::RoundShape shape;
   uint32_t bytes = 0;           // on the wire
-  bool is_owners_only = false;  // no other rank has data
+  bool is_owners_only = false;  // only the owner has data
   bool has_data(uint32_t rank) const {
     return bytes > 0 && (!is_owners_only || rank == shape.owner);
   }

@@ -1,6 +1,6 @@
-// The protocol core of a pipeline, driven by any sequence of packets, sends, commands and times.
-// After each it is checked that every packet is counted once, that only fragments that may count
-// are aggregated, that sums equal an independent oracle's, and that nothing is allocated.
+// Drives the protocol core of a pipeline by any sequence of packets, sends, commands and times.
+// After each it checks that every packet is counted once, that only fragments that may count are
+// aggregated, that sums equal an independent oracle's, and that nothing is allocated.
 //
 // Input: two shapes of jobs (box_jobs.h), then operations (see BoxDriver::run).
 #include <array>
@@ -108,13 +108,13 @@ class BoxDriver {
     if (place.chunk < job.shape.chunks) {
       place.round = job.oracle->next_round(place.chunk, place.rank);
     }
-    if (choice >> 6 == 1) --place.round;  // the round before: done, or far in the future
+    if (choice >> 6 == 1) --place.round;  // done already; before round 0, far in the future
     if (choice >> 6 == 2) place.round -= 2;
     return place;
   }
 
   std::vector<std::byte> push(Job& job, bool gives_copy = false) {
-    const Place place = choose_place(job);  // first, because arguments have no defined order
+    const Place place = choose_place(job);  // first: arguments are evaluated in any order
     auto packet = push_packet(job.shape, place, next_number_++, input_.byte());
     if (!gives_copy) return packet;
     wire::Header header;
@@ -191,7 +191,7 @@ class BoxDriver {
     }
   }
 
-  // Delivers the same request many times, as a replay would, or a worker whose timer is broken.
+  // Delivers the same request many times, as a replay attack or a worker with a broken timer would.
   void repeat(Job& job) {
     const auto packet = sealed(pull(job));
     for (uint32_t times = input_.byte(); times > 0; --times) deliver(packet);
@@ -212,7 +212,7 @@ class BoxDriver {
                      .learning_rate = rate});
   }
 
-  // A rank comes back with a new session, or is left out.
+  // Admits a rank again with a new session, or excludes it.
   void change_members(Job& job) {
     const uint8_t choice = input_.byte();
     const uint32_t rank = (choice & 3u) % job.shape.workers;
@@ -331,8 +331,8 @@ class BoxDriver {
     BoxOracle& oracle = *job_of(header.spi).oracle;
     const bool names_zeros = header.type() == wire::PacketType::kZeros;
     const bool is_result = header.type() == wire::PacketType::kResult || names_zeros;
-    // Results leave from the memory where they lie. A result that its port has held back for a
-    // whole round may carry a later one. No rank waits for it any more.
+    // Results are sent from the memory where they lie. A result that its port has held back for a
+    // whole round may carry a later round's values. No rank waits for it any more.
     const bool waits_for_all = oracle.shape().is_bsp();
     if (is_result && waits_for_all && header.round + 1 != oracle.open_round(header.chunk)) return;
     PBOX_CHECK(packet.tag == wire::make_tag(kTag, header, packet.payload));
@@ -356,8 +356,8 @@ class BoxDriver {
   uint64_t now_ns_ = 1'000'000'000;
   uint64_t next_number_ = 1;
   uint64_t delivered_ = 0;
-  uint64_t finished_before_ = 0;  // rounds of shards that are gone
-  bool packets_lost_ = false;     // a command has dropped packets that were made
+  uint64_t finished_before_ = 0;  // rounds that removed shards had finished
+  bool packets_lost_ = false;     // a command may have dropped packets that were due
 };
 
 }  // namespace

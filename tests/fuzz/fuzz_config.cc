@@ -1,5 +1,5 @@
-// Any text as a configuration file. Every outcome is either a configuration that prints and reads
-// back the same, or a list of errors, and never a crash.
+// Parses any text as a configuration file. The outcome must be either a configuration that prints
+// and reads back the same, or a list of errors, and never a crash.
 #include <string>
 
 #include "base/check.h"

@@ -1,11 +1,9 @@
-// Control connections with arbitrary content: a stream of bytes through the product's framing,
-// parsing, validation and job registry, with real pipeline engines behind it. Messages come raw, or
-// well formed with fields from the input, so that jobs do start. Each answer of the box must fit a
-// frame of the control protocol.
-//
-// The other direction, a SESSION with any content at a worker: an accepted one makes an exchange.
-//
-// A QueuePair with any content, as one end of an RDMA connection may send it to the other.
+// Tests control messages with arbitrary content, in three ways:
+// * at a box: a stream of bytes passes the product's framing, parsing, validation and job registry,
+//   with real pipeline engines behind it. Messages are raw bytes, or well formed with fields from
+//   the input, so that jobs do start. Each answer of the box must fit a frame.
+// * at a worker: a SESSION that is accepted must make an exchange.
+// * at one end of an RDMA connection: a QueuePair from the other end.
 //
 // Input: one byte of options, then a SESSION if options & 4 is set, or a QueuePair if options & 8
 // is set, otherwise operations (see Registry::run).
@@ -54,7 +52,7 @@ class Pipelines : public control::PipelineHost {
       pipeline::Engine({.pipeline_index = 1, .tag = {}})};
 };
 
-// Returns one piece repeated: a long text, characters of several bytes, or bytes that are no text.
+// Returns one piece repeated: a long text, characters of several bytes, or bytes that are not text.
 std::string odd_text(Input& input) {
   static constexpr const char* kPieces[] = {"n", "\"", "\n", "\u00e9", "\u20ac", "\xff"};
   const char* piece = kPieces[input.below(std::size(kPieces))];
@@ -106,7 +104,7 @@ proto::WorkerMessage join_message(Input& input) {
   return message;
 }
 
-// Makes a message of a worker that was there before, or claims so.
+// Makes a message of a worker that has joined before, or claims to have.
 proto::WorkerMessage return_message(Input& input) {
   proto::WorkerMessage message = join_message(input);
   proto::Join& join = *message.mutable_join();
@@ -196,7 +194,7 @@ class Registry {
     say(id, std::vector<std::byte>(data, data + framed->size()));
   }
 
-  // Does as ControlServer does: the frame reader's messages go to the registry, and an invalid
+  // Does what ControlServer does: the frame reader's messages go to the registry, and an invalid
   // frame ends the connection.
   void say(ConnectionId id, const std::vector<std::byte>& bytes) {
     if (!readers_.contains(id)) {
@@ -275,7 +273,8 @@ void read_session(const std::vector<std::byte>& body) {
   PBOX_CHECK(sent > 0);
 }
 
-// An accepted value equals the written one, and no device gets a number that it cannot have.
+// Checks that an accepted value can be written and read back, and that no device gets a number that
+// it cannot have.
 void read_queue_pair(const std::vector<std::byte>& body) {
   proto::QueuePair message;
   if (!message.ParseFromArray(body.data(), static_cast<int>(body.size()))) return;

@@ -1,9 +1,10 @@
-// Any frames at an Ethernet host. Each frame gets a verdict, and nothing outside of it is read.
-// Answers have a bounded length, and go to the station that asked, which would accept them. The
-// neighbour table has addresses of single stations only. Input: a byte for the interface (1: VLAN
-// 5), then frames. Each frame is a byte of options (1: the NIC has verified its checksums, 2:
-// addressed to this host, 4: its checksums are repaired, 8: it comes 50 s later, 0xf0: the link), a
-// length of 16 bits, and that many bytes.
+// Gives any frames to an Ethernet host. Each frame must get a verdict, and nothing outside of it
+// may be read. Answers must have a bounded length and go to the station that asked, which must
+// accept them. The neighbour table must hold unicast addresses only.
+//
+// Input: a byte for the interface (1: VLAN 5), then frames. Each frame is a byte of options (1: the
+// NIC has verified its checksums, 2: addressed to this host, 4: its checksums are repaired, 8: it
+// arrives 50 s later, 0xf0: the link), a length of 16 bits, and that many bytes.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -102,7 +103,8 @@ void check_answer(const Frame& request, const Frame& reply, const Interface& int
                    .gateway6 = std::nullopt,
                    .vlan = interface.vlan};
   const Verdict verdict = classify_other(reply, askers, asker, {});
-  // An echo reply passes all checks but the protocol's. An ARP probe is answered to no address.
+  // An echo reply passes all checks except the protocol's. The answer to an ARP probe has no target
+  // address.
   PBOX_CHECK(verdict == Verdict::kLearn || verdict == Verdict::kProtocol || probe);
 }
 
@@ -117,7 +119,7 @@ void check_neighbour(NeighbourTable& table, const IpAddress& address, const Inte
   if (found.solicit == Solicit::kUnicast) known = found.neighbour->mac;
   frame.resize(solicit(address, known, interface, kOwnMac, frame));
   PBOX_CHECK(frame.size() >= ethernet::kFrameBytesMin);
-  // The neighbour would answer.
+  // The neighbour must answer the solicitation.
   const Interface its{.addresses = {{.address = address, .prefix_length = 0}},
                       .gateway4 = std::nullopt,
                       .gateway6 = std::nullopt,

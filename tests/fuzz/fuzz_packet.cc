@@ -1,5 +1,5 @@
-// Any bytes as a data packet: parsing refuses or takes them, and what it takes is what would be
-// sent for the same header and payload. The input begins with a byte of options.
+// Parses any bytes as a data packet. An accepted packet must equal the one that would be sent with
+// the same header and payload. The input begins with a byte of options.
 #include <bit>
 #include <cstring>
 #include <vector>
@@ -26,7 +26,7 @@ std::vector<std::byte> encode(const wire::Header& header, const std::byte* paylo
   return packet;
 }
 
-// Writing the round that a header states gives the header again.
+// Checks that writing the round that a header describes gives the same header.
 void check_shape(const wire::Header& header) {
   wire::RoundShape shape;
   if (!wire::read_shape(header, shape)) return;
@@ -39,7 +39,7 @@ void check_shape(const wire::Header& header) {
   PBOX_CHECK(std::memcmp(&again, &header, sizeof(header)) == 0);
 }
 
-// A packet of zeros names fragments of the chunk, whatever size that has.
+// Checks that a ZEROS packet names only fragments of its chunk, whatever the chunk's size.
 void check_zeros(const wire::Parsed& parsed) {
   for (uint32_t fragments = 1; fragments <= limits::kFragmentCountMax; ++fragments) {
     const uint64_t named = wire::read_zeros(parsed, wire::full_mask(fragments));
@@ -75,7 +75,7 @@ void check_taken(const std::vector<std::byte>& packet, const wire::Parsed& parse
   if (header.type() == wire::PacketType::kZeros) check_zeros(parsed);
 }
 
-// The layout that the header's fields are checked against covers a chunk exactly once.
+// Checks that the layout that header fields are checked against covers a chunk exactly once.
 void check_layout(Input& input) {
   const uint32_t fragment_bytes =
       limits::kFragmentBytesMin +

@@ -1,7 +1,7 @@
-// The worker's protocol core, driven by any sequence of starts, packets, partial sends and times.
-// It is checked throughout that pushes carry what they must, that arriving data lands where it
-// belongs or nowhere, and that each packet counts once. At the end either the exchange is
-// abandoned, or an honest box answers everything and every tensor must then complete.
+// Drives the worker's protocol core by any sequence of starts, packets, partial sends and times.
+// Checks throughout that pushes carry what they must, that arriving data lands where it belongs or
+// nowhere, and that each packet counts once. At the end either the exchange is abandoned, or an
+// honest box answers everything and every tensor must then complete.
 //
 // Input: the shapes of the tensors (worker_oracle.h), credit, then operations (WorkerDriver::run).
 #include <array>
@@ -181,7 +181,7 @@ class WorkerDriver {
     if (wire::applies_on_arrival(oracle_.sync().model) && chunk.round > 0) {
       const uint8_t age = input_.byte();
       header.round -= std::min<uint32_t>(age & 3, header.round);
-      header.timestamp_us = header.round + 1 + (age >> 2 & 3u);  // own rounds that are in
+      header.timestamp_us = header.round + 1 + (age >> 2 & 3u);  // own rounds in the result
     }
     const std::vector<uint8_t> payload(std::max(bytes, 1u), static_cast<uint8_t>(packet_number_));
     return join(header, payload.data());
@@ -199,7 +199,7 @@ class WorkerDriver {
     return join(header, &named);
   }
 
-  // Returns what the box sends to a rank that gets no result of a slot.
+  // Returns the STATUS that the box sends to a rank that gets no result of a slot.
   std::vector<std::byte> announcement(const Place& place) {
     wire::Header header = header_of(place);
     header.set_type(wire::PacketType::kStatus);
@@ -231,8 +231,8 @@ class WorkerDriver {
     return packet;
   }
 
-  // Returns a sound packet with a few bytes of its header changed before its tag is made, or with
-  // another length.
+  // Returns a sound packet with a few bytes of its header changed before its tag is made, or with a
+  // different length.
   std::vector<std::byte> damaged() {
     const uint8_t how = input_.byte();
     auto packet = (how & 1) != 0 ? result(choose_place()) : status(choose_place());
@@ -283,7 +283,7 @@ class WorkerDriver {
     for (const uint32_t tensor : exchange_.take_completed()) oracle_.completed(tensor);
   }
 
-  // From now on the box is honest and answers all pushes. No tensor may be left waiting.
+  // Lets an honest box answer all pushes. No tensor may be left waiting.
   void heal() {
     for (uint32_t turns = 0; is_busy() || oracle_.is_giving(); ++turns) {
       PBOX_CHECK(turns < kTurnsMax);

@@ -1,5 +1,5 @@
-// The fuzzer's bytes as a stream of choices. Past the end every choice is 0, so each prefix of an
-// input means what it meant in the whole.
+// The fuzzer's bytes as a stream of choices. Past the end every choice is 0. So an input that is
+// cut off still makes the same choices up to its end.
 #pragma once
 
 #include <algorithm>

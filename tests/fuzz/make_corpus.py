@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seeds of tests/fuzz/corpus anew: the same bytes each time. Inputs that a fuzzer found
-stand beside them and are left alone. Run it from anywhere, after an input format has changed."""
+"""Writes the seeds of tests/fuzz/corpus anew: the same bytes each time. It does not touch inputs
+that a fuzzer found. Run it from anywhere, after an input format has changed."""
 import pathlib
 import struct
 
@@ -46,7 +46,7 @@ def packets() -> None:
 
 
 # Frames of fuzz_ethernet: to the host 10.0.0.1, fd00::1 with MAC 02:00:00:00:00:01, from a peer
-# that has 2 in each place of the 1. The target puts the checksums in.
+# whose addresses end with 2 instead. The target fills in the checksums.
 OWN_MAC, PEER_MAC = (b"\2\0\0\0\0" + bytes([number]) for number in (1, 2))
 OWN_IPV4, PEER_IPV4 = (b"\x0a\0\0" + bytes([number]) for number in (1, 2))
 OWN_IPV6, PEER_IPV6 = (b"\xfd" + bytes(14) + bytes([number]) for number in (1, 2))
@@ -101,7 +101,8 @@ def ethernets() -> None:
           + frame(ipv6(58, solicitation), options=12) + frame(ipv6(58, advertisement), options=12))
 
 
-# Operations of fuzz_control_frame: the low digit says what, the high one on which connection.
+# Operations of fuzz_control_frame: the low hexadecimal digit is the kind, the high one the
+# connection.
 def join(connection: int, rank: int, mode: int = 0, tensors: int = 1) -> bytes:
     optimizer = bytes([4, 16, 0, 200]) if mode else b""
     return (bytes([connection << 4 | 1, 0, 0, rank, mode, 0]) + optimizer + bytes([tensors])
@@ -130,7 +131,7 @@ def control_frames() -> None:
     pair = (b"\x08" + b"\x08\x01\x10\xac\x02\x18\x4d\x22\x10" + b"\0" * 10
             + b"\xff\xff\x0a\x09\x00\x01\x30\x80\x20")
     write("fuzz_control_frame", "queue-pair", pair)
-    # It asks for 241 landing slots, and has a ring of 241 slots of 32832 bytes.
+    # A QueuePair that asks for 241 landing slots, and has a ring of 241 slots of 32832 bytes.
     write("fuzz_control_frame", "queue-pair-with-a-ring",
           pair + b"\x38\xf1\x01\x42\x15\x09" + struct.pack("<Q", 0x7f0012340000) + b"\x15"
           + struct.pack("<I", 0xfedcba98) + b"\x18\xf1\x01\x20\xc0\x80\x02")
@@ -168,7 +169,7 @@ def control_frames() -> None:
 
 def configurations() -> None:
     example = CONFIG.read_text()
-    # A key at its default has no blank behind its '#', prose has one.
+    # In the example a key has no blank after its '#', but prose has one.
     keys = "\n".join(line.lstrip("#") for line in example.splitlines()
                      if line.startswith("[") or (line.startswith("#") and line[1:2].strip()))
     write("fuzz_config", "every-key", keys.encode() + b"\n")
@@ -190,7 +191,7 @@ def boxes() -> None:
               "adam": 128 + 3, "adamw-f16": 128 + 4, "nesterov-mean": 192 + 2}
     for name, kind in shapes.items():
         data = bytes([kind, 60, 0, 5])
-        for value in range(4):  # all push, all is sent, some is asked for again
+        for value in range(4):  # all ranks push, all is sent, some results are requested again
             data += bytes([3, 0]) + bytes([90 + value] * (1 + kind % 4)) + b"\x0a\x0a"
             data += b"\x05\x40\x01\x00\x40\x07\x0b\x03\x14\x0a"
         write("fuzz_box", name, data)
@@ -202,11 +203,11 @@ def boxes() -> None:
         kind |= 64 if index % 3 == 2 else 0
         data = bytes([kind, 255 if index % 2 else 248, choice, 0, 5, 3, 0])
         data += b"\x64" * (1 + kind % 4) + b"\x0a"
-        for value in range(6):  # rank 0 is the fastest, the last one late
+        for value in range(6):  # rank 0 is the fastest, the last rank is late
             data += b"".join(bytes([15, rank, 90 + value]) + (b"\x0a" if rank % 2 else b"\x08\1")
                              for rank in (0, 1, 0, 2, 1, 3, 0)[:5 + value % 3])
             data += b"\x05\x40\x00\x05\x41\x05\x0b\x03\x14\x05\x40\xff\x0a"
-        # Part of a push is there when the others catch up, and nobody asks for anything.
+        # A part of a push has arrived when the others catch up, and no rank sends a PULL.
         others = b"".join(bytes([15, rank, 70 + rank]) for rank in (1, 2) * 9) + b"\x0a" * 9
         data += others + b"\x0f\0\x51" * 16 + b"\x0a" * 9 + b"\0\x10\x54" + others * 2
         write("fuzz_box", f"sync-{name}", data)
@@ -226,7 +227,8 @@ def boxes() -> None:
         bytes([6, 1, 0, 100, at, 255]) for at in range(40)))
 
 
-# Jobs of collectives: a size of 3 says so, then a seed of the slots' rounds and the slots' size.
+# Jobs of collectives: a size of 3 selects them, then follow the seed of their rounds and the slots'
+# size.
 def collectives() -> None:
     def round_of(chunk: int, values: bytes) -> bytes:
         return bytes([3, chunk << 2]) + values
@@ -239,11 +241,11 @@ def collectives() -> None:
             data += b"\x05\x40\x00\x05\x45\x01"
         write("fuzz_box", f"collective-{seed}", data)
     job = b"\1\3\7\x1f\0\5"
-    # Rank 1 states another digest, another owner, another type; nothing counts from then on.
+    # Rank 1 states a different digest, owner or type. Nothing counts from then on.
     for name, at in {"digest": 32, "owner": 30, "type": 36}.items():
         write("fuzz_box", f"collective-mismatch-{name}", job + b"\x0f\0\x64\x06\1\1\x65"
               + bytes([at, 0x15]) + b"\x0f\1\x65\x0a\x05\0\0\x0a")
-    # Rank 1 gives back the result of slot 0, and comes back with another session.
+    # Rank 1 gives back the result of slot 0, and is then admitted again with a new session.
     given = b"\1\3\x2a\x9f\0\5" + b"".join(bytes([0x20, 1 | fragment << 4, 0x64])
                                         for fragment in range(4))
     write("fuzz_box", "collective-copy", given + b"\x0a\x1c\5" + round_of(0, b"\x64\x65")
@@ -266,7 +268,7 @@ def workers() -> None:
         write("fuzz_worker", f"recovery-{kinds}", bytes([kinds]) + b"\0\xff\x10"
               + (begin + b"\x03\x83" + answer + b"\x1f\1\3\3\3\0\3\x83" + answer) * 2
               + begin + b"\x03\x05\x00\x1f\1\0\2\1\3\x83" + b"\x0f" + answer)
-    # Slots: an operation reads a value, what its round is, its size, and a priority.
+    # Slots: an operation reads a value, the kind of its round, its size, and a priority.
     for kinds in (0, 1, 2, 7):
         data = bytes([kinds, 0x42, 0, 0, 0, 0x10])
         for choice in (0, 1, 2, 3, 4, 5, 6, 7, 0x45, 0x46, 0x40, 0x18, 0x3c):

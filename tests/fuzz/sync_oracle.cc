@@ -143,7 +143,7 @@ void SyncOracle::check_result(uint32_t rank, const wire::Header& header, const s
 
 void SyncOracle::check_status(uint32_t rank, const wire::Header& header,
                               const wire::StatusPayload& status) const {
-  if (status.finished_round == 0) return;  // made when the initial weights were not there yet
+  if (status.finished_round == 0) return;  // made before the initial weights were there
   const auto next = static_cast<uint32_t>(next_[rank]);
   PBOX_CHECK(status.finished_round <= oldest_);
   PBOX_CHECK(wire::round_distance(header.round, next) <= 0);

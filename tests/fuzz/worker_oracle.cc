@@ -50,7 +50,8 @@ void write(wire::Dtype dtype, float value, std::byte* bytes) {
   std::memcpy(bytes, &half, sizeof(half));
 }
 
-// Compares computed numbers. Which NaN an operation produces is unspecified.
+// Returns whether computed numbers are equal. Any two NaNs are, because it is unspecified which NaN
+// an operation produces.
 bool equal(wire::Dtype dtype, const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
   if (dtype == wire::Dtype::kU8) return a == b;
   const uint32_t bytes = wire::dtype_bytes(dtype);
@@ -172,7 +173,7 @@ void WorkerOracle::start(uint32_t index, uint8_t value, const StartedSlot& start
   tensor.slot = started;
   for (size_t at = 0; at < tensor.input.size(); ++at) {
     tensor.input[at] = std::byte(value + at % 251);
-    // Some fragments are zero, or zero but for the last byte.
+    // Some fragments are zero, or zero except for their last byte.
     const size_t fragment = at / kFragmentBytes;
     const bool is_whole = (value & 64) == 0 || at % kFragmentBytes + 1 < kFragmentBytes;
     const bool is_zero = (value & 1) != 0 && (value >> (1 + fragment % 5) & 1) != 0;
@@ -207,8 +208,8 @@ void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
   Tensor& tensor = tensors_[chunk.tensor];
   PBOX_CHECK(chunk.giving || (tensor.started && !chunk.is_done));
   if (sync_.model == SyncModel::kDrop && !chunk.in_round) {
-    // All chunks of an operation have one round, whatever results they have seen before. Rounds may
-    // be skipped, but none is done twice.
+    // All chunks of an operation have the same round, whatever results they have had before. Rounds
+    // may be skipped, but none is done twice.
     if (!tensor.round) tensor.round = header.round;
     PBOX_CHECK(header.round == *tensor.round && header.round + 1 >= tensor.operations);
     chunk.round = header.round;
@@ -283,7 +284,7 @@ bool WorkerOracle::awaits(uint32_t id, uint32_t round, uint32_t fragment) const 
          (chunk.held >> fragment & 1) == 0;
 }
 
-// Returns the fragments of a packet that names zeros, one by one, as if they had come with bytes.
+// Returns the fragments that a ZEROS packet names, as if each had arrived in a RESULT.
 std::vector<wire::Parsed> WorkerOracle::fragments_of(const wire::Parsed& zeros) const {
   static const std::vector<std::byte> zeros_of_a_fragment(kFragmentBytes);
   PBOX_CHECK(zeros.header.chunk < chunks_.size() && takes_zeros_);
@@ -419,7 +420,8 @@ void WorkerOracle::finish_if_readable(Chunk& chunk) {
   ++chunk.round;
 }
 
-// Expects the weights of the copy, stepped by every own gradient since then.
+// Computes the expected weights of a fragment: those of the copy, stepped by every own gradient
+// since then.
 void WorkerOracle::read(Chunk& chunk, uint32_t index) {
   Tensor& tensor = tensors_[chunk.tensor];
   const wire::Dtype dtype = tensor.spec.dtype;
@@ -434,8 +436,8 @@ void WorkerOracle::read(Chunk& chunk, uint32_t index) {
   }
 }
 
-// Delivery by pull: after the announcement the chunk is requested together with the tensor's
-// others, and until then nothing is in flight. A result that was given back need not be requested.
+// With delivery by pull, an announced chunk is requested together with the tensor's other chunks,
+// and until then nothing is in flight. A result that was given back need not be requested.
 void WorkerOracle::told(const wire::Parsed& parsed) {
   wire::StatusPayload status;
   if (parsed.header.payload_bytes != sizeof(status)) return;
@@ -453,7 +455,7 @@ void WorkerOracle::told(const wire::Parsed& parsed) {
   chunk.announced = !std::exchange(chunk.giving, false);
 }
 
-// Takes a fragment of a result that was given back. It is delivered nowhere.
+// Accepts a fragment of a result that was given back to the box. The worker must not deliver it.
 void WorkerOracle::came_back(const wire::Parsed& result) {
   if (result.header.type() == wire::PacketType::kZeros) {
     for (const wire::Parsed& fragment : fragments_of(result)) came_back(fragment);

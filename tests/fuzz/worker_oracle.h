@@ -1,5 +1,5 @@
 // An independent account of what a worker's tensors must hold: which fragments of which rounds it
-// may push, take and give back, and what its output buffers are then.
+// may push, accept and give back, and what its output buffers then contain.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ class WorkerOracle {
     bool started = false;
     bool in_place = false;
     uint32_t operations = 0;        // started so far
-    std::optional<uint32_t> round;  // model drop: of the operation at hand, once it is seen
+    std::optional<uint32_t> round;  // for model drop: the current operation's, once it is known
     std::vector<std::byte> input, output, expected;  // exactly the tensor's bytes
     // In jobs of collectives, where the tensor is a slot: the operation in flight, or the last one,
     // and the round of the last one that has ended.
@@ -51,19 +51,21 @@ class WorkerOracle {
     uint32_t offset = 0;
     uint32_t bytes = 0;
     uint32_t round = 0;
-    uint64_t held = 0;       // fragments of the round's result
-    bool made = false;       // a packet that gives it back was made; the port may not have it
-    bool pushed = false;     // a packet of this round was seen
-    bool is_done = true;     // in the tensor's current round
-    uint32_t clock = 0;      // round of the newest result that was seen, plus 1
-    bool in_round = true;    // model drop: `round` is that of the operation at hand
-    bool giving = false;     // the box asked for the round before, and has not sent it back yet
-    bool announced = false;  // delivery by pull: told that the round's result is there
+    uint64_t held = 0;       // fragments of the round's result that have arrived
+    bool made = false;       // a packet that gives the result back was made, but perhaps not sent
+    bool pushed = false;     // a packet of this round was sent
+    bool is_done = true;     // the chunk is done in the tensor's current round
+    uint32_t clock = 0;      // round of the newest result that arrived, plus 1
+    bool in_round = true;    // for model drop: `round` is the current operation's
+    bool giving = false;     // the box asked for the previous round's result and lacks it still
+    bool announced = false;  // with delivery by pull: the round's result was announced
     bool has_copy = false;
-    std::vector<std::byte> staged = {}, copy = {};  // the current round's, the previous round's
-    uint64_t acknowledged = 0;                      // cached: fragments of the push
+    std::vector<std::byte> staged = {}, copy = {};  // result of the current and the previous round
+    // The rest is for cached reads: acknowledged fragments of the push, the worker's copies by
+    // fragment, and its gradients by round, from 1.
+    uint64_t acknowledged = 0;
     std::map<uint32_t, Fragment> cached = {};
-    std::map<uint32_t, std::vector<std::byte>> gradients = {};  // cached: by round, from 1
+    std::map<uint32_t, std::vector<std::byte>> gradients = {};
     uint32_t fragments() const;
   };
 
@@ -75,7 +77,8 @@ class WorkerOracle {
   NumaArena shadow();
   bool has_shadow() const { return has_shadow_; }
   bool is_collective() const { return is_collective_; }
-  // The slot's round of the chunk that is in flight or comes next; null in other jobs.
+  // Returns the round of the chunk's slot that is in flight or comes next; null in jobs without
+  // slots.
   const worker::SlotRound* slot(const Chunk& chunk) const {
     const Tensor& tensor = tensors_[chunk.tensor];
     return chunk.giving ? tensor.consumed_slot.get() : tensor.slot.round.get();
@@ -85,7 +88,8 @@ class WorkerOracle {
     return slot(chunk) != nullptr && !slot(chunk)->shape.is_sent_to(kOwnRank);
   }
   const wire::SyncSpec& sync() const { return sync_; }
-  // Returns whether the chunk's round ends with an acknowledgement and is read from the copy.
+  // Returns whether the chunk's round ends with an acknowledgement and is read from the worker's
+  // copy.
   bool reads_cache(const Chunk& chunk) const {
     return wire::keeps_copies(sync_) && chunk.round > 0;
   }
@@ -107,17 +111,17 @@ class WorkerOracle {
   bool is_giving() const;
   // Each of these ends the process unless the core did the right thing.
   //
-  // The core has made this packet. The port may not take it.
+  // Called when the core has made this packet. The port may not take it.
   void made(const nic::TxPacket& packet);
   void check_sent(const nic::TxPacket& packet, uint32_t pipeline);
   void accepted(const wire::Parsed& result);
   void came_back(const wire::Parsed& result);
   void acknowledged(const wire::Parsed& status);
-  // The core has received a sound STATUS of a chunk in flight.
+  // Called when the core has received a sound STATUS of a chunk in flight.
   void told(const wire::Parsed& status);
   void completed(uint32_t tensor);
   void check_outputs() const;
-  // True if a sound result of this place must be taken.
+  // Returns true if the core must accept a sound result for this fragment.
   bool awaits(uint32_t chunk, uint32_t round, uint32_t fragment) const;
 
  private:

@@ -12,10 +12,10 @@ constexpr uint32_t kOwnRank = 0;
 
 struct StartedSlot {
   std::shared_ptr<const worker::SlotRound> round;
-  bool writes = true;  // the operation has a place for the result
+  bool writes = true;  // the operation has a buffer for the result
 };
 
-// `chunk_bytes` is the size of a slot. With a shadow no result is for one rank alone.
+// `chunk_bytes` is the size of a slot. If there is a shadow, no result goes to one rank alone.
 StartedSlot read_slot_round(Input& input, uint32_t chunk_bytes, bool has_shadow);
 
 }  // namespace pbox::fuzz

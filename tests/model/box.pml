@@ -17,7 +17,8 @@
 #define unclaimed(w, f) (!(claimed[w] & (1 << (f))))
 #endif
 
-/* A push that passes every check: its bit is free, in the open round, of a valid session. */
+/* Whether a push passes every check: it is of the open round and of a valid session, and its bit is
+ * free. */
 #define box_adds(w, e, r, f) \
   (!gathering && open < ROUNDS && right_epoch(e) && right_round(r) && member[w] && \
    (pushes(e, w) & push_bit(r, f, admitted[w])) && unclaimed(w, f))
@@ -123,8 +124,8 @@ inline finish_round() {
 #define as_sent(value) (value)
 #endif
 
-/* Sends a result again for a PULL or for a duplicate of a finished round. That is of use only after
- * the network has lost everything, or when the membership has changed. */
+/* Sends a result again for a PULL or for a duplicate of a finished round. It matters only after the
+ * network has lost everything, or when the membership has changed. */
 #define RESEND_RESULT(w, e, r, f)                                                                 \
   :: d_step {                                                                                     \
        !gathering && (e) == epoch && (r) + 1 == open && needed[w] == (r) && phase[w] == RUNS &&   \
@@ -134,7 +135,7 @@ inline finish_round() {
        generations(e, r, f) = generations(e, r, f) | (1 << job_generation)                        \
      }
 
-/* Takes rank w's packets at the box: with the keys of one incarnation, on one queue. */
+/* Receives rank w's packets at the box, with the keys of one incarnation and on one queue. */
 proctype Link(byte w) {
 end:
   do

@@ -43,9 +43,9 @@ inline admit(w, kind, round) {
   phase[w] = JOINED
 }
 
-/* A rank's JOIN while the job runs. New keys replace the old ones, and bits already claimed stand.
- * If a new process takes the place of the rank that was to give a copy, the job gathers again, so
- * that all ranks report their rounds anew. */
+/* Handles a rank's JOIN while the job runs. New keys replace the old ones, and bits already claimed
+ * stand. If a new process takes the place of the rank that was to give a copy, the job gathers
+ * again, so that all ranks report their rounds anew. */
 inline readmit(w, kind, round) {
 #ifdef REJOIN_CLEARS_BITS
   claimed[w] = 0;
@@ -117,8 +117,8 @@ inline agree_generation() {
   fi
 }
 
-/* The restarted box knows which ranks are there. It takes a new epoch, and opens the chunk at the
- * round that these ranks can go on from. */
+/* Called when the restarted box knows which ranks are there. It takes a new epoch, and opens the
+ * chunk at the round from which these ranks can continue. */
 inline start_job() {
   compare_rounds();
 #ifndef EPOCH_REUSED
@@ -171,7 +171,7 @@ inline start_job() {
          open, copy_rank)
 }
 
-/* `some` and `any_rank` are the same, because a macro does not expand within itself. */
+/* `some` and `any_rank` are equal. Both exist because a macro does not expand within itself. */
 #if WORKERS == 2
 #define some(what, w) (what(0, w) || what(1, w))
 #define any_rank(what, w) (what(0, w) || what(1, w))
@@ -183,9 +183,9 @@ inline start_job() {
 #define any(what) (what(0) || what(1) || what(2))
 #define EACH_WORKER(step) step(0) step(1) step(2)
 #endif
-/* Whether the newest of the ranks that resume knows that the job has gone on without rank w.
- * Generations count from what the present ranks know, so they are in order only together with the
- * epoch, which is durable. */
+/* Whether the newest of the ranks that resume knows that the job has continued without rank w.
+ * Generations are in order only together with the epoch, which is durable: a restarted box counts
+ * them from what the present ranks know. */
 #ifdef GENERATION_ALONE
 #define age(w) generation[w]
 #else
@@ -199,8 +199,8 @@ inline start_job() {
 #else
 #define left_behind(w) (joined[w] == RESUMES && any_rank(refused, w))
 #endif
-/* Whether a round must open again for which rank w has no gradient, because it began after that
- * round, and no rank has the round's result. */
+/* Whether a round must open again for which rank w has no gradient because w began after it, while
+ * no rank has that round's result. */
 #define behind(v, w) (joined[v] == RESUMES && needed[v] < needed[w])
 #define gives(v, w) (can_give(v) && needed[v] == needed[w])
 #define beyond(w) (joined[w] == RESUMES && some(behind, w) && !some(gives, w))

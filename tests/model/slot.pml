@@ -1,7 +1,7 @@
 /* The life of one chunk: its slots at the box, its workers, and what recovers it. README.md says
- * what corresponds to what, and which mistakes can be compiled in with -D.
+ * which product code each part models. `check` has the mistakes that can be compiled in with -D.
  *
- * The network is the set of what has ever been sent. A packet of it may be delivered at any later
+ * The network is the set of all packets that were ever sent. Each may be delivered at any later
  * time, any number of times, or never: loss, duplication, reordering and delay without bound. So
  * a sender sends as soon as it may. If it sent later, the packet would only be delivered later.
  * A delivery that the receiver's checks would drop changes nothing and is therefore no transition.
@@ -25,7 +25,7 @@
 #define DISCONNECTS 0 /* a control connection ends while both of its ends live */
 #endif
 #ifndef EXCLUSIONS
-#define EXCLUSIONS 0 /* partial membership: how often a rank is given up */
+#define EXCLUSIONS 0 /* partial membership: how often a rank is excluded */
 #endif
 
 #ifdef PARITY
@@ -85,13 +85,13 @@
 #define copy(e, w, f) copies_sent[((e) * WORKERS + (w)) * FRAGMENTS + (f)]
 int pushes_sent[EPOCHS * WORKERS];
 int results_sent[EPOCHS * ROUNDS * FRAGMENTS];
-byte result_generations[EPOCHS * ROUNDS * FRAGMENTS]; /* as bits: those that the packets name */
+byte result_generations[EPOCHS * ROUNDS * FRAGMENTS]; /* those that the packets name, as bits */
 int copies_sent[EPOCHS * WORKERS * FRAGMENTS];
 
 /* --- workers -------------------------------------------------------------------------------- */
 #define RUNS 0      /* has a session and takes packets of it */
 #define SUSPENDED 1 /* lost its session; takes nothing until it has the next one */
-#define JOINED 2    /* has said its state, waits for SESSION */
+#define JOINED 2    /* has sent its state, and waits for SESSION */
 #define STARTING 3  /* a fresh incarnation that has not joined yet */
 #define GONE 4      /* excluded, and not started again */
 byte phase[WORKERS];
@@ -113,16 +113,16 @@ byte told_open[WORKERS];
 bool told_to_give[WORKERS];
 
 /* --- the box -------------------------------------------------------------------------------- */
-bool gathering; /* restarted: the job is not here yet */
+bool gathering; /* the box has restarted, and the job does not run yet */
 byte epoch;     /* the only durable state */
 byte open;      /* the open round; the result of the one before is kept */
 byte claimed[WORKERS];
 int sum[FRAGMENTS];
-int kept[FRAGMENTS]; /* 0: none, the chunk was recovered at this round */
+int kept[FRAGMENTS]; /* 0 if there is none, because the chunk was recovered at this round */
 byte copy_rank = NOBODY;
 byte member[WORKERS] = 1;
 byte admitted[WORKERS]; /* the incarnation whose keys are valid */
-byte job_generation;    /* the membership's: one more for each change */
+byte job_generation;    /* of the membership; one more for each change */
 
 /* --- the faults' budgets that are left, and what must hold ------------------------------------ */
 byte box_crashes = BOX_CRASHES;
@@ -131,13 +131,13 @@ byte disconnects = DISCONNECTS;
 byte exclusions = EXCLUSIONS;
 bool faults_over;
 /* The results that each incarnation has consumed. The weights of a worker that crashed are gone,
- * and a worker that was given up can only start again, so results that only these have consumed
- * bind no rank. */
+ * and a worker that was excluded can only start again (`doomed`). Results that only these have
+ * consumed bind no rank. */
 int histories[WORKERS * ROUNDS * FRAGMENTS];
 #define history(w, fragment) histories[(w) * ROUNDS * FRAGMENTS + (fragment)]
 bool doomed[WORKERS];
 
-hidden byte at, rank, other, least, most; /* scratch of one step */
+hidden byte at, rank, other, least, most; /* scratch variables within one step */
 
 #define finished(w) (phase[w] == GONE || (phase[w] == RUNS && needed[w] == ROUNDS))
 #if WORKERS == 2
@@ -146,7 +146,7 @@ hidden byte at, rank, other, least, most; /* scratch of one step */
 #define all_finished (finished(0) && finished(1) && finished(2))
 #endif
 
-/* One alternative of a do-loop per packet that can exist. */
+/* One alternative of a do-loop for each packet that can exist. */
 #if FRAGMENTS == 1
 #define EACH_FRAGMENT(step, w, e, r) step(w, e, r, 0)
 #else
@@ -173,7 +173,8 @@ hidden byte at, rank, other, least, most; /* scratch of one step */
   EACH_ROUND(step, w, 2) EACH_ROUND(step, w, 3) EACH_ROUND(step, w, 4)
 #endif
 
-/* All workers that consumed a round saw the identical result, with the identical contributors. */
+/* Checks that all workers that consumed a round saw the identical result, with the identical
+ * contributors. */
 inline check_agreement() {
   rank = 0;
   do
@@ -220,5 +221,5 @@ init {
     run Control();
     run Faults()
   };
-  all_finished /* the one end that is valid */
+  all_finished /* the only valid end */
 }

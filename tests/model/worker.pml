@@ -112,7 +112,7 @@ inline start_again(w) {
   doomed[w] = false
 }
 
-/* SESSION has come: compares the worker's state with the box's open round. */
+/* Handles SESSION: compares the worker's state with the box's open round. */
 inline take_session(w) {
   printf("worker %d: session of epoch %d, open round %d, give %d\n", w, epoch, told_open[w],
          told_to_give[w]);
@@ -146,7 +146,8 @@ inline take_session(w) {
   fi
 }
 
-/* Whether this box has admitted a rank that resumes; the SESSION that said so may be lost. */
+/* Whether this box has admitted a rank that resumes. The SESSION that said so may have been
+ * lost. */
 #ifdef REFUSE_UNHEARD
 #define right_incarnation(w) (member[w] && session_epoch[w] == epoch)
 #else
@@ -176,7 +177,7 @@ end:
        :: else -> printf("worker %d is refused\n", w); start_again(w)
        fi
      }
-  /* Message MembershipUpdate. */
+  /* The worker receives the message MembershipUpdate. */
   :: d_step {
        phase[w] == RUNS && !gathering && member[w] && session_epoch[w] == epoch &&
        generation[w] != job_generation ->
@@ -201,7 +202,8 @@ end:
        readmit(w, FRESH, open - 1)
      }
   :: d_step { phase[w] == JOINED && !gathering -> take_session(w) }
-  /* Retransmission, for which STATUS asks. It is of use only after the network lost everything. */
+  /* Retransmission, for which STATUS asks. It matters only after the network has lost
+   * everything. */
   :: d_step {
        phase[w] == RUNS && !gathering && session_epoch[w] == epoch && needed[w] == open &&
        open < ROUNDS && claimed[w] != ALL_FRAGMENTS && admitted[w] == incarnation[w] &&

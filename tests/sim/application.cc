@@ -21,7 +21,7 @@ uint64_t think_ns(const JobOptions& job, uint32_t rank, uint32_t round, Rng& rng
     case Straggling::kInTurns: straggles = round / kRoundsOfATurn % job.workers == rank; break;
     case Straggling::kByChance: straggles = rng.below(8) == 0; break;
   }
-  // A rank that continues only for the others need not hurry.
+  // A rank that has done its own rounds continues only for the other ranks, and need not hurry.
   constexpr uint64_t kUnhurriedNs = 5 * kNanosPerMilli;
   const uint64_t least_ns = round >= job.rounds ? kUnhurriedNs : 0;
   const uint64_t usual_ns = least_ns + rng.below(job.think_max_ns + 1);

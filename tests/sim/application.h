@@ -23,17 +23,20 @@ class Application {
   virtual uint64_t start_due(worker::Membership& membership, uint64_t now_ns,
                              uint64_t rack_now_ns) = 0;
   virtual void completed(uint32_t tensor, const worker::Exchange& exchange, uint64_t now_ns) = 0;
-  // For a new process in a job that has begun: sets the round in which each tensor continues.
+  // Called for a new process in a job that has begun. Sets the round in which each tensor
+  // continues.
   virtual void resume(const worker::Exchange& exchange, uint64_t now_ns) = 0;
 
-  // True once this rank's rounds are done, and those of the ranks that need it to continue.
+  // Returns true once this rank's rounds are done, and those of all ranks that need this one to
+  // continue.
   virtual bool done() const = 0;
-  // The priority that the tensor's last operation was started with.
+  // Returns the priority that the tensor's last operation was started with.
   virtual int32_t priority(uint32_t tensor) const = 0;
-  // Number of operations of which the box dropped some part; nothing if that is not known.
+  // Returns the number of operations of which the box dropped a part; nothing if that is not known.
   virtual std::optional<uint64_t> operations_dropped() const = 0;
   virtual uint64_t rounds_completed() const = 0;
-  // Start of the oldest incomplete operation, in rack time; UINT64_MAX if there is none.
+  // Returns when the oldest incomplete operation was started, in rack time; UINT64_MAX if there is
+  // none.
   virtual uint64_t oldest_start_ns() const = 0;
   virtual std::string waiting_for() const = 0;
 };

@@ -1,6 +1,6 @@
-// Packets that no host of the rack has made: some from outside, and bursts of forged ones for one
-// port of a box or worker. The bursts do not pass the simulated network:
-// a burst goes to the product as if it had just been polled. So ten million take a few seconds.
+// Packets that no host of the rack has made: single ones from an outside host, and bursts of forged
+// ones for one port of a box or worker. A burst does not pass through the simulated network. It
+// goes to the product as if it had just been polled, so ten million packets take a few seconds.
 #include <cstring>
 
 #include "pipeline/observe/counters.h"
@@ -12,7 +12,7 @@ namespace {
 
 using pipeline::Counter;
 
-// Reasons for which a packet is dropped before anything but its session's keys is looked at.
+// Counters of packets that are dropped before the box looks at any state but the session's keys.
 constexpr Counter kRefusals[] = {Counter::kRejectShort,  Counter::kRejectVersion,
                                  Counter::kRejectType,   Counter::kRejectReserved,
                                  Counter::kRejectLength, Counter::kRejectTag,
@@ -39,7 +39,7 @@ void World::send_from_outside(const Episode& episode, uint32_t left) {
     header.set_type(static_cast<wire::PacketType>(rng_.below(wire::kPacketTypeCount)));
     header.flags = 0;
     header.payload_bytes = static_cast<uint16_t>(bytes.size() - limits::kPacketOverheadBytes);
-    // A slot number that no session of so small a rack uses.
+    // Sets a session index that is too large for any session of so small a rack.
     header.spi |= wire::kSpiIndexMask;
     std::memcpy(bytes.data(), &header, sizeof(header));
     const wire::Tag tag =
@@ -58,7 +58,8 @@ void World::send_from_outside(const Episode& episode, uint32_t left) {
   });
 }
 
-// Sends what somebody on the way can make of a packet: a copy, or another packet of its session.
+// Sends what an attacker on the path can make of an overheard packet: a copy, or a forged packet of
+// the same session.
 void World::forge(const nic::Endpoint& from) {
   const Packet& overheard = network_.overheard(rng_.next());
   if (overheard.bytes.empty()) return;
@@ -82,7 +83,7 @@ uint64_t Box::attack(uint64_t draw, Forger& forger, uint32_t bursts) {
   const auto index = static_cast<uint32_t>(draw % pipelines_.size());
   Pipeline& target = pipelines_[index];
   pipeline::Engine& engine = *target.engine;
-  // Packets that wait already are counted here. An answer to a forgery would be one more.
+  // Counts the packets that are waiting already. An answer to a forgery would add one.
   const size_t unsent = engine.to_send().size();
   const uint64_t state = checker_->state_of(index);
   const uint64_t refused = refused_by(engine);
@@ -129,8 +130,8 @@ uint64_t Member::attack(uint64_t draw, Forger& forger, uint32_t bursts) {
   return forged;
 }
 
-// Shows the packet to the forger, unless the network has led it to another pipeline, because then
-// it has not reached its session.
+// Shows the packet to the forger. A packet that the network has led to the wrong pipeline is left
+// out, because it has not reached its session.
 void World::overhear(const Packet& packet) {
   wire::Header header;
   if (packet.damaged || packet.bytes.size() < sizeof(header)) return;

@@ -7,8 +7,7 @@
 namespace pbox::sim {
 namespace {
 
-// Each relay has its own range of ports, so that a late packet reaches either its addressee or
-// nobody.
+// Each relay has its own range of ports, so that a late packet reaches its addressee or no process.
 constexpr uint32_t kRelayFirstPort = 30'000;
 constexpr uint32_t kPortsEach = 8;
 constexpr uint32_t kRanges = 4'000;
@@ -126,7 +125,7 @@ bool BackupMember::complete_operations(worker::Exchange& exchange, uint64_t /*no
   return !done.empty();
 }
 
-// The result overwrites `values`.
+// Starts the push of a chunk. The result overwrites `values`.
 void BackupMember::start(uint32_t chunk, float* values) {
   auto* bytes = reinterpret_cast<std::byte*>(values);
   membership_->start(
@@ -177,7 +176,8 @@ void BackupMember::end_if_over() {
   if (const auto why = end_with_membership()) tell(*why);
 }
 
-// Runs on the box's control thread, after its current event. The receiver may leave in response.
+// Calls `tell_` on the box's control thread, after the current event. The callback may call
+// leave().
 void BackupMember::tell(const Status& status) {
   rack_.queue.after(0, [this, status] {
     if (const auto tell = tell_) tell(status);

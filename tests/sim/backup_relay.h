@@ -19,7 +19,7 @@ class BackupMember final : public Member {
   BackupMember(Rack& rack, HostId box, uint32_t number, const std::string& address,
                control::RelaySpec spec, std::function<void(Status)> tell);
 
-  // These are the operations of appliance::Relay.
+  // These are the operations of control::Relay, which BackupRelay forwards.
   void seed(std::vector<std::vector<float>> values);
   void run(std::vector<control::RelayLane> lanes);
   void set_priorities(const std::vector<int32_t>& by_chunk);
@@ -30,7 +30,7 @@ class BackupMember final : public Member {
   void wake() {
     if (!lanes_.empty()) thread().wake_soon();
   }
-  // The primary's process has died.
+  // Called when the primary's process has died.
   void crash();
 
  private:

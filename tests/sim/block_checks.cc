@@ -5,7 +5,8 @@
 
 namespace pbox::sim {
 
-// A round's result is made once, and must not change until the next round finishes.
+// Checks a round's result when it is made, and that it does not change until the next round
+// finishes.
 void BoxChecker::check_blocks(Shard& entry, const pipeline::Chunk& chunk) {
   const auto index = static_cast<size_t>(&chunk - entry.shard->chunks().data());
   const uint32_t round = chunk.open_round() - 1;
@@ -23,8 +24,9 @@ void BoxChecker::check_blocks(Shard& entry, const pipeline::Chunk& chunk) {
   require(!what, [&] { return place(*entry.job, chunk, round) + ", at the box: " + *what; });
 }
 
-// Does the same for deltas. A replicated chunk has the weights of its open round before that round
-// has finished, and another box may continue from them. So such a round counts as made.
+// Checks results that are deltas in the same way. A replicated chunk has the weights of its open
+// round before that round has finished, and another box may continue from them. So that round's
+// result counts as made already.
 void BoxChecker::check_deltas(Shard& entry, const pipeline::Chunk& chunk) {
   if (chunk.rounds_made() == chunk.first_round) return;
   const auto index = static_cast<size_t>(&chunk - entry.shard->chunks().data());

@@ -1,10 +1,11 @@
-// Compressed tensors: what ranks must push and boxes must make of it, bit for bit, by the
-// definition of blocks (nic/quantize/reference.h) and not by anything that a rank or box reports.
+// Compressed tensors: the pushes that ranks must send, and the results that boxes must make of
+// them, bit for bit. Both follow from the definition of blocks (nic/quantize/reference.h), not from
+// anything that a rank or box reports.
 //
 // The first element of each block has the largest integer as its value, and the others are smaller
 // by so much that a residue cannot make one of them the largest. So every block of a push has the
 // scale 1, its first element has no residue, and sums of pushes are whole numbers, exact in any
-// order. The other elements are no whole numbers, so they have residues.
+// order. The other elements are not whole numbers, so they have residues.
 #pragma once
 
 #include <map>
@@ -17,8 +18,8 @@
 
 namespace pbox::sim {
 
-// Fills in the values that a rank pushes. They are the same for each of its processes.
-// `chunk_elements`: elements of a whole chunk.
+// Fills in the values that a rank pushes. All processes of a rank push the same values.
+// `chunk_elements`: number of elements of a whole chunk.
 void fill_compressed(const TensorOptions& tensor, uint64_t stream, uint32_t chunk_elements,
                      std::span<float> values);
 
@@ -48,15 +49,16 @@ class BlockOracle {
     chunks_.at(chunk).pushes[rank].emplace_back();
   }
 
-  // Adds up what the pushes of `ranks` carry, from element `first` of the chunk on.
+  // Adds up the values that the pushes of `ranks` (a bit mask) carry, from element `first` of the
+  // chunk on.
   void sum(uint32_t chunk, uint32_t round, uint32_t ranks, uint32_t first,
            std::span<float> sums) const;
   // Returns the blocks that a box makes of `values` plus `residue`. Sets `residue` to what the
   // blocks do not carry.
   std::vector<std::byte> result_of(uint32_t chunk, uint32_t round, const Values& values,
                                    Values& residue) const;
-  // Returns what is wrong with a result that a box has made of all ranks' pushes. `residue` is what
-  // earlier results have left; it is set to what this one leaves.
+  // Returns what is wrong with a result that a box has made of all ranks' pushes; nothing if it is
+  // right. `residue` is what earlier results have left; it is set to what this one leaves.
   std::optional<std::string> made(uint32_t chunk, uint32_t round, Values& residue,
                                   const std::byte* blocks);
   // Returns what is wrong with a result that a rank has given back to a box. It must be one that

@@ -69,7 +69,7 @@ control::RegistryOptions Box::registry_options() {
   options.jobs_max = rack_.options.job_slots;
   options.job_memory_bytes = rack_.options.memory_of(host_);
   options.arena_bytes.assign(pipelines_.size(), rack_.options.arena_of(host_));
-  // Half of all seeds draw the same session numbers at each start. Then only the epoch
+  // In half of all seeds a box draws the same session numbers at each start. Then only the epoch
   // distinguishes a session from one before the crash. The names of backup copies must differ in
   // all seeds.
   const auto& jobs = rack_.options.jobs;
@@ -94,7 +94,7 @@ void Box::start() {
     return;
   }
   epochs_.emplace(std::move(*stored));
-  // The checker takes the ranks that join a box for all ranks of the job.
+  // The checker assumes that all ranks of a job join the same box, which is not so in two levels.
   if (rack_.checks && !rack_.options.has_levels) {
     checker_ = std::make_unique<BoxChecker>(rack_, count());
   }
@@ -418,7 +418,8 @@ void Box::note_epoch(uint32_t epoch, uint32_t job) {
           [&] { return "epoch " + std::to_string(epoch) + " was assigned before"; });
 }
 
-// An elastic job begins with enough ranks. Only a job that begins anew has no rounds.
+// Checks that an elastic job begins with enough ranks. A session without rounds belongs to a job
+// that begins anew.
 void Box::note_begin(JobModel& job, const proto::Session& session) {
   const JobOptions& options = job.options;
   if (!(options.is_elastic() || options.is_relaxed()) || session.epoch() == job.epoch) return;
@@ -437,7 +438,7 @@ void Box::learn_session(ConnectionId id, const proto::Session& session) {
   JobModel& job = job_of(id);
   note_epoch(session.epoch(), job.index);
   note_begin(job, session);
-  // A part may have another pipeline than the first as its only one.
+  // The pipeline follows from the spi: a part's first pipeline need not be the box's first.
   for (int index = 0; checker_ && index < session.pipelines_size(); ++index) {
     const uint32_t spi = session.pipelines(index).spi();
     checker_->named(pipeline::spi_pipeline(spi), spi, job);

@@ -19,7 +19,7 @@
 namespace pbox::sim {
 
 // The epochs of a box that is in no cluster: those on its own disk, combined with the box's number
-// so that no other box has them.
+// so that no two boxes have the same epoch.
 class BoxEpochs : public storage::Epochs {
  public:
   BoxEpochs(storage::EpochStore& own, HostId box, uint32_t boxes)
@@ -44,17 +44,17 @@ class Box final : public ControlEnd,
  public:
   Box(Rack& rack, HostId host);
 
-  // Also restarts the box after crash(), with only what its disk has kept.
+  // Starts the box. After crash() it has only what its disk has kept.
   void start();
-  // The process dies as by `kill -9`. If `silently`, the machine loses power, and peers notice only
-  // when they next send.
+  // Ends the process as `kill -9` does. If `silently`, the machine loses power, and peers notice
+  // only when they next send.
   void crash(bool silently);
   void set_disk_failures(uint32_t one_of) {
     disk_.fail_one_of(one_of);
     if (snapshots_) snapshots_->fail_one_of(one_of);
   }
   bool up() const { return registry_ != nullptr; }
-  // Null if the box is in no cluster, or is down.
+  // Returns null if the box is in no cluster, or is down.
   BoxCluster* cluster() { return cluster_ ? &*cluster_ : nullptr; }
 
   bool on_accept(ConnectionId id, HostId from) override;
@@ -64,27 +64,28 @@ class Box final : public ControlEnd,
 
   HostId host() const { return host_; }
   const control::JobRegistry& registry() const { return *registry_; }
-  // The operator changes the models of a job's tensors.
+  // Changes the consistency models of a job's tensors, as an operator does.
   Status set_sync(const std::string& job, const control::SyncChange& change);
-  // The operator asks for a snapshot.
+  // Begins a snapshot, as an operator does.
   Status begin_snapshot(const std::string& job, uint64_t timeout_ns);
-  // The parts that run here and could move, and a move of one part's groups of chunks.
+  // Returns the parts that run here and could move.
   std::vector<control::PartProgress> progress() { return registry_->pipeline_moves().progress(); }
+  // Moves a part's groups of chunks to these pipelines, as an operator does.
   Status move_chunks(const std::string& job, uint32_t part, const std::vector<uint32_t>& groups);
   bool has_part(const std::string& job, uint32_t part) const;
-  // These functions carry out episodes.
+  // These functions carry out episodes of faults.
   void pause(uint64_t length_ns);
   void pause_pipeline(uint32_t pipeline, uint64_t length_ns);
   void jump(uint64_t ahead_ns);
   void set_small_ring(uint32_t pipeline, bool small);
 
-  // Hands forged packets to one pipeline, which must refuse them all. Returns how many.
+  // Hands forged packets to one pipeline, which must refuse them all. Returns their number.
   uint64_t attack(uint64_t draw, Forger& forger, uint32_t bursts);
 
   void check_all() {
     if (checker_) checker_->check_all();
   }
-  // Returns the PULLs received since the last start, on all pipelines.
+  // Returns the number of PULLs that all pipelines have received since the last start.
   uint64_t pulls_received() const;
 
  private:
@@ -152,16 +153,17 @@ class Box final : public ControlEnd,
   void note_epoch(uint32_t epoch, uint32_t job);
   static constexpr uint32_t kOfCopies = UINT32_MAX;
   static constexpr uint32_t kOfUplinks = 1u << 16;
-  // A part was refused. The job need not survive that if the rack is short of room.
+  // Notes that a part was refused. If the rack is short of room, its job may fail.
   void note_refusal(const std::string& text);
   void check_installed(uint32_t pipeline, pipeline::JobShard& shard);
   void check_quota() const;
   void check_adopted(const pipeline::JobShard& shard);
-  // The parts of a job take one slot together. `refused`: the job that was refused a slot, or null.
+  // Checks that the parts of a job take one slot together. `refused`: the job that was refused a
+  // slot, or null.
   void check_slots(const JobModel* refused) const;
-  // A part without room here is handed back, unless no other box has room either.
+  // Checks that a part without room here is handed back, unless no other box has room either.
   void check_handed_back(const JobModel& job) const;
-  // The part map that this box knows gives it the part that it runs.
+  // Checks that the part map that this box knows assigns the part to this box, which runs it.
   void check_place(const std::string& job, uint32_t part) const;
   static void note_begin(JobModel& job, const proto::Session& session);
   void learn_session(ConnectionId id, const proto::Session& session);
@@ -175,25 +177,25 @@ class Box final : public ControlEnd,
   Thread control_thread_;
   std::unique_ptr<BoxChecker> checker_;  // null while the box is down, and in a run without checks
   SimDisk disk_;
-  std::optional<SimSnapshots> snapshots_;  // nothing while the box is down, or keeps no snapshots
+  std::optional<SimSnapshots> snapshots_;  // empty while the box is down, or without snapshots
   std::optional<storage::EpochStore> epochs_;
   std::optional<BoxEpochs> box_epochs_;
   control::SingleBoxDirectory single_box_;
   std::optional<BoxCluster> cluster_;
   // all relays that ever existed, because jobs refer to them
   std::vector<std::unique_ptr<BackupMember>> relays_;
-  std::optional<BoxUplinks> uplinks_;  // only the boxes of racks, in two levels
+  std::optional<BoxUplinks> uplinks_;  // set only in two levels, in a rack's box
   std::unique_ptr<control::JobRegistry> registry_;
   uint64_t starts_ = 0;
   // Over all starts of the box: the job and the start to which each epoch was assigned.
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> epochs_given_;
   struct Peer {
     HostId host = 0;
-    uint32_t part = 0;  // as its JOIN says
+    uint32_t part = 0;  // from its JOIN
   };
   std::map<ConnectionId, Peer> peers_;
   std::map<ConnectionId, std::unique_ptr<seal::SessionKeys>> session_keys_;
-  ConnectionId hears_from_ = 0;  // connection whose message is being handled; 0: none
+  ConnectionId hears_from_ = 0;  // connection whose message is being handled; 0 if none
   std::map<ConnectionId, Question> questions_;
 };
 

@@ -121,14 +121,14 @@ uint64_t BoxChecker::hash(const Pipeline& pipeline) {
     for (const auto& chunk : entry.shard->chunks()) {
       hash = crc_of(hash, chunk.claimed, entry.shard->worker_count() * sizeof(uint64_t));
       hash = crc_of(hash, &chunk.rounds_finished, sizeof(chunk.rounds_finished));
-      // The elements of a slot are bytes.
+      // In a job of collectives the elements are bytes.
       const size_t element_bytes = entry.shard->is_collective ? 1 : sizeof(float);
       for (const float* values : {chunk.accumulator[0], chunk.accumulator[1], chunk.weights}) {
         if (values != nullptr) hash = crc_of(hash, values, chunk.elements * element_bytes);
       }
       const bool has_deltas = chunk.deltas.master != nullptr;
-      // A chunk whose open round carries weights in full still has its memory for pushes and
-      // results in blocks.
+      // Memory for pushes and results has the size of blocks even while the open round carries
+      // weights in full.
       const size_t wire_bytes =
           has_deltas ? wire::payload_bytes(chunk.deltas.dtype, chunk.elements) : chunk.wire_bytes;
       hash = crc_of(hash, chunk.result[0], wire_bytes);
@@ -184,7 +184,8 @@ void BoxChecker::sealed(uint32_t spi, SealMirror from_worker, SealMirror from_bo
   mirrors_[spi] = {std::move(from_worker), std::move(from_box)};
 }
 
-// Whether the box takes the packet for authentic. Called once for each packet that it receives.
+// Returns whether the box accepts the packet as authentic. Must be called once for each packet that
+// the box receives.
 bool BoxChecker::opens(uint32_t index, wire::Parsed& parsed) {
   const uint32_t spi = parsed.header.spi;
   if (rack_.options.suite == seal::Suite::kNone) {
@@ -242,7 +243,7 @@ void BoxChecker::replay(uint32_t index, const SimPort& port) {
       if (!entry.replay) continue;
       for (const auto& session : entry.shard->sessions()) {
         const bool is_its = entry.replay->is_of(parsed.header.spi, session.rank);
-        // A PULL from an address that is not proved is answered with a challenge, and no more.
+        // A PULL from an address that is not proved is answered only with a challenge.
         const bool is_challenged = is_pull && session.known_host && !session.is_at(packet.from);
         if (is_its && !is_challenged) entry.replay->received(session.rank, parsed);
       }
@@ -271,8 +272,8 @@ void BoxChecker::sent(uint32_t index, const SimPort& port, const nic::TxPacket& 
   }
 }
 
-// A resend that a full port has kept back may point at a result that the box has replaced since. By
-// then its receiver has the result that it asked for, and refuses the packet.
+// Returns whether the packet is a resend that a full port kept back and whose result the box has
+// replaced since. Its receiver has the result already, and refuses the packet.
 bool BoxChecker::is_overtaken(const Pipeline& pipeline, const wire::Header& header) {
   if (header.type() != wire::PacketType::kResult) return false;
   for (const Shard& entry : pipeline.shards) {
@@ -342,7 +343,7 @@ void BoxChecker::check_tally(const Pipeline& pipeline, const pipeline::Engine& e
   });
 }
 
-// A session that has used up its budget of resends overdraws it by a chunk at most.
+// Checks that a session overdraws its budget for resends by one chunk at most.
 void BoxChecker::check_resends(const Pipeline& pipeline) {
   constexpr int64_t kFragmentsMax = 64;
   for (const Shard& entry : pipeline.shards) {
@@ -389,8 +390,8 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
       return place(job, chunk, chunk.open_round()) + ": a round finished that no rank had begun";
     });
     ++seen;
-    // The result of a copy contains the ranks that were present when it was consumed. A rank that
-    // was admitted in this turn may have come after the round.
+    // A copied result contains the ranks that were present when a rank consumed it, so none is
+    // required here. A rank that was admitted in this turn may have joined after the round.
     const uint32_t ranks =
         present(*entry.shard) & (job.may_lack_ranks() ? entry.present : UINT32_MAX);
     check_result(entry, chunk, entry.copies[index] ? 0 : ranks);
@@ -412,7 +413,7 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
   // never finished.
   const bool goes_on =
       complete == present_count && (chunk.is_stepped || entry.shard->has_rejected());
-  // A push to a slot may come without data, and claims fragments that the round does not have.
+  // In a job of collectives a push without data claims fragments that the round does not have.
   const bool is_summed =
       job.collectives ? (chunk.claimed_any & ~any) == 0 : any == chunk.claimed_any;
   require((copied || is_summed) && complete == chunk.complete_workers &&
@@ -420,8 +421,8 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
           [&] { return place(job, chunk, chunk.open_round()) + ": masks and counts disagree"; });
 }
 
-// Returns the sum of the kept fragments. With numerics ordered there is no other sum before the
-// round is full.
+// Returns the sum of the pushes of a fragment that the box has kept. With numerics `ordered` the
+// box itself adds nothing before the round is full.
 std::vector<float> sum_of_kept(const pipeline::JobShard& shard, const pipeline::Chunk& chunk,
                                uint32_t fragment, uint32_t ranks, uint32_t count) {
   std::vector<float> sum(count, 0.0f);

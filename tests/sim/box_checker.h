@@ -23,19 +23,19 @@ class BoxChecker {
 
   void installed(uint32_t pipeline, pipeline::JobShard& shard);
   void removed(uint32_t pipeline, const pipeline::JobShard& shard);
-  // `counted_bytes`: memory that the box says its jobs hold.
+  // Checks that the shards take no more than `counted_bytes`, the memory that the box counts.
   void check_memory(uint64_t counted_bytes) const;
-  // Memory of the shards that a pipeline serves.
+  // Returns the bytes of memory that a pipeline's shards take.
   uint64_t bytes_on(uint32_t pipeline) const;
-  // A session with keys begins: mirrors that open what the worker and the box send.
+  // Called when a session with keys begins. The mirrors open what the worker and the box send.
   void sealed(uint32_t spi, SealMirror from_worker, SealMirror from_box);
-  // A worker has been told of this session, so the job of its shard is known from now on.
+  // Called when a worker is told of this session. From now on the job of its shard is known.
   void named(uint32_t pipeline, uint32_t spi, JobModel& job);
 
-  // `damaged`: the turn sees a single packet, which is not authentic, and no command.
+  // `damaged`: the turn handles one packet, which is not authentic, and no command.
   void before_turn(uint32_t pipeline, const pipeline::Engine& engine, bool damaged,
                    uint64_t now_ns);
-  // A packet is being sent; `port` still holds the packets that the turn has received.
+  // Called when a packet is being sent. `port` still holds the packets that the turn has received.
   void sent(uint32_t pipeline, const SimPort& port, const nic::TxPacket& packet);
   void offered(uint32_t pipeline, std::span<const nic::TxPacket> packets, size_t taken) {
     pipelines_[pipeline].egress.offered(packets, taken);
@@ -53,8 +53,8 @@ class BoxChecker {
     JobModel* job = nullptr;                // null until a worker has been told of the session
     std::vector<uint64_t> rounds_finished;  // by chunk of the shard
     std::vector<bool> copies;               // by chunk: the open round's result will be a copy
-    uint32_t present = 0;                   // ranks before the turn, as bits; if may_lack_ranks()
-    std::unique_ptr<SyncReplay> replay;     // set if the model is not BSP
+    uint32_t present = 0;  // ranks present before the turn, as bits; only if may_lack_ranks()
+    std::unique_ptr<SyncReplay> replay;  // set if the model is not BSP
     // Compressed chunks, by chunk of the shard: the last result, and the residue that it has left.
     struct Blocks {
       uint64_t rounds = 0;
@@ -62,7 +62,8 @@ class BoxChecker {
       std::vector<float> residue;
     };
     std::map<size_t, Blocks> blocks;
-    // The same in mode optimize. `rounds` counts the rounds whose result is made.
+    // Compressed chunks in mode optimize, by chunk of the shard. `rounds` counts the rounds whose
+    // result is made.
     struct Deltas {
       uint64_t rounds = 0;
       DeltaOracle::Held held;

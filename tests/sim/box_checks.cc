@@ -1,4 +1,4 @@
-// Checks whenever a box installs a shard, refuses a job or answers for its room.
+// Checks that run when a box installs a shard, refuses a job or reports its room.
 #include <algorithm>
 
 #include "tests/sim/box.h"
@@ -7,7 +7,7 @@
 namespace pbox::sim {
 namespace {
 
-// Returns whether a part of a snapshot has this optimizer state, after as many steps.
+// Returns whether a part of a snapshot has this optimizer state, after the same number of steps.
 bool has_state(const JobModel& job, const snapshot::Restored& part, uint32_t chunk,
                const Oracle::State& state) {
   return std::any_of(part.chunks.begin(), part.chunks.end(), [&](const auto& saved) {
@@ -31,8 +31,8 @@ void Box::check_installed(uint32_t index, pipeline::JobShard& shard) {
   if (!is_copy) check_place(shard.name, shard.part);
 }
 
-// A part whose weights come from its ranks goes on with the optimizer state that a snapshot has, if
-// the box has read one.
+// Checks that a part whose weights come from its ranks continues with the optimizer state of the
+// snapshot that the box has read, if it has read one.
 void Box::check_adopted(const pipeline::JobShard& shard) {
   const auto found = std::find_if(rack_.jobs.begin(), rack_.jobs.end(), [&shard](const auto& job) {
     return job->name == shard.name && job->options.part == shard.part;

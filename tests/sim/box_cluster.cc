@@ -12,9 +12,9 @@ namespace {
 
 using cluster::BoxDirectory;
 
-// In a simulated rack all clocks begin shortly after this.
+// All clocks of a simulated rack begin shortly after this time.
 constexpr uint64_t kUnixSeconds = 1'700'000'000;
-// A part without room anywhere is not handed back for this long.
+// After no box had room for a part, it is not handed back for this long.
 constexpr uint64_t kNoRoomForNs = 10 * kNanosPerSecond;
 
 }  // namespace
@@ -118,8 +118,8 @@ BoxCluster::BoxCluster(Rack& rack, HostId box, uint64_t starts, const Thread& th
           .delete_after = kDeleteMapsAfter});
 }
 
-// No box gives a part to a box that it knows to drain. An exception is a box that has the part: it
-// may give the part to itself if the part cannot move.
+// Checks that a box gives no part to a box that it knows is draining. The part may stay where it
+// was, and a box may give a part to itself.
 void BoxCluster::check_duties(const cluster::Transaction& transaction) const {
   constexpr std::string_view kJobs = "jobs/";
   for (const cluster::Put& put : transaction.puts) {

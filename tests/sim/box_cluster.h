@@ -22,7 +22,8 @@ namespace pbox::sim {
 using AskBox = std::function<void(const std::string& address, const proto::WorkerMessage& question,
                                   uint64_t timeout_ns, cluster::Environment::Answer done)>;
 
-// The map of a job that is over stays this long: longer than its ranks look for a lost box.
+// The part map of a job that is over is kept this long, which is longer than its ranks look for a
+// lost box.
 inline constexpr std::chrono::seconds kDeleteMapsAfter{310};
 
 class SimEnvironment final : public cluster::Environment {
@@ -38,7 +39,7 @@ class SimEnvironment final : public cluster::Environment {
                std::chrono::milliseconds timeout, Answer done) override;
 
  private:
-  // Runs on the box's thread, unless `alive` has expired by then.
+  // Calls `function` on the box's thread at `due_ns`, unless `alive` has expired by then.
   void at(uint64_t due_ns, std::weak_ptr<void> alive, std::function<void()> function);
 
   EventQueue& queue_;
@@ -65,14 +66,14 @@ class BoxCluster {
   cluster::PartMaps& maps() { return *maps_; }
   const cluster::PartMaps& maps() const { return *maps_; }
   const cluster::BoxDirectory& boxes() const { return *directory_; }
-  // Returns whether the box is registered, as far as this box has seen.
+  // Returns whether `box` is registered, as far as this box knows.
   bool lists(const std::string& box) const;
-  // Returns whether this box knows how much room the box has. It forgets that of a box whose lease
-  // ends, until it asks again.
+  // Returns whether this box knows how much room `box` has. When a lease ends, it forgets the room
+  // of that box until it asks again.
   bool knows_room(const std::string& box);
   storage::Epochs& epochs() { return *epochs_; }
   SimStore& store() { return store_; }
-  // Returns whether this box has lately looked in vain for a box with room for the part.
+  // Returns whether this box has recently looked for a box with room for the part and found none.
   bool found_no_room(const JobModel& job) const;
 
  private:

@@ -10,8 +10,7 @@
 namespace pbox::sim {
 namespace {
 
-// Each lane has its own range of ports, so that a late packet reaches either its addressee or
-// nobody.
+// Each lane has its own range of ports, so that a late packet reaches its addressee or no process.
 constexpr uint32_t kLaneFirstPort = 30'000;
 constexpr uint32_t kPortsEach = 8;
 constexpr uint32_t kRanges = 4'000;
@@ -24,7 +23,8 @@ JobModel& model_of(const Rack& rack, const std::string& job) {
   return **found;
 }
 
-// The options that relay::UplinkLane and pbox_create_uplink set. All others have their defaults.
+// Makes a lane's membership. It sets the options that relay::UplinkLane and pbox_create_uplink set;
+// all others have their defaults.
 std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box,
                                                   const control::RelaySpec& spec,
                                                   const UplinkMember::Plan& plan,
@@ -166,7 +166,7 @@ bool UplinkMember::complete_operations(worker::Exchange& exchange, uint64_t /*no
   return !done.empty();
 }
 
-// Each tensor here is a chunk of the job.
+// Each tensor of a lane is a chunk of the job.
 void UplinkMember::on_session(const worker::SessionSpec& session) {
   JobModel& model = model_of(rack_, job_.spec().job);
   if (model.options.mode == pipeline::Mode::kAggregate) return;
@@ -217,7 +217,7 @@ void JobUplink::joined() {
   if (is_joined_) tell(ok_status());
 }
 
-// The first error counts. A lane that fails while the job joins ends the other lanes.
+// Reports the first error only. A lane that fails while the job joins ends the other lanes.
 void JobUplink::failed(const Error& why) {
   if (tell_ == nullptr) return;
   if (is_joined_) return tell(why);
@@ -263,7 +263,8 @@ void JobUplink::crash() {
   for (const auto& lane : all_lanes_) lane->crash();
 }
 
-// Runs on the box's control thread, after its current event. An error is the last report.
+// Calls `tell_` on the box's control thread, after the current event. Nothing is reported after an
+// error.
 void JobUplink::tell(const Status& status) {
   rack_.queue.after(0, [this, status] {
     if (tell_ == nullptr) return;

@@ -1,5 +1,6 @@
-// The way from a rack's box to the box that sums the racks. appliance/relay does this with a thread
-// for each job and libpbox's C ABI. Here each lane has only libpbox's membership and exchange.
+// The sessions of a rack's box at the upper box, which sums the racks. appliance/relay does this
+// with a thread for each job and libpbox's C ABI. Here each lane has only libpbox's membership and
+// exchange.
 #pragma once
 
 #include <functional>
@@ -15,8 +16,7 @@ namespace pbox::sim {
 
 class JobUplink;
 
-// One part of a job at the upper box, whose tensors are the chunks of the part. As
-// relay::UplinkLane.
+// One part of a job at the upper box, like relay::UplinkLane. Its tensors are the part's chunks.
 class UplinkMember final : public Member {
  public:
   struct Plan {
@@ -31,7 +31,7 @@ class UplinkMember final : public Member {
   void run(std::vector<control::RelayLane> rings);
   void set_priorities(const std::vector<int32_t>& by_chunk);
   void leave(const std::string& reason);
-  // The box's process has died.
+  // Called when the box's process has died.
   void crash();
   void wake() {
     if (!rings_.empty()) thread().wake_soon();
@@ -51,13 +51,13 @@ class UplinkMember final : public Member {
   JobUplink& job_;
   Plan plan_;
   std::vector<control::RelayLane> rings_;
-  std::vector<size_t> ring_of_;      // by tensor: the ring that its chunk has come through
+  std::vector<size_t> ring_of_;      // by tensor: the ring from which its chunk was taken
   std::vector<uint32_t> tensor_of_;  // by chunk of the job
   bool has_joined_ = false;
   uint64_t started_ = 0, relayed_ = 0;
 };
 
-// All lanes of a job. As relay::BoxRelay. It exists until the end of the run.
+// All lanes of a job, like relay::BoxRelay. It exists until the end of the run.
 class JobUplink {
  public:
   // `tell`: see control::Upstream. `next_number` counts the lanes of the box.
@@ -72,7 +72,7 @@ class JobUplink {
   uint8_t lane_of(uint32_t chunk) const { return lane_of_[chunk]; }
   void leave(const std::string& reason);
 
-  // Events of lanes.
+  // Called by the lanes.
   void joined();
   void failed(const Error& why);
 
@@ -92,7 +92,7 @@ class JobUplink {
   Rack& rack_;
   HostId box_;
   control::RelaySpec spec_;
-  std::function<void(Status)> tell_;  // null: the relay is over
+  std::function<void(Status)> tell_;  // null once the relay is over
   uint32_t& next_number_;
   uint64_t deadline_ns_;
   bool is_joined_ = false;
@@ -101,7 +101,7 @@ class JobUplink {
   std::vector<std::unique_ptr<UplinkMember>> all_lanes_;
 };
 
-// As relay::BoxUpstream.
+// The uplinks of all jobs of a box, like relay::BoxUpstream.
 class BoxUplinks final : public control::Upstream {
  public:
   // `on_done` is called after each change that a relay reports.

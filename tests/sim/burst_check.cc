@@ -7,8 +7,8 @@
 namespace pbox::sim {
 namespace {
 
-// Returns the size in bytes of the largest chunk that has room without being urgent; -1 if none
-// has, nothing if there is no bound.
+// Returns the size in bytes of the largest chunk for which the path has room although it is not
+// urgent; -1 if there is room for none, nothing if there is no bound.
 std::optional<int64_t> room_on(const worker::SendPath& path, uint64_t now_ns) {
   if (path.has_room(UINT32_MAX, INT32_MIN, now_ns)) return std::nullopt;
   int64_t fits = -1, too_large = UINT32_MAX;
@@ -30,7 +30,7 @@ void BurstCheck::before(const worker::Exchange& exchange, uint32_t lane,
 }
 
 void BurstCheck::check_count(size_t count) const {
-  // A PULL that is no longer needed is not sent.
+  // A lane that names kProbePriority may send nothing, because its PULL is no longer needed.
   const bool is_right = named_ ? count > 0 || *named_ == worker::kProbePriority : count == 0;
   require(is_right, [&] {
     return "order: a lane that names " +
@@ -48,8 +48,8 @@ void BurstCheck::check_first(const wire::Header& header, const std::optional<Chu
   });
 }
 
-// Returns the first packet of a push that has not been under way before. Returns null if there is
-// none, or if the burst before was full, because the push may have set out then.
+// Returns the first packet of a push that begins in this burst. Returns null if there is none, or
+// if the previous burst was full, because the push may have begun then.
 const wire::Header* BurstCheck::note_started(std::span<const nic::TxPacket> packets) {
   const wire::Header* started = nullptr;
   for (const nic::TxPacket& packet : packets) {

@@ -1,5 +1,5 @@
 // Checks each burst that a lane of a worker builds. The first packet must have the priority that
-// the lane has named to its process. A chunk of any part may set out only if the path to its
+// the lane has named to its process. A chunk of any part may be started only if the path to its
 // pipeline has room, and must then take up room there.
 #pragma once
 
@@ -21,12 +21,12 @@ class BurstCheck {
     uint32_t bytes = 0;
   };
 
-  // The lane is about to give packets to its port. `path`: the path to its pipeline, which all
-  // parts share.
+  // Called when the lane is about to give packets to its port. `path`: the path to its pipeline,
+  // which all parts share.
   void before(const worker::Exchange& exchange, uint32_t lane, const worker::SendPath& path,
               uint64_t now_ns);
-  // The lane gives these packets. `chunk_of(id)` returns a chunk's priority and size; nothing if
-  // they are not known.
+  // Called with the packets that the lane gives to its port. `chunk_of(id)` returns a chunk's
+  // priority and size; nothing if they are not known.
   template <typename ChunkOf>
   void after(std::span<const nic::TxPacket> packets, const worker::SendPath& path, uint64_t now_ns,
              const ChunkOf& chunk_of) {
@@ -49,13 +49,14 @@ class BurstCheck {
   void check_taken(const worker::SendPath& path, uint64_t now_ns) const;
 
   std::optional<int32_t> named_;  // the priority of the next packet, as the lane says
-  bool was_full_ = false;         // the last burst; a chunk may have set out without a packet in it
+  // The last burst was full, so a chunk may have been started without a packet in it.
+  bool was_full_ = false;
   // Room on the path before the burst, in bytes, for a chunk that is not urgent; negative if there
   // is none, nothing if there is no bound. `is_urgent_`: a chunk of any size has room if it has the
   // named priority.
   std::optional<int64_t> room_bytes_;
   bool is_urgent_ = false;
-  std::map<uint32_t, uint32_t> rounds_;  // by chunk: the round that set out last
+  std::map<uint32_t, uint32_t> rounds_;  // by chunk: the round that was started last
 };
 
 }  // namespace pbox::sim

@@ -15,7 +15,8 @@ uint64_t CableUse::bytes(CableUser user, uint64_t first, uint64_t last) const {
   return sum;
 }
 
-// The rest of the frame that is being sent takes room, too.
+// Returns whether the queue has room for the frame. The rest of the frame that is being sent takes
+// room, too.
 bool CableQueue::has_room(uint64_t frame_bytes, uint64_t now_ns) const {
   if (queue_bytes_ == UINT64_MAX) return true;
   const uint64_t waiting_bytes = (free_ns_ - now_ns) * bytes_per_second_ / kNanosPerSecond;

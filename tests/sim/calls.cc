@@ -55,7 +55,8 @@ uint64_t Calls::start_due(worker::Membership& membership, uint64_t now_ns, uint6
   return next_ < calls_.size() && pending_ < pending_max_ ? ready_ns_ : UINT64_MAX;
 }
 
-// In place, a buffer's own segment is input or output, or the whole buffer is both.
+// Starts a call. In place, input and output share one buffer: one of them is the rank's own segment
+// of the other, or both are the whole buffer.
 void Calls::start(uint32_t number, uint64_t rack_now_ns) {
   const CallOptions& options = job_.options.calls_of(rank_)[number];
   Call& call = calls_[number];

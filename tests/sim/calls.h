@@ -1,6 +1,6 @@
 // A rank that calls collectives: one after another or several at a time, at a pace of its own. It
 // drives worker/collective as libpbox's client does. It checks every result, and at the end that
-// nobody has written to its buffers since.
+// nothing has written to its buffers since.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ class Calls final : public Application {
   uint64_t start_due(worker::Membership& membership, uint64_t now_ns,
                      uint64_t rack_now_ns) override;
   void completed(uint32_t slot, const worker::Exchange& exchange, uint64_t now_ns) override;
-  // A job of collectives takes no new process in a lost one's place.
+  // Fails: a job of collectives takes no new process in a lost one's place.
   void resume(const worker::Exchange& exchange, uint64_t now_ns) override;
   bool done() const override { return rounds_completed_ == calls_.size(); }
   int32_t priority(uint32_t /*slot*/) const override { return 0; }
@@ -29,8 +29,8 @@ class Calls final : public Application {
 
  private:
   struct Call {
-    // In place: `output` is empty if the call writes into `input`. If the call reads from `output`,
-    // `input` is a copy that it does not touch.
+    // For calls in place: `output` is empty if the call writes into `input`. If the call reads from
+    // `output`, `input` is a copy that it does not touch.
     std::vector<std::byte> input, output;
     std::vector<std::byte> expected_input, expected_output;  // after the call
     uint64_t started_ns = 0;
@@ -39,7 +39,7 @@ class Calls final : public Application {
   };
 
   void start(uint32_t number, uint64_t rack_now_ns);
-  // A rogue member may push anything.
+  // Returns false in a job with a rogue member, which may push anything.
   bool is_checked() const { return job_.checks && !job_.options.rogue; }
   void check(uint32_t number) const;
   std::string where(uint32_t number) const;

@@ -57,7 +57,7 @@ bool reduces(const CallOptions& call) {
   return call.verb == Verb::kAllReduce || call.verb == Verb::kReduceScatter;
 }
 
-// Each rank has a segment of the longer buffer.
+// Returns whether each rank has a segment of the longer buffer.
 bool has_segments(const CallOptions& call) {
   return call.verb == Verb::kReduceScatter || call.verb == Verb::kAllGather;
 }
@@ -90,7 +90,7 @@ CollectiveOracle::CollectiveOracle(uint64_t seed, uint32_t job, const JobOptions
   if (options.pushes_unsound && options.guard.policy == wire::Guard::kReject) draw_rejected();
 }
 
-// Draws the one unsound value. Some call must be guarded.
+// Draws the one unsound value. At least one call must be guarded.
 void CollectiveOracle::draw_rejected() {
   Rng rng(stream_ ^ 0x2545f4914f6cdd1dull);
   std::vector<uint32_t> guarded;

@@ -28,35 +28,35 @@ class CollectiveOracle {
     CallOptions options;
     uint32_t owner = 0;     // the rank whose segment it is, or the root; 0 for an all_reduce
     uint32_t first = 0;     // element, within the segment if there are segments
-    uint32_t elements = 0;  // 0: the round carries no data
+    uint32_t elements = 0;  // 0 if the round carries no data
     bool operator==(const Piece&) const = default;
   };
 
   // Returns the piece that the rank pushes to the slot in this round; nothing if its calls do not
   // reach that far.
   std::optional<Piece> piece(uint32_t rank, uint32_t slot, uint64_t round) const;
-  // Returns the same if all ranks' calls give the round the same piece, otherwise nothing.
+  // Returns the piece that all ranks push to the slot in this round; nothing if they differ.
   std::optional<Piece> agreed_piece(uint32_t slot, uint64_t round) const;
-  // Whether all ranks make the rank's call alike, and give its pieces the same rounds.
+  // Returns whether all ranks make the rank's call alike, and give its pieces the same rounds.
   bool is_agreed(uint32_t rank, uint32_t call) const;
-  // Guard reject: the round to which a rank pushes the one unsound value. Nothing if the job's
-  // guard is another, or no rank pushes an unsound value.
+  // The round to which a rank pushes the one unsound value. Nothing if the job's guard is not
+  // `reject`, or no rank pushes an unsound value.
   struct Rejected {
     uint32_t rank = 0, slot = 0, round = 0;
   };
   const std::optional<Rejected>& rejected() const { return rejected_; }
-  // Number of rounds of the slot that the rank with the most calls makes.
+  // Returns the number of rounds of the slot that the rank with the most calls makes.
   uint64_t rounds(uint32_t slot) const;
 
   std::vector<std::byte> input(uint32_t rank, uint32_t call) const;
-  // Returns what the rank must get of a call that all ranks make alike; empty if it gets nothing.
+  // Returns what the rank must get from a call that all ranks make alike; empty if it gets nothing.
   std::vector<std::byte> output(uint32_t rank, uint32_t call) const;
   // Returns a round's result as it is on the wire.
   const std::vector<std::byte>& result(const Piece& piece) const;
-  // Whether the rank is sent the round's result.
+  // Returns whether the rank is sent the round's result.
   bool is_sent_to(const Piece& piece, uint32_t rank) const;
-  // Returns the memory of a slot's bytes from `first_byte` on, as on the wire, once the ranks of
-  // the mask have pushed them and before the round is finished.
+  // Returns the contents of a slot's memory from `first_byte` on, once the ranks of the mask have
+  // pushed and before the round is finished. Values of f16 and bf16 are combined as f32.
   std::vector<std::byte> combined(const Piece& piece, uint32_t ranks, uint32_t first_byte,
                                   uint32_t bytes) const;
 
@@ -64,8 +64,8 @@ class CollectiveOracle {
   uint32_t pieces_of(const CallOptions& call) const;
   uint32_t elements_per_piece(const CallOptions& call) const;
   void draw_rejected();
-  // Returns the first `elements` values of a rank's call, and perhaps more. 255: an unsound value,
-  // which counts as 0.
+  // Returns the first `elements` values of a rank's call, and perhaps more. The number 255 stands
+  // for an unsound value, which counts as 0.
   const uint8_t* values(uint32_t rank, uint32_t call, uint64_t elements) const;
   std::vector<double> combine(const Piece& piece, uint32_t ranks, uint32_t first,
                               uint32_t elements) const;

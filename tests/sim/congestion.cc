@@ -110,7 +110,7 @@ Options rack_of(const CongestionRow& row) {
   return options;
 }
 
-// Fragments that all rounds of the job need in one direction of a worker's cable.
+// Returns how many fragments all rounds of the job need in one direction of a worker's cable.
 uint64_t fragments_of(const JobOptions& job) {
   const uint32_t fragment_bytes = wire::fragment_bytes_for_mtu(job.path_mtu, false);
   uint64_t fragments = 0;
@@ -136,7 +136,7 @@ Congestion measure_row(const CongestionRow& row) {
   const auto direction =
       row.tcp == Tcp::kFromBox ? CableDirection::kFromBox : CableDirection::kToBox;
   const CableUse& use = outcome.cables.front()[static_cast<size_t>(direction)];
-  // Whole slices of time between the begin of the measurement and the end of the job.
+  // Whole slices of time between the beginning of the measurement and the end of the job.
   const uint64_t since_ns = outcome.began_ns - EventQueue::kBeginNs;
   const uint64_t settled_ns = since_ns + std::max(outcome.first_round_ns, kSettlesWithinNs);
   const uint64_t first = settled_ns / CableUse::kSliceNs + 1;

@@ -16,11 +16,11 @@ struct Congestion {
   bool has_tcp = false;
   double tcp_share = 0;  // payload of the TCP flow per second, divided by the rate of the cable
   // Fragments that were sent in the contested direction, divided by those that the rounds need,
-  // less 1.
+  // minus 1.
   double sent_again = 0;
   double first_round_ms = 0;
   double seconds = 0;          // simulated time of the job
-  std::string violation = {};  // empty: none
+  std::string violation = {};  // empty if there is none
 
   bool holds() const {
     const auto is_allowed = [this](double part) { return part >= least && part <= most; };

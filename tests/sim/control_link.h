@@ -20,7 +20,7 @@ using ConnectionId = uint64_t;
 class ControlEnd {
  public:
   virtual ~ControlEnd() = default;
-  // A worker connects. Returns false if nobody listens at this box.
+  // Called when a worker connects. Returns false if no process listens at this box.
   virtual bool on_accept(ConnectionId id, HostId from) = 0;
   virtual void on_connected(ConnectionId id) = 0;
   virtual void on_control_message(ConnectionId id, const std::string& body) = 0;
@@ -34,14 +34,14 @@ class ControlNetwork {
 
   void attach(HostId host, ControlEnd& end) { ends_[host] = &end; }
 
-  // The outcome comes later, through on_connected or on_closed.
+  // Begins to connect. The outcome is reported later, by on_connected or on_closed.
   ConnectionId connect(HostId worker, HostId box);
   void send(ConnectionId id, HostId from, std::string body);
   // Closes the connection once everything sent before is delivered. The host that closes gets no
   // more events of the connection.
   void close(ConnectionId id, HostId from);
-  // The host's process has died. Its peers see the end at once. If the whole machine failed
-  // (`silently`), they see it only when they next send and the machine answers again.
+  // Called when the host's process dies. Its peers see the connections end at once. If the whole
+  // machine fails (`silently`), they see it only when they next send and the machine answers again.
   void abort_all(HostId host, bool silently);
 
   // Blocks all of a host's connections until this time.

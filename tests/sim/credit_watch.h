@@ -5,7 +5,7 @@
 // counts until the box has the push, and requests for data do not count. Each fragment counts as a
 // full one, because it takes a slot of the receive ring. The total must never exceed the widest
 // window granted so far, except for a single chunk. Such a chunk is sent in portions: its fragments
-// that the box is not known to have never exceed the window, except for a single one. Where a job
+// that the box has not acknowledged never exceed the window, except for a single fragment. If a job
 // pushes zeros, a chunk counts as the packets that it takes, once they are sent.
 #pragma once
 
@@ -31,7 +31,7 @@ class CreditWatch {
     window_bytes_ = std::min(session.pipelines[lane].credit_bytes, session.window_bytes);
   }
 
-  // With keys: a second seal of this end, to open what the worker opens.
+  // With keys: sets a second seal of the worker's end, which opens what the worker opens.
   void set_mirror(SealMirror mirror) { mirror_ = std::move(mirror); }
   void set_generation(uint32_t generation) { generation_ = static_cast<uint16_t>(generation); }
 
@@ -77,8 +77,8 @@ class CreditWatch {
       enter(chunk);
       send_fragment(chunk, packet);
     }
-    // A poll asks for two chunks, and for twice as many after a poll that has crossed a result on
-    // its way.
+    // A poll asks for two chunks, or for twice as many if the previous poll crossed a result in
+    // flight.
     constexpr uint32_t kPollsMax = 4;
     require(polls <= kPollsMax || !loses_nothing, [&] {
       return "polls: a rank asks at once for " + std::to_string(polls) +
@@ -92,18 +92,18 @@ class CreditWatch {
     uint32_t bytes = 0;
     uint32_t fragment_bytes = 1;
     uint64_t sent_mask = 0, received_mask = 0;  // fragments of the push, and those the box has
-    uint64_t named_mask = 0;                    // those that were named zero
-    uint64_t charged_bytes = 0;                 // in outstanding_bytes_
+    uint64_t named_mask = 0;                    // fragments that a ZEROS packet has named
+    uint64_t charged_bytes = 0;                 // this chunk's part of outstanding_bytes_
     uint64_t result_mask = 0;
     uint32_t result_round = 0;
     bool in_window = false;
     bool waits = false;  // the box has the push, and other ranks are late
     bool announced = false;
     bool asked = false;        // the announced result has been asked for
-    bool awaits_full = false;  // weights have come, in place of a delta
+    bool awaits_full = false;  // weights in full are arriving, in place of a delta
   };
 
-  // Reports of the box about an earlier session's push, before this session sent any of it.
+  // The box's reports about a push that an earlier session began and this session has not yet sent.
   struct Said {
     uint32_t round = 0;
     uint64_t received_mask = 0;
@@ -154,7 +154,7 @@ class CreditWatch {
     window_bytes_ = std::max(window_bytes_, std::min<uint64_t>(credit, session_.window_bytes));
     const bool is_challenge = header.type() == wire::PacketType::kStatus &&
                               header.payload_bytes == sizeof(wire::Challenge);
-    if (is_challenge) return;  // says nothing of the chunk
+    if (is_challenge) return;  // says nothing about the chunk
     const auto found = under_way_.find(header.chunk);
     if (found == under_way_.end()) {
       if (header.type() == wire::PacketType::kStatus) {
@@ -169,9 +169,9 @@ class CreditWatch {
     if (is_result && answers(chunk, header)) {
       const bool is_full = job_.has_deltas(header.chunk) && (header.dtype_scale & 15) == 0;
       if (is_full && std::exchange(chunk.awaits_full, true) == false) chunk.result_mask = 0;
-      if (is_full != chunk.awaits_full) return;  // a delta is of no use once weights have come
+      if (is_full != chunk.awaits_full) return;  // a delta is of no use once weights arrive
       chunk.result_mask |= covered(parsed);
-      // A result that answers this push says that the box has applied this fragment of it.
+      // A result that answers this push shows that the box has applied this fragment of it.
       if (reads_cached(chunk)) chunk.received_mask |= uint64_t{1} << header.fragment;
       if (chunk.result_mask == (is_full ? full_mask_of(header.chunk) : all)) finish(header.chunk);
     } else if (header.type() == wire::PacketType::kStatus && header.round == chunk.round) {
@@ -191,13 +191,13 @@ class CreditWatch {
     }
   }
 
-  // The fragments of a chunk in full, as bits.
+  // Returns the bits of all fragments of a chunk whose weights are sent in full.
   uint64_t full_mask_of(uint32_t id) const {
     const auto bytes = static_cast<uint32_t>(job_.chunks[id].elements * sizeof(float));
     return wire::full_mask(wire::fragment_count(bytes, session_.fragment_bytes));
   }
 
-  // The fragments that a RESULT covers, as bits.
+  // Returns the bits of the fragments that a RESULT or ZEROS packet covers.
   static uint64_t covered(const wire::Parsed& parsed) {
     const wire::Header& header = parsed.header;
     if (header.type() == wire::PacketType::kZeros) {
@@ -225,7 +225,7 @@ class CreditWatch {
     if (chunk.announced && !chunk.asked) return false;  // the worker ignores it
     const wire::SyncModel model = job_.options.sync_of(job_.chunks[header.chunk].tensor).model;
     // Any result of the push's round or a later one answers. The fragments of a result must all be
-    // of the newest round that has come.
+    // of the newest round received.
     if (model == wire::SyncModel::kDrop) {
       const uint32_t least = chunk.result_mask != 0 ? chunk.result_round : chunk.round;
       if (wire::round_distance(header.round, least) < 0) return false;

@@ -19,7 +19,7 @@ double seconds(uint64_t nanoseconds) {
 
 }  // namespace
 
-// RFC 9438 section 4.2. After a time-out K is 0 and W_max the window at this moment (section 4.8).
+// RFC 9438 section 4.2. After a time-out K is 0, and W_max is the current window (section 4.8).
 void CubicWindow::begin_avoidance(uint64_t now_ns) {
   epoch_ns_ = now_ns;
   estimate_ = window_;

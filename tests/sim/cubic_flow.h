@@ -17,15 +17,15 @@
 
 namespace pbox::sim {
 
-// The congestion window of CUBIC, in segments. A value without I/O.
+// The congestion window of CUBIC, in segments. This class does no I/O.
 class CubicWindow {
  public:
   double segments() const { return window_; }
-  // One segment is acknowledged, outside of recovery.
+  // Called when one segment is acknowledged outside of recovery.
   void acknowledge(uint64_t rtt_ns, uint64_t now_ns);
-  // A segment is lost for the first time since the last reduction.
+  // Called for the first segment that is lost after the last reduction.
   void reduce();
-  // The retransmission timer has expired.
+  // Called when the retransmission timer has expired.
   void time_out();
 
  private:
@@ -38,7 +38,7 @@ class CubicWindow {
   double prior_ = 0;         // cwnd_prior: the window before the last reduction
   double estimate_ = 0;      // W_est: the window that Reno would have
   double inflection_seconds_ = 0;  // K
-  uint64_t epoch_ns_ = 0;          // begin of this congestion avoidance; 0: it has not begun
+  uint64_t epoch_ns_ = 0;          // when this congestion avoidance began; 0 if it has not begun
   bool has_timed_out_ = false;     // since the last congestion avoidance began
 };
 
@@ -53,7 +53,7 @@ class CubicFlow {
   CubicFlow& operator=(const CubicFlow&) = delete;
 
   void start();
-  // Sends nothing more.
+  // Stops sending.
   void stop() { is_running_ = false; }
 
  private:
@@ -75,9 +75,9 @@ class CubicFlow {
   uint64_t latency_ns_;
   bool is_running_ = false;
   CubicWindow window_;
-  std::deque<Sent> sent_;        // frames that were sent, from the oldest that is in flight
+  std::deque<Sent> sent_;        // frames, from the oldest one in flight to the newest
   uint64_t in_flight_ = 0;       // frames neither acknowledged nor lost
-  uint64_t next_number_ = 1;     // a frame that is sent again has a number of its own
+  uint64_t next_number_ = 1;     // a retransmission gets a new number
   uint64_t newest_ = 0;          // the highest number that is acknowledged
   uint64_t recovery_until_ = 0;  // frames up to this one were sent before the last reduction
   uint64_t smoothed_rtt_ns_ = 0, rtt_variation_ns_ = 0;

@@ -16,8 +16,8 @@ void DestinationCheck::accepted(const wire::Header& header) {
   newest = std::max(newest, header.packet_number);
 }
 
-// Until a worker has proved an address, the box believes the newest packet from its host; an answer
-// to an older packet of the same burst goes where that one came from.
+// Until a worker has proved an address, the box uses the source address of the newest packet from
+// its host. An answer to an older packet of the same burst goes to that packet's source.
 void DestinationCheck::sent(const pipeline::Session& session, const nic::TxPacket& packet) {
   if (*packet.to == session.endpoint) return;
   if (!session.is_settled && host_of(*packet.to) == host_of(session.endpoint)) return;
@@ -28,8 +28,9 @@ void DestinationCheck::sent(const pipeline::Session& session, const nic::TxPacke
   left -= bytes;
 }
 
-// Packets that a full port has not taken yet go to the address that the worker had when they were
-// made: at most a burst.
+// Returns whether the packet may go to an address that the worker no longer has. Packets that a
+// full port has not taken yet, at most one burst, go to the address that was valid when they were
+// made.
 bool DestinationCheck::was_made_before(const nic::TxPacket& packet) {
   const auto found = endpoints_.find(packet.header.spi & ~wire::kSpiToWorker);
   if (found == endpoints_.end()) return false;

@@ -107,9 +107,9 @@ std::vector<EgressCheck::Sent> EgressCheck::results_of(Job& job,
   return results;
 }
 
-// Results that leave later in the burst, or are left over, were waiting when the first packet was
-// made. A part that was chosen for a more urgent result first finishes the group that a worker has
-// some of.
+// Checks that no part sends a first copy while another part has a more urgent one. Results that
+// leave later in the burst, or are left over, were waiting when the first packet was made. A part
+// finishes a group that it has begun for a worker before it sends anything else.
 void EgressCheck::check_first_copies(const Job& job, const std::vector<Sent>& results) {
   std::vector<int64_t> waiting;
   for (const Part& part : job.parts) {
@@ -133,8 +133,8 @@ void EgressCheck::check_first_copies(const Job& job, const std::vector<Sent>& re
 }
 
 void EgressCheck::check_resends(const Job& job, const std::vector<Sent>& results) {
-  // The job sends its oldest resend in each of its turns. A burst is smaller than two turns, so it
-  // has packets of three at most.
+  // The job sends its oldest resend in each of its turns. A burst is smaller than two turns, so its
+  // packets belong to three turns at most.
   constexpr size_t kOldestMax = 3;
   int64_t waiting = kNone;
   for (const Part& part : job.parts) waiting = std::max(waiting, next_priority(*part.shard));
@@ -162,8 +162,8 @@ std::optional<EgressCheck::Resend> EgressCheck::oldest_of(const Job& job) {
   return oldest;
 }
 
-// A turn of the job that has room for two packets sends one of the oldest resend. The resend's mask
-// need not show that, because the rank may have asked again in between.
+// Checks that a turn of the job with room for two packets sends a packet of the job's oldest
+// resend. The resend's mask need not show that, because the rank may have asked again in between.
 void EgressCheck::check_oldest(Job& job, const std::vector<Sent>& results) {
   if (!job.oldest || results.size() < 2) return;
   const pipeline::Answer* still = job.oldest->shard->egress.oldest_resend();

@@ -1,6 +1,7 @@
-// Checks the order in which results leave a pipeline, burst by burst. The most urgent result of all
-// parts of a job goes first. A job's oldest resend goes with each burst, whatever its priority;
-// other resends do not go before first copies that are more urgent.
+// Checks the order in which results leave a pipeline, burst by burst. A first copy is a result that
+// its rank has not been sent before. The most urgent first copy of all parts of a job goes first. A
+// job's oldest resend goes with each burst, whatever its priority. Other resends do not go before
+// first copies that are more urgent.
 //
 // Each part of a job sends results in groups of two chunks for one worker. A group that has begun
 // goes on, so its second chunk may be less urgent than another part's result.
@@ -21,20 +22,20 @@ class EgressCheck {
  public:
   void add(pipeline::JobShard& shard);
   void remove(const pipeline::JobShard& shard);
-  // The shard's job is known from now on.
+  // Called when the shard's job becomes known.
   void name(const pipeline::JobShard& shard, const JobModel& job);
-  // The pipeline has offered these packets to its port, which has taken the first `taken`.
+  // Called when the pipeline has offered these packets to its port, which took the first `taken`.
   void offered(std::span<const nic::TxPacket> packets, size_t taken);
 
  private:
   struct Part {
     pipeline::JobShard* shard = nullptr;
-    // The checker knows how results of the part are ordered: first copies go to all ranks, with
+    // True if the checker knows the order of the part's results: first copies go to all ranks, with
     // priorities that do not change.
     bool is_ordered = false;
     // The newest first copy that was sent: its rank, chunk and own priority. `priority` is the one
-    // by which it may have been chosen: also that of the chunk before, if that went to the same
-    // rank and is more urgent.
+    // by which it may have been chosen: that of the chunk before it if that chunk went to the same
+    // rank and is more urgent, otherwise its own.
     uint32_t rank = UINT32_MAX, chunk = 0;
     int32_t own_priority = 0, priority = 0;
   };
@@ -46,7 +47,7 @@ class EgressCheck {
   struct Job {
     std::string name = {};
     std::vector<Part> parts = {};
-    std::optional<Resend> oldest = {};  // among those that the burst before has left over
+    std::optional<Resend> oldest = {};  // the oldest resend that the previous burst has left over
   };
   // A RESULT of a burst.
   struct Sent {
@@ -54,7 +55,7 @@ class EgressCheck {
     uint32_t chunk = 0, rank = 0;
     bool is_resend = false;
     int32_t own_priority = 0;
-    int32_t priority = 0;  // as Part::priority
+    int32_t priority = 0;  // see Part::priority
   };
 
   static void note_first_copy(Part& part, uint32_t rank, const pipeline::Chunk& chunk);

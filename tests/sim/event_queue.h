@@ -16,10 +16,10 @@ class EventQueue {
  public:
   static constexpr uint64_t kBeginNs = 1'000'000'000;
 
-  // Simulated time of the rack. No host's clock shows it.
+  // Returns the simulated time of the rack. Hosts do not see it: they have clocks of their own.
   uint64_t now_ns() const { return now_ns_; }
 
-  // A time in the past means now.
+  // Schedules the event for `due_ns`, or for now if that time has passed.
   void at(uint64_t due_ns, std::function<void()> happens) {
     if (free_.empty()) {
       free_.push_back(static_cast<uint32_t>(happens_.size()));

@@ -1,8 +1,8 @@
 // All kinds of faults, in one table from which the counts, names and report are made. To add a
 // fault, add a row here, a draw in options.cc, and code that causes and counts it. Some entries are
-// no faults, but must occur too: the successor of a lost box continues from a backup copy or with
-// the optimizer state of a snapshot, snapshots are taken, and an operator changes the model of a
-// running job, or is refused.
+// not faults but events that must occur too: the successor of a lost box continues from a backup
+// copy or with the optimizer state of a snapshot, snapshots are taken, and an operator changes the
+// model of a running job or is refused.
 #pragma once
 
 #include <array>

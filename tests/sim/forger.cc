@@ -7,8 +7,8 @@
 namespace pbox::sim {
 namespace {
 
-// Number of packets that are kept for each port. Once there are as many, a new packet replaces one
-// at random, so some are from long ago.
+// Number of packets that are kept for each port. Once there are that many, a new packet replaces
+// one at random, so some are old.
 constexpr size_t kKept = 512;
 constexpr uint64_t kWindowPackets = 1024;
 
@@ -49,7 +49,7 @@ std::span<const nic::RxPacket> Forger::burst(const nic::Endpoint& to) {
     std::vector<std::byte>& bytes = rooms_[index];
     bytes.assign(original.bytes.begin(), original.bytes.end());
     alter(kind, bytes);
-    // A forger may send from any address, its victim's too.
+    // A forger may send from any address, even its victim's.
     const nic::Endpoint& from = rng_.below(2) == 0 ? original.from : stranger;
     burst_[index] = {bytes.data(), static_cast<uint32_t>(bytes.size()), from};
     ++counts_[static_cast<size_t>(kind)];
@@ -69,7 +69,7 @@ void Forger::flip(std::vector<std::byte>& bytes) {
   bytes[bit / 8] ^= std::byte{1} << (bit % 8);
 }
 
-// Puts the payload and tag of another packet behind the header, and their length into it.
+// Puts the payload and tag of another packet behind the header, and corrects the header's length.
 void Forger::splice(std::vector<std::byte>& bytes) {
   const std::vector<std::byte>& other = elsewhere().bytes;
   wire::Header header = header_of(bytes);

@@ -1,5 +1,5 @@
-// Forges packets: copies of those that have arrived, and what somebody without keys can make of
-// them. Nothing here is ever authentic and new, so nothing may be accepted.
+// Forges packets: copies of packets that have arrived, and packets that an attacker without keys
+// can make of them. None of them is both authentic and new, so none may be accepted.
 #pragma once
 
 #include <array>
@@ -47,12 +47,12 @@ class Forger {
  public:
   explicit Forger(uint64_t seed) : rng_(seed ^ 0x666f72676572ull) {}
 
-  // The packet has arrived at packet.to. It is whole, no copy of it has arrived there before, and
-  // its receiver handles it before the next burst() is made.
+  // Called when the packet has arrived at packet.to. It is whole, no copy of it has arrived there
+  // before, and its receiver handles it before the next call of burst().
   void overhear(const Packet& packet);
 
-  // Returns forgeries for the port `to`, valid until the next call. Empty as long as no packet has
-  // arrived there.
+  // Returns forgeries for the port `to`, valid until the next call; none until a packet has arrived
+  // there.
   std::span<const nic::RxPacket> burst(const nic::Endpoint& to);
 
   const ForgeryCounts& counts() const { return counts_; }

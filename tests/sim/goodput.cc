@@ -7,7 +7,8 @@ namespace {
 
 constexpr uint32_t kWindow = 1u << 20, kSmallWindow = 256u << 10;
 
-// With the product's window a repair waits for longer behind what the worker has sent before.
+// The product's window is the larger one. With it a repair waits longer behind the packets that the
+// worker has sent before, so the required ratio is lower.
 constexpr struct {
   double loss;
   uint32_t window_bytes;
@@ -15,7 +16,8 @@ constexpr struct {
 } kTargets[] = {{0, kWindow, 1},   {0.0001, kWindow, 0.94},      {0.001, kWindow, 0.75},
                 {0.3, kWindow, 0}, {0.0001, kSmallWindow, 0.95}, {0.001, kSmallWindow, 0.8}};
 
-// Four workers on 10 Gbit/s each, a model of four tensors, packets of Ethernet's size.
+// Returns a rack with one job: four workers with a link of 10 Gbit/s each, a model of four tensors,
+// and packets of Ethernet's size.
 Options job_on(double loss, uint32_t window_bytes, uint64_t seed) {
   Options options;
   options.seed = seed;
@@ -38,7 +40,7 @@ Options job_on(double loss, uint32_t window_bytes, uint64_t seed) {
   return options;
 }
 
-// Results are summed over this many seeds, because chance decides whether a packet is lost at the
+// Times are summed over this many seeds, because chance decides whether a packet is lost at the
 // end, where it costs most.
 constexpr uint64_t kSeeds = 4;
 

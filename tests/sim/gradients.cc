@@ -42,7 +42,7 @@ std::span<const uint8_t> Gradients::digits(uint32_t rank, uint32_t process, uint
 
 // One draw of 64 bits gives the digits of 16 elements, four bits each. The first element of a
 // fragment is never unsound, so a fragment with a contribution shows it. Round 0 of a job in mode
-// optimize is weights, which have no unsound values.
+// optimize carries weights, which have no unsound values.
 std::vector<uint8_t> Gradients::draw_digits(uint64_t stream, uint32_t tensor,
                                             uint32_t round) const {
   constexpr uint32_t kUnsound = 15;
@@ -66,9 +66,9 @@ std::vector<uint8_t> Gradients::draw_digits(uint64_t stream, uint32_t tensor,
   return digits;
 }
 
-// In most rounds of a tensor some, most or all fragments are zero. They are the same on all ranks,
-// so that the results are zero too, or other ones on each rank. Some of these fragments are zero
-// but for their last element.
+// Makes some, most or all fragments of a tensor zero in most rounds. In some of these rounds the
+// same fragments are zero on all ranks, so that the results are zero too; in others each rank has
+// its own. A few of these fragments are zero except for their last element.
 void Gradients::make_zeros(uint32_t tensor, uint32_t round, uint64_t stream,
                            std::vector<uint8_t>& digits) const {
   if (options_.tensors[tensor].row_elements > 0) return;
@@ -90,7 +90,7 @@ void Gradients::make_zeros(uint32_t tensor, uint32_t round, uint64_t stream,
   }
 }
 
-// A rank pushes all rows of a table in some rounds, none or few in others.
+// Leaves rows of a table out: a rank pushes all rows in some rounds, none or few in others.
 void Gradients::leave_rows_out(uint64_t stream, uint32_t tensor, uint32_t round,
                                std::vector<uint8_t>& digits) const {
   const uint32_t row_elements = options_.tensors[tensor].row_elements;

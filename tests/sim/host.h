@@ -22,7 +22,7 @@ class Thread {
   uint64_t paused_until_ns() const { return paused_until_ns_; }  // in rack time
 
   void wake_soon() { wake_at_rack_ns(queue_.now_ns()); }
-  // Wakes the thread at this time on its own clock; UINT64_MAX: no wake-up.
+  // Wakes the thread at this time on its own clock. Does nothing for UINT64_MAX.
   void wake_at(uint64_t local_ns) {
     if (local_ns == UINT64_MAX) return;
     wake_at_rack_ns(local_ns > clock_offset_ns_ ? local_ns - clock_offset_ns_ : 0);

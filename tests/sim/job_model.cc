@@ -119,7 +119,7 @@ void JobModel::begin_with(const snapshot::Restored& restored) {
 std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t ranks,
                                            const std::byte* bytes) {
   if (!has_known_sums()) return std::nullopt;
-  // A rank that is left out has perhaps not made the push that would be rejected.
+  // A rank that is left out may not have made the push that would be rejected.
   const bool is_refused =
       is_rejected(id, round) && (!may_lack_ranks() || (ranks >> rejected()->rank & 1) != 0);
   if (is_refused) return "there is a result, although the guard rejects a push to it";
@@ -140,7 +140,7 @@ std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t
   if (!may_lack_ranks()) ranks = all_ranks();
   const size_t size = size_t{chunk.elements} * element_bytes();
   Right& right = right_[id][round & 1];
-  // Further processes of ranks make more results right, not fewer.
+  // A result that was right stays right, because more processes only make more results right.
   if (right.round == round && (right.ranks & ranks) == ranks && right.bytes.size() == size &&
       std::memcmp(right.bytes.data(), bytes, size) == 0) {
     return std::nullopt;
@@ -245,7 +245,7 @@ std::optional<std::string> JobModel::wrong_sums(uint32_t id, uint32_t round, uin
   if (is_compressed(id)) return wrong_decoded(id, round, ranks, first, sums);
   if (has_replacements()) {
     const std::vector<double> exact(sums.begin(), sums.end());
-    // A rank whose part is zero may be in it or not.
+    // A rank whose part is zero may be in the sum or not.
     const auto found = contributors(chunk, round, first, exact);
     const uint32_t silent = options.pushes_zeros ? silent_ranks(exact) : 0;
     if (found && (*found | silent) == (ranks | silent)) return std::nullopt;
@@ -311,7 +311,7 @@ void JobModel::open_blocks() {
   if (blocks && options.mode == pipeline::Mode::kOptimize) deltas.emplace(options, *blocks);
 }
 
-// Tells the oracle of blocks the pushes of all ranks up to this round, which is included.
+// Records in the oracle of blocks the pushes of all ranks up to and including this round.
 void JobModel::know_pushes(uint32_t id, uint32_t round) {
   const Chunk& chunk = chunks[id];
   std::vector<float> tensor(options.tensors[chunk.tensor].elements);

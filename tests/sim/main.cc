@@ -24,8 +24,8 @@ namespace {
 
 namespace po = boost::program_options;
 
-// Printed if the process crashes: a failed check in the product ends the process. Names the current
-// seed.
+// The text that is printed if the process crashes, as it does when a check in the product fails. It
+// names the current seed.
 char crash_text[80] = "";
 
 void on_crash(int signal_number) {
@@ -56,7 +56,7 @@ struct Totals {
   }
 };
 
-// `how`: options of the call that shows it again.
+// `how`: options with which pbox-sim reproduces the violation.
 void report_violation(const std::string& violation, const Options& options,
                       const std::string& how = "") {
   std::cerr << "violation: " << violation << "\n  " << to_string(options) << "\n  again: pbox-sim "
@@ -77,8 +77,8 @@ void run_seed(const Options& options, bool verbose, bool trace, Totals& totals) 
   report_violation(outcome.violation, options, options.has_levels ? "--levels --seeds 1 " : "");
 }
 
-// With enough seeds every kind of fault must occur, because a fault that never happens tests
-// nothing.
+// Returns false if there were enough seeds and some kind of fault has not occurred. A fault that
+// never happens tests nothing.
 bool has_every_fault(const Totals& totals) {
   constexpr uint64_t kSeedsEnough = 1'000;
   if (totals.seeds < kSeedsEnough) return true;
@@ -198,7 +198,7 @@ int run_scale(const ScaleSize& size, bool json) {
   return scale.violation.empty() ? 0 : 1;
 }
 
-// Runs seeds until this many packets were forged.
+// Runs seeds until this many packets have been forged.
 int run_forgeries(uint64_t forgeries, uint64_t first, bool json) {
   const auto begin = std::chrono::steady_clock::now();
   Totals totals;
@@ -230,7 +230,7 @@ int run_forgeries(uint64_t forgeries, uint64_t first, bool json) {
   return totals.violations == 0 && has_every_fault(totals) ? 0 : 1;
 }
 
-// Planted bugs are in a separate program in the same folder.
+// Runs pbox-sim-mutants, the program with planted bugs, which is in the same folder.
 int run_mutants(std::vector<std::string> arguments) {
   std::array<char, 4096> path{};
   const ssize_t length = readlink("/proc/self/exe", path.data(), path.size() - 1);

@@ -30,7 +30,7 @@ std::string describe(const std::vector<std::byte>& bytes) {
   return describe(header);
 }
 
-// The lite runtime of protobuf cannot print messages.
+// Describes a message briefly, because the lite runtime of protobuf cannot print messages.
 template <typename Message>
 std::string describe(const Message& message) {
   std::string text = "message " + std::to_string(message.kind_case()) + " of " +
@@ -59,7 +59,7 @@ void Member::begin(std::unique_ptr<worker::Membership> membership) {
   perform();
 }
 
-// The process has died. The network ends its connections.
+// Called when the process has died. The network ends its connections.
 void Member::forget() {
   connection_ = 0;
   close_lanes();
@@ -199,7 +199,8 @@ void Member::on_closed(ConnectionId id, const std::string& reason) {
   perform();
 }
 
-// Sends the probes of a first port that turns out not to work. The session then uses the next port.
+// Sends probes from a first set of ports, as if these turned out not to work. The session then uses
+// the next ports.
 void Member::fall_back(const worker::SessionSpec& session) {
   constexpr uint16_t kFirstPorts = 0x2000;
   rack_.counts.add(Fault::kPortFallback);

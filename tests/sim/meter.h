@@ -1,4 +1,4 @@
-// The CPU time that the control threads of all boxes take: what simulated time does not show.
+// The CPU time that the control threads of all boxes take, which simulated time does not show.
 #pragma once
 
 #include <ctime>
@@ -9,10 +9,10 @@ namespace pbox::sim {
 
 class Meter {
  public:
-  // Counts while it is on, because reading the clock takes time.
+  // Begins to count. A meter is off at first, because reading the clock takes time.
   void turn_on() { is_on_ = true; }
 
-  // Runs some work of a control thread. Work inside of other work counts once.
+  // Runs some work of a control thread. Nested work counts once.
   template <typename Work>
   decltype(auto) run(const Work& work) {
     const Span span(*this);

@@ -90,8 +90,9 @@ void Network::note(uint64_t what, const Packet& packet) {
   trace_hash_ = mixed(trace_hash_, uint64_t{crc} << 32 | packet.bytes.size());
 }
 
-// Hard rule: a packet number is a nonce and is used once per session. The two directions have
-// different spis, and the epoch distinguishes a box's sessions from equal ones before it was lost.
+// Checks that a packet number, which is a nonce, is used only once per session. The two directions
+// have different spis, and the epoch distinguishes a box's sessions from equal ones before it was
+// lost.
 void Network::check_packet_number(const nic::Endpoint& from, const nic::TxPacket& packet) {
   const wire::Header& header = packet.header;
   const bool to_worker = (header.spi & wire::kSpiToWorker) != 0;
@@ -203,7 +204,7 @@ uint64_t Network::serialised_ns(const Packet& packet) {
   return arrives_ns;
 }
 
-// Returns the queue of the cable that the packet passes; null: it passes none.
+// Returns the queue of the cable that the packet passes; null if it passes none.
 CableQueue* Network::cable_queue(const Packet& packet) {
   const auto& sender = cables_[host_of(packet.from)];
   if (sender != nullptr) return &sender->queue(CableDirection::kToBox);
@@ -266,7 +267,7 @@ void Network::deliver(uint32_t slot) {
   ring.on_arrival();
 }
 
-// Whether the packet is whole and no copy of it has arrived at this port before.
+// Returns whether the packet is whole and no copy of it has arrived at this port before.
 bool Network::is_first(const Packet& packet) {
   wire::Header header;
   if (packet.damaged || packet.bytes.size() < sizeof(header)) return false;

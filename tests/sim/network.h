@@ -34,10 +34,11 @@ struct Packet {
   std::vector<std::byte> bytes;
   nic::Endpoint from;
   nic::Endpoint to;
-  bool damaged = false;  // changed by the network or forged; with keys also if it is not the first
+  bool damaged = false;  // changed by the network, forged, or with keys a copy of an earlier one
 };
 
-// The packets that wait at a port. Bounded in bytes and, unless slots_max is 0, in packets.
+// The packets that wait at a port. Their bytes are bounded and, unless slots_max is 0, their
+// number.
 struct ReceiveRing {
   uint64_t bytes_max = UINT64_MAX;
   uint32_t slots_max = 0;
@@ -51,29 +52,30 @@ class Network {
   // `checks`: whether packet numbers are checked.
   Network(EventQueue& queue, const Options& options, FaultCounts& counts, bool checks);
 
-  // The address must be free. The reference stays valid until close().
+  // Opens a socket at an address, which must be free. The reference stays valid until close().
   ReceiveRing& open(const nic::Endpoint& local, ReceiveRing ring);
-  // Drops the packets that wait there and those that arrive later.
+  // Closes the socket. Drops the packets that wait there and those that arrive later.
   void close(const nic::Endpoint& local);
 
   void send(const nic::Endpoint& from, const nic::TxPacket& packet);
   // Sends bytes that no port has made; they count as sent.
   void inject(const nic::Endpoint& from, const nic::Endpoint& to, std::vector<std::byte> bytes,
               bool is_forged = false);
-  // A packet that some port has sent lately, as somebody on the way could have copied it. Empty in
-  // a rack without outsiders.
+  // Returns a packet that some port has sent recently, as an attacker on the path could copy it.
+  // Empty in a rack without outsiders.
   const Packet& overheard(uint64_t draw) const { return overheard_[draw % overheard_.size()]; }
   // Takes one packet from a ring for the port that polls it.
   Packet take(ReceiveRing& ring);
-  // Returns whether the host's link will have sent all that it was given within `ahead_ns` from
-  // now. If not, `on_room` is called at the time from which it will.
+  // Returns whether the host's link will finish its packets within `ahead_ns` from now. If not,
+  // `on_room` is called later, at the time from which it will.
   bool has_room(HostId host, uint64_t ahead_ns, const std::function<void()>& on_room);
-  // The port needs the packet no more; its memory serves another one.
+  // Called when the port no longer needs the packet. Its memory is reused for another one.
   void give_back(Packet& packet) { spare_.push_back(std::move(packet.bytes)); }
   // `tap` sees each packet that a port takes.
   void set_tap(std::function<void(const Packet&)> tap) { tap_ = std::move(tap); }
 
-  // Faults with a begin and an end. heal() ends all faults, including those drawn per packet.
+  // These faults have a beginning and an end. heal() ends all faults, including those drawn per
+  // packet.
   void set_blocked(HostId from, HostId to, bool blocked) { link(from, to).blocked = blocked; }
   bool blocked(HostId from, HostId to) { return link(from, to).blocked; }
   void set_clogged(HostId from, HostId to, bool clogged);
@@ -91,11 +93,11 @@ class Network {
 
   // Reports a violation unless every packet is accounted for.
   void check_conservation() const;
-  // True if no packet is in flight or in a ring.
+  // Returns true if no packet is in flight or in a ring.
   bool empty() const { return in_flight_ == 0 && waiting_ == 0; }
   uint64_t trace_hash() const { return trace_hash_; }
   uint64_t sent() const { return sent_; }
-  // The use of each of Options::cables, by CableDirection.
+  // Returns the traffic on each of Options::cables, by CableDirection.
   std::vector<std::array<CableUse, 2>> cable_uses() const;
 
  private:
@@ -130,7 +132,7 @@ class Network {
   uint32_t host_count_;
   std::vector<Link> links_;
   std::vector<uint64_t> transmit_free_ns_, receive_free_ns_;  // by host
-  std::vector<std::unique_ptr<AccessCable>> cables_;          // by host; null: none
+  std::vector<std::unique_ptr<AccessCable>> cables_;          // by host; null if it has none
   std::map<std::pair<HostId, uint16_t>, ReceiveRing> rings_;
   std::optional<Fragment> dropped_;
   std::vector<Packet> slots_;  // packets in flight
@@ -157,7 +159,7 @@ class SimPort {
         burst_packets_(options.burst_packets),
         send_packets_(options.send_packets) {}
 
-  // Neither holds packets of the burst before nor has new ones.
+  // Returns true if the port neither holds packets of the previous burst nor has new ones.
   bool is_empty() const { return held_.empty() && ring_->waiting.empty(); }
   size_t rx_burst(std::span<nic::RxPacket> packets);
   size_t tx_burst(std::span<const nic::TxPacket> packets);
@@ -167,16 +169,16 @@ class SimPort {
 
   const nic::Endpoint& local() const { return local_; }
   const ReceiveRing& ring() const { return *ring_; }
-  // The packets of the last burst.
+  // Returns the packets of the last burst.
   const std::vector<Packet>& held() const { return held_; }
   uint64_t packets_given() const { return packets_given_; }
-  // The port's user has been given further packets, which did not come over this network.
+  // Counts packets that the port's user was given past this network (attack.cc).
   void count_given(uint64_t packets) { packets_given_ += packets; }
-  // True if the port took all packets that it was last offered.
+  // Returns true if the port took all packets that it was last offered.
   bool took_all() const { return took_all_; }
   void set_burst_packets(uint32_t burst_packets) { burst_packets_ = burst_packets; }
-  // The port takes packets only while its host's link will have sent all others within `ahead_ns`.
-  // `on_room` is called when it takes packets again.
+  // From now on the port takes packets only while its host's link will finish all earlier ones
+  // within `ahead_ns`. `on_room` is called when it takes packets again.
   void bound_sending(uint64_t ahead_ns, std::function<void()> on_room) {
     send_ahead_ns_ = ahead_ns;
     on_room_ = std::move(on_room);

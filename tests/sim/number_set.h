@@ -1,5 +1,5 @@
-// A set of drawn or hashed numbers, for checks of every packet. Open addressing: a number costs no
-// memory block of its own.
+// A set of drawn or hashed numbers, for checks of every packet. It uses open addressing, so a
+// number costs no memory block of its own.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ class NumberSet {
     }
   }
 
-  std::vector<uint64_t> places_;  // a power of two, at most half of them taken
+  std::vector<uint64_t> places_;  // their number is a power of two, and at most half are taken
   size_t count_ = 0;
   bool has_free_ = false;  // the number kFree is in the set
 };

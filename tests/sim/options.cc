@@ -73,8 +73,8 @@ uint64_t draw_length(Draw& draw, EpisodeKind kind) {
     case EpisodeKind::kPauseWorker:
     case EpisodeKind::kPauseBox:
     case EpisodeKind::kPausePipeline:
-      // Up to a minute, which the control plane takes for a death. This is rare, because it takes
-      // long to simulate.
+      // In rare cases up to a minute, after which the control plane declares the host dead. This
+      // takes long to simulate.
       return draw.chance(0.02) ? draw.scaled(kNanosPerSecond, 60 * kNanosPerSecond)
                                : draw.scaled(10 * kNanosPerMilli, 800 * kNanosPerMilli);
     case EpisodeKind::kClockWorker:
@@ -115,7 +115,7 @@ void draw_sizes(Draw& draw, JobOptions& job) {
   job.path_mtu = draw.one_of(kMtus);
   job.chunk_bytes = 64 * draw.between(16, 96);  // 1 KiB and more: 1 to 12 fragments
   uint32_t chunks_left = 8;
-  // One job in ten has chunks with the maximum number of fragments, or nearly.
+  // One job in ten has chunks with the maximum number of fragments, or almost as many.
   if (draw.chance(0.1)) {
     job.path_mtu = 640;
     job.chunk_bytes = draw.chance(0.5) ? 64 * 512 : 64 * 512 - 64 * draw.between(0, 200);
@@ -217,7 +217,8 @@ Options draw_rack(uint64_t seed) {
   return options;
 }
 
-// Uses a generator of its own, so that the other draws of the rack do not depend on it.
+// Draws how results are ordered and delivered. Uses a generator of its own, so that the other draws
+// of the rack do not depend on it.
 void draw_schedules(uint64_t seed, Options& options) {
   constexpr wire::PriorityPolicy kPolicies[] = {
       wire::PriorityPolicy::kExplicit, wire::PriorityPolicy::kExplicit,
@@ -229,8 +230,8 @@ void draw_schedules(uint64_t seed, Options& options) {
   }
 }
 
-// Draws in the same way the addresses from which boxes hear workers. A box must ask for a proof of
-// some of them, which costs time and packets, so a quiet rack has none of this.
+// Draws, with a generator of its own, the addresses from which boxes hear workers. A box must ask
+// for a proof of some of them, which costs time and packets, so a quiet rack has none of this.
 void draw_addresses(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x8ebc6af09c88c6e3ull);
   if (options.faults_end_ns == 0) return;
@@ -246,7 +247,7 @@ void draw_addresses(uint64_t seed, Options& options) {
   }
 }
 
-// Draws keys in the same way. Without them packets have checksums.
+// Draws keys, with a generator of its own. Without keys packets have checksums.
 void draw_keys(uint64_t seed, Options& options) {
   constexpr seal::Suite kSuites[] = {seal::Suite::kNone, seal::Suite::kGmac256,
                                      seal::Suite::kGcm256};
@@ -256,7 +257,7 @@ void draw_keys(uint64_t seed, Options& options) {
   options.ports_fall_back = options.suite != seal::Suite::kNone && draw.chance(0.2);
 }
 
-// Draws numerics in the same way, for jobs whose rounds wait for all ranks.
+// Draws numerics, with a generator of its own, for jobs whose rounds wait for all ranks.
 void draw_numerics(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0xa0761d6478bd642full);
   for (JobOptions& job : options.jobs) {
@@ -265,13 +266,13 @@ void draw_numerics(uint64_t seed, Options& options) {
   }
 }
 
-// Draws guards in the same way, for jobs whose sums are checked. A bound is the largest value that
-// a rank pushes on purpose, so sums are beyond it.
+// Draws guards, with a generator of its own, for jobs whose sums are checked. A bound is the
+// largest sound value that a rank pushes, so sums are beyond it.
 // * `flag`: every value over 1 is unsound, and nothing else changes.
 // * `zero`: ranks push unsound values here and there, which count as 0.
-// * `reject`: one rank pushes one unsound value, once, and the job ends. Not for jobs in several
-//   parts or that may move, because other parts would end too, or the job go on elsewhere. Not for
-//   elastic jobs, because that rank may be missing in the round.
+// * `reject`: one rank pushes one unsound value, once, and the job ends. Jobs with several parts or
+//   that may move do not have it, because other parts would end too, or the job would continue on
+//   another box. Elastic jobs do not have it, because that rank may be missing in the round.
 void draw_guards(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x589965cc75374cc3ull);
   for (JobOptions& job : options.jobs) {
@@ -299,7 +300,8 @@ void draw_guards(uint64_t seed, Options& options) {
   }
 }
 
-// A fault that takes a box down often takes a worker down with it, and both may lose a result.
+// Adds a crash of a worker to half of the crashes of boxes. A fault that takes a box down often
+// takes a worker down with it, and both may lose a result.
 void draw_outages(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0xd1b54a32d192ed03ull);
   std::vector<Episode> also;
@@ -351,8 +353,8 @@ void draw_stragglers(Draw& draw, JobOptions& job) {
   job.straggler_factor = draw.chance(0.3) ? 100 : draw.between(2, 10);
 }
 
-// Makes the job one that its model permits (appliance/control/sync_spec.h) and whose reads can be
-// checked (updates.h).
+// Draws a model other than BSP for the job, and changes the job so that the model permits it
+// (appliance/control/sync_spec.h) and its reads can be checked (updates.h).
 void relax(Draw& draw, JobOptions& job) {
   using control::LostPolicy;
   constexpr LostPolicy kPolicies[] = {LostPolicy::kPartial, LostPolicy::kPartial, LostPolicy::kWait,
@@ -364,7 +366,7 @@ void relax(Draw& draw, JobOptions& job) {
   job.delivery = wire::Delivery::kBroadcast;
   job.on_worker_lost = draw.one_of(kPolicies);
   job.patient = draw.chance(0.5);
-  // Division by a power of two is exact.
+  // A mean needs an exact division, so it needs a number of workers that is a power of two.
   const bool drops = job.sync.model == wire::SyncModel::kDrop;
   if (drops || (job.workers & (job.workers - 1)) != 0) job.reduction = pipeline::Reduction::kSum;
   // A rank that lags behind needs a quorum of other ranks. They must not be at a barrier, and must
@@ -377,7 +379,7 @@ void relax(Draw& draw, JobOptions& job) {
   job.rounds = std::min(std::max(job.rounds, draw.between(4, 12)), Updates::rounds_max(job));
 }
 
-// Adds permanent losses of ranks while others continue. They are rare if all kinds are drawn.
+// Adds permanent losses of ranks while others continue. Without this, such losses are rare.
 void draw_losses(Draw& draw, Options& options) {
   for (uint32_t left = draw.between(1, 2); left > 0; --left) {
     const EpisodeKind kind =
@@ -390,8 +392,9 @@ void draw_losses(Draw& draw, Options& options) {
   }
 }
 
-// Uses a generator of its own, for one seed in three, so that the other seeds stay the same. Most
-// jobs then have a model other than BSP. Most of those have stragglers, and so have some BSP jobs.
+// Changes one seed in three: most jobs there have a model other than BSP. Most of those have
+// stragglers, and so have some BSP jobs. Uses a generator of its own, so that the other draws stay
+// the same.
 void draw_models(uint64_t seed, Options& options) {
   if (seed % 3 != 0) return;
   Draw draw(seed ^ 0x73796e635f6d6f64ull);

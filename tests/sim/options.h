@@ -18,8 +18,8 @@ namespace pbox::sim {
 struct TensorOptions {
   uint32_t elements = 1;
   int32_t priority = 0;
-  std::optional<wire::SyncSpec> sync = {};  // its own model; nothing: the job's
-  uint32_t row_elements = 0;  // a table of such rows, of which each rank pushes some; 0: none
+  std::optional<wire::SyncSpec> sync = {};  // its own model; if empty, it has the job's
+  uint32_t row_elements = 0;  // elements of a table's row; 0 if the tensor is not a table
   wire::Compression compression = wire::Compression::kNone;
 };
 
@@ -27,7 +27,7 @@ struct TensorOptions {
 enum class Straggling : uint8_t {
   kNone,
   kOneRank,   // always the same rank
-  kInTurns,   // another rank every few rounds
+  kInTurns,   // a different rank every few rounds
   kByChance,  // any rank, at random
 };
 
@@ -41,10 +41,11 @@ struct CallOptions {
   bool operator==(const CallOptions&) const = default;
 };
 
-// Whether the box looks at the values of a call: sums and means of the types of gradients.
+// Returns whether the box's guard checks the values of a call. It does for sums and means of types
+// that gradients may have.
 bool is_guarded(const CallOptions& call);
 
-// A rank whose calls are not those of the others.
+// A rank whose calls differ from those of the other ranks.
 struct Disagreement {
   uint32_t rank = 0;
   std::vector<CallOptions> calls;
@@ -74,7 +75,8 @@ struct JobOptions {
   uint32_t path_mtu = 1500;
   uint32_t window_bytes = limits::kCreditBytesMax;
   std::vector<TensorOptions> tensors;
-  // all tensors of a round before the next round; otherwise each tensor on its own
+  // If true, a rank completes all tensors of a round before the next round. Otherwise each tensor
+  // continues on its own.
   bool by_steps = true;
   bool same_order = true;
   bool in_place = false;
@@ -87,7 +89,7 @@ struct JobOptions {
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
   wire::GuardSpec guard;
-  bool pushes_unsound = false;  // guard zero or reject: ranks push unsound values too
+  bool pushes_unsound = false;  // with guard zero or reject: ranks push unsound values too
   bool pushes_zeros = false;    // many fragments of gradients are zero
   bool barrier_at_end = true;   // no rank leaves before all are done
   uint64_t think_max_ns = 0;    // upper bound of the pause between two operations
@@ -98,14 +100,15 @@ struct JobOptions {
   bool has_copy = false;          // another box has a backup copy of weights and optimizer state
   bool has_snapshots = false;     // mode optimize, in a rack whose boxes take snapshots
   bool restores = false;          // begins with the last snapshot of the former run
-  // An elastic job begins with this many of its ranks, or more; 0: with all. `arrivals_ns`: when
-  // each rank comes, counted from the start of the run; empty: all come at once.
+  // An elastic job begins with this many of its ranks, or more; 0 if the job is not elastic.
+  // `arrivals_ns`: when each rank joins, counted from the start of the run. If empty, all join at
+  // once.
   uint32_t workers_min = 0;
   std::vector<uint64_t> arrivals_ns = {};
-  // Two levels: the number of ranks of each rack. The job's ranks are those of the first rack, then
-  // those of the second, and so on. Empty: one level.
+  // The number of ranks of each rack, with two levels. The job's ranks are those of the first rack,
+  // then those of the second, and so on. Empty with one level.
   std::vector<uint32_t> racks = {};
-  bool racks_disagree = false;  // ranks of each rack give the tensors other priorities
+  bool racks_disagree = false;  // each rack's ranks give the tensors different priorities
   // A job of collectives: the tensors are its slots, and `rounds` is the number of calls.
   bool is_collective = false;
   std::vector<CallOptions> calls = {};
@@ -114,26 +117,27 @@ struct JobOptions {
   const std::vector<CallOptions>& calls_of(uint32_t rank) const {
     return disagreement && disagreement->rank == rank ? disagreement->calls : calls;
   }
-  // True if ranks may be at different rounds, that is, if some tensor's model is not BSP.
+  // Returns true if ranks may be at different rounds, that is, if some tensor's model is not BSP.
   bool is_relaxed() const { return relaxed_model() != wire::SyncModel::kBsp; }
-  wire::SyncModel relaxed_model() const;  // some tensor's that is not BSP; else BSP
-  wire::SyncModel relaxed_elsewhere = wire::SyncModel::kBsp;  // the same, in any part of the job
+  wire::SyncModel relaxed_model() const;  // a tensor's model that is not BSP; BSP if there is none
+  // Like relaxed_model(), over all parts of the job.
+  wire::SyncModel relaxed_elsewhere = wire::SyncModel::kBsp;
   const wire::SyncSpec& sync_of(uint32_t tensor) const {
     return tensors[tensor].sync ? *tensors[tensor].sync : sync;
   }
   bool is_elastic() const { return workers_min != 0; }
-  // Only in a job of two levels.
+  // Returns the rank's place in its rack. For jobs of two levels only.
   RackPlace place_of(uint32_t rank) const;
-  // The number of the box that the rank joins, in a job that does not move.
+  // Returns the number of the box that the rank joins, in a job that does not move.
   uint32_t box_of(uint32_t rank) const { return racks.empty() ? box : place_of(rank).rack; }
-  // The priority that a rank states for its operations.
+  // Returns the priority that a rank gives to its operations.
   int32_t priority_of(uint32_t rank, uint32_t tensor) const;
-  // The weight of a push, from any process of the rank; 1 if pushes have none. And the sum over
-  // the ranks whose bits are set.
+  // Returns the weight of a push, which is the same for all processes of the rank; 1 if pushes have
+  // no weights. weights() returns the sum over the ranks whose bits are set.
   uint32_t weight(uint32_t rank, uint32_t tensor, uint32_t round) const;
   uint32_t weights(uint32_t ranks, uint32_t tensor, uint32_t round) const;
   std::string name() const { return "job" + std::to_string(number); }  // as the product knows it
-  // The same for a tensor. No two of a job have one name, in whatever parts they are.
+  // Returns a tensor's name as the product knows it, which is unique among all parts of the job.
   std::string tensor_name(uint32_t tensor) const {
     return std::to_string(tensor) + ".weight" + (part > 0 ? "." + std::to_string(part) : "");
   }
@@ -158,14 +162,14 @@ struct PacketFaults {
 
 enum class EpisodeKind : uint8_t {
   kPartition,     // blocks the packets of one direction between two hosts
-  kClog,          // holds such packets and delivers them all at once
+  kClog,          // holds the packets of one direction and delivers them all at once
   kDropFragment,  // drops one fragment of one chunk of a job, whoever sends it
   kPauseWorker,
   kPauseBox,
   kPausePipeline,
   kClockWorker,
   kClockBox,
-  kSmallRing,  // a small receive ring of a box's pipeline
+  kSmallRing,  // makes the receive ring of a box's pipeline small
   kSlowReader,
   kControlStall,
   kControlBreak,
@@ -173,11 +177,11 @@ enum class EpisodeKind : uint8_t {
   kCrashBox,     // the box starts again when the episode ends
   kDisk,         // steps of a box's disk fail
   kOutsider,     // packets from an address that belongs to no host of the rack
-  // a job moves to another box; this and all kinds below are for racks with jobs that move
+  // A job moves to another box. This and all kinds below except kRebind need jobs that may move.
   kMovePart,
   kStaleMap,  // a box does not hear which box has which job
   kDrainBox,  // a box drains or is a standby until the episode ends
-  kRebind,    // a worker's packets come from other ports, as behind a NAT that forgets; any rack
+  kRebind,    // a worker's packets come from new ports, as after a NAT has lost its state
   kCount
 };
 
@@ -202,7 +206,7 @@ struct Cable {
 // An operator asks a box for a snapshot.
 struct SnapshotCall {
   uint64_t begin_ns = 0;    // counted from the start of the run
-  uint64_t timeout_ns = 0;  // from then on
+  uint64_t timeout_ns = 0;  // counted from begin_ns
   uint32_t job = 0;         // index of the job
   uint32_t box = 0;
 };
@@ -211,7 +215,7 @@ struct SnapshotCall {
 struct ModelChange {
   uint64_t begin_ns = 0;                // counted from the start of the run
   uint32_t job = 0;                     // index of the job
-  std::optional<uint32_t> tensor = {};  // nothing: all
+  std::optional<uint32_t> tensor = {};  // empty for all tensors
   wire::SyncSpec sync;
 };
 
@@ -226,9 +230,9 @@ struct Options {
   uint64_t seed = 1;
   uint32_t boxes = 1;
   uint32_t pipelines = 1;
-  // Two levels: the last box sums what the others, the boxes of the racks, have summed.
+  // With two levels the last box, the upper one, sums what the boxes of the racks have summed.
   bool has_levels = false;
-  uint32_t top_pipelines = 0;                 // pipelines of that box
+  uint32_t top_pipelines = 0;                 // pipelines of the upper box
   uint32_t top() const { return boxes - 1; }  // the upper box
   uint32_t pipelines_of(uint32_t box) const {
     return has_levels && box == top() ? top_pipelines : pipelines;
@@ -242,22 +246,22 @@ struct Options {
   uint32_t send_packets = limits::kBurstPackets;         // the most that a port takes at once
   uint64_t latency_ns = 20'000;
   uint64_t jitter_ns = 0;
-  uint64_t link_bytes_per_us = 0;       // rate of each host in each direction; 0: unlimited
+  uint64_t link_bytes_per_us = 0;       // rate of each host in each direction; 0 for no limit
   uint32_t box_links = 1;               // factor by which a box's links are faster
   uint32_t send_divisor = 1;            // factor by which a box sends more slowly than it receives
-  uint64_t send_ahead_ns = UINT64_MAX;  // ports take packets that their link sends by then
+  uint64_t send_ahead_ns = UINT64_MAX;  // most time by which a port is ahead of its link
   std::vector<Cable> cables;  // at most one per host; a host without one has no bottleneck
-  uint32_t window_bytes = 0;  // as pipeline.window_bytes of a box's configuration
+  uint32_t window_bytes = 0;  // pipeline.window_bytes of each box's configuration
   uint64_t rto_floor_ns = 2'000'000;
   uint64_t dead_after_ns = 10'000'000'000;  // silence after which a box or worker counts as dead
   bool same_sessions = false;  // a box that restarts draws the same session numbers as before
   bool has_cluster = false;    // the boxes share a store, and jobs move between them
-  // A process asks for its job's part map once, as libpbox does. Otherwise each part asks by
-  // itself.
+  // If true, a process asks for its job's part map once, as libpbox does. Otherwise each part asks
+  // by itself.
   bool asks_once = false;
   bool is_tight = false;  // boxes may lack room for the jobs
-  // Room of the first box: for all jobs, for those on one pipeline, and the number of jobs. In a
-  // tight rack each further box has as much memory more.
+  // Room of the first box: memory of all jobs, memory of those on one pipeline, and the number of
+  // jobs. In a tight rack the second box has twice as much memory, the third three times as much.
   uint64_t memory_bytes = 256u << 20;
   uint64_t arena_bytes = 128u << 20;
   uint32_t job_slots = 16;
@@ -267,23 +271,23 @@ struct Options {
   uint64_t arena_of(uint32_t box) const { return is_tight ? arena_bytes * (box + 1) : arena_bytes; }
   // Members whose first port turns out not to work use the next one, in the same session.
   bool ports_fall_back = false;
-  uint32_t attack_bursts = 0;  // bursts of forged packets in each attack; 0: there are none
-  // Workers' control connections come from another host than their packets.
+  uint32_t attack_bursts = 0;  // bursts of forged packets in each attack; 0 if there are no attacks
+  // Workers' control connections come from a different host than their packets.
   bool has_control_network = false;
   std::vector<JobOptions> jobs;  // an entry per part; a job's further parts come after all jobs
-  // Boxes cut jobs by this size. A worker states it for each part of its job.
+  // Returns the size by which boxes cut jobs. A worker states it for each part of its job.
   uint64_t largest_part_bytes() const;
   PacketFaults faults;
   std::vector<Episode> episodes;
   std::vector<ModelChange> model_changes;
-  // All boxes keep snapshots in one folder. `snapshot_every_ns`: as snapshots.every_s of a box's
+  // All boxes keep snapshots in one folder. `snapshot_every_ns` is snapshots.every_s of each box's
   // configuration.
   bool has_snapshots = false;
   uint64_t snapshot_every_ns = 0;
   std::vector<SnapshotCall> snapshot_calls;
   std::vector<ChunkMove> chunk_moves;
-  // The same jobs have run before, without faults, and their snapshots are there. `run` tells the
-  // processes of the former run from those of this one.
+  // True if the same jobs have run before, without faults, and have left snapshots. `run`
+  // distinguishes the processes of the former run from those of this one.
   bool has_former_run = false;
   uint32_t run = 0;
   uint64_t faults_end_ns = 0;  // time at which all faults end, counted from the start of the run
@@ -295,7 +299,7 @@ const char* name_of(EpisodeKind kind);
 Options draw(uint64_t seed);
 // Returns the same rack as draw(seed), but always with keys, and with attacks.
 Options draw_attacked(uint64_t seed);
-// Returns the former run of such a rack.
+// Returns the former run of a rack that has one.
 Options former_run(const Options& options);
 // Returns a job of several racks, each with a box of its own, and one more box that sums the racks.
 Options draw_levels(uint64_t seed);

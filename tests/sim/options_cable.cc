@@ -8,10 +8,10 @@
 namespace pbox::sim {
 namespace {
 
-// A TCP flow has as many events as a cable's frames, so it must be short and its cable slow.
+// Each frame of a TCP flow is an event, so the flow must be short and its cable slow.
 constexpr uint64_t kTcpRateMost = 100'000'000, kTcpLongestNs = 500 * kNanosPerMilli;
 
-constexpr uint64_t kQueueLeast = 32 << 10;  // the short queues are those that become full
+constexpr uint64_t kQueueLeast = 32 << 10;  // a queue as short as this becomes full
 
 Cable draw_cable(Draw& draw, uint32_t host) {
   Cable cable{.host = host};

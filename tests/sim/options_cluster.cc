@@ -37,7 +37,7 @@ void move_to_absent_box(Draw& draw, uint32_t first_worker, JobOptions& job, Opti
   options.episodes.insert(options.episodes.end(), std::begin(episodes), std::end(episodes));
 }
 
-// The job's box is lost, and sometimes another one, which may have the backup copy.
+// Draws the loss of the job's box, and sometimes of another one, which may have the backup copy.
 void draw_crashes(Draw& draw, const JobOptions& job, Options& options) {
   const uint32_t crashes = draw.chance(0.3) ? 2 : 1;
   for (uint32_t index = 0; index < crashes; ++index) {
@@ -49,7 +49,7 @@ void draw_crashes(Draw& draw, const JobOptions& job, Options& options) {
   }
 }
 
-// Makes the job, of model drop, one that must survive the loss of its box: any rank can go on
+// Changes a job of model `drop` so that it must survive the loss of its box: any rank can go on
 // alone, and all wait for each other at the end.
 void hold_together(JobOptions& job) {
   job.sync.quorum = 1;
@@ -73,7 +73,7 @@ void join_boxes(Options& options) {
 
 void draw_moves(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x8cb92ba72f3d8dd7ull), optimizers(seed ^ 0x3c6ef372fe94f82bull);
-  // a generator of its own, so that draws for BSP stay the same
+  // Relaxed jobs have a generator of their own, so that draws for BSP stay the same.
   Draw relaxed(seed ^ 0xbb67ae8584caa73bull);
   Draw copies(seed ^ 0xa54ff53a5f1d36f1ull);
   Draw quorums(seed ^ 0x71756f72756d7321ull);
@@ -151,8 +151,8 @@ bool is_relaxed_anywhere(const Options& options, uint32_t number) {
   });
 }
 
-// Gives the rack links that are slow for results, one pipeline a box, and jobs whose results leave
-// in an order that can be checked (egress_check.h).
+// Gives the rack links that are slow for results, one pipeline per box, and jobs whose results
+// leave in an order that can be checked (egress_check.h).
 void make_queues(Draw& draw, Options& options) {
   options.pipelines = 1;
   options.link_bytes_per_us = draw.scaled(16, 128);
@@ -170,7 +170,8 @@ void make_queues(Draw& draw, Options& options) {
   }
 }
 
-// A port holds a burst, so only chunks of many fragments leave anything waiting.
+// Makes the job's chunks large. A port takes a whole burst, so only results with many fragments
+// wait.
 void enlarge_chunks(Draw& draw, JobOptions& job) {
   job.path_mtu = 640;
   job.chunk_bytes = 64 * draw.between(200, 512);
@@ -186,7 +187,7 @@ void draw_parts(uint64_t seed, Options& options) {
   if (!options.has_cluster) return;
   Draw queues(seed ^ 0x1f5c3a8be0d92647ull);
   const bool has_queues = !options.is_tight && options.faults_end_ns > 0 && queues.chance(0.4);
-  // Results of several parts wait at a port that takes little at a time.
+  // Results of several parts wait at a port that takes few packets at a time.
   if (draw.chance(0.3)) options.send_packets = draw.between(1, 3);
   const size_t jobs = options.jobs.size();
   for (size_t index = 0; index < jobs; ++index) {
@@ -199,7 +200,7 @@ void draw_parts(uint64_t seed, Options& options) {
     for (uint32_t part = 1; part < options.jobs[index].parts; ++part) {
       JobOptions job = options.jobs[index];
       job.part = part;
-      if (job.is_collective) {  // the same slots, and calls of their own
+      if (job.is_collective) {  // the part has the same slots, and calls of its own
         job.disagreement.reset();
         draw_calls(draw, job);
       } else {

@@ -57,8 +57,8 @@ void delay_slot(Draw& draw, const JobOptions& job, uint32_t first_worker, uint32
   options.episodes.push_back(episode);
 }
 
-// The job's box is lost and comes back while ranks call, so that results are given back. In a
-// cluster another box may take the job instead.
+// Draws losses of the job's box, which comes back while ranks make calls, so that results are given
+// back. In a cluster another box may take the job instead.
 void draw_restores(Draw& draw, const JobOptions& job, Options& options) {
   for (uint32_t left = draw.between(1, 3); left > 0; --left) {
     Episode episode{.kind = EpisodeKind::kCrashBox, .begin_ns = draw_begin(draw, options)};
@@ -124,7 +124,8 @@ void draw_disagreement(Draw& draw, JobOptions& job, uint32_t first_worker, Optio
   }
 }
 
-// Draws what the mode permits (appliance/control/collective_spec.h).
+// Turns the job into one of collectives, with options that the mode permits
+// (appliance/control/collective_spec.h).
 void make_collective(Draw& draw, JobOptions& job, uint32_t first_worker, Options& options) {
   using control::LostPolicy;
   job.is_collective = true;
@@ -165,7 +166,7 @@ void draw_calls(Draw& draw, JobOptions& job) {
 
 void draw_collectives(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x1f83d9abfb41bd6bull);
-  uint32_t first_worker = 0;  // among those that are no rogues
+  uint32_t first_worker = 0;  // counts all workers except rogues
   for (JobOptions& job : options.jobs) {
     const bool is_eligible = !job.is_relaxed() && job.mode == pipeline::Mode::kAggregate;
     if (draw.chance(0.25) && is_eligible) make_collective(draw, job, first_worker, options);

@@ -1,5 +1,5 @@
-// Draws which tensors are compressed. With ranks that are left out, and with guards, the oracle of
-// blocks does not know what a result must be. With model drop the replay of the packets knows it.
+// Draws which tensors are compressed. The oracle of blocks does not know the results of jobs that
+// leave ranks out or have a guard. For model `drop` SyncReplay knows them.
 #include "tests/sim/draw.h"
 
 namespace pbox::sim {
@@ -32,7 +32,8 @@ void draw_tensors_in_blocks(Draw& draw, JobOptions& job) {
   }
 }
 
-// Uses a generator of its own, so that all other draws stay the same.
+// Compresses tensors of jobs of model `drop`. Uses a generator of its own, so that all other draws
+// stay the same.
 void draw_dropping(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x64726f705f626c6bull);
   for (JobOptions& job : options.jobs) {

@@ -1,4 +1,4 @@
-// The draws of jobs that begin with some of their ranks, while the others come later.
+// The draws of jobs that begin with some of their ranks, while the others join later.
 #include "base/clock.h"
 #include "tests/sim/draw.h"
 #include "tests/sim/gradients.h"
@@ -11,7 +11,8 @@ namespace {
 constexpr uint64_t kBeginsAfterNs = 3'050 * kNanosPerMilli;
 constexpr uint64_t kTogetherNs = 2 * kNanosPerMilli;
 
-// Only a sum or mean shows which ranks are in it.
+// Returns whether the job may be elastic. Its results must show which ranks are in them, as only
+// sums and means do.
 bool may_be_elastic(const JobOptions& job) {
   return job.workers > 1 && job.workers <= kRanksToldApart && !job.is_relaxed() &&
          !job.is_collective && !job.rogue && job.mode == pipeline::Mode::kAggregate;

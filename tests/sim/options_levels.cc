@@ -20,7 +20,7 @@ int32_t JobOptions::priority_of(uint32_t rank, uint32_t tensor) const {
 
 namespace {
 
-// Faults of any host, of the ways to the racks' boxes and of those to the upper box.
+// Faults of any host, of the paths to the racks' boxes and of the paths to the upper box.
 constexpr EpisodeKind kKinds[] = {
     EpisodeKind::kPartition,   EpisodeKind::kClog,         EpisodeKind::kDropFragment,
     EpisodeKind::kPauseWorker, EpisodeKind::kPauseBox,     EpisodeKind::kPausePipeline,
@@ -29,7 +29,7 @@ constexpr EpisodeKind kKinds[] = {
     EpisodeKind::kOutsider,    EpisodeKind::kRebind,       EpisodeKind::kCrashWorker,
     EpisodeKind::kCrashBox};
 
-// Two of three seeds lose no process, because a job that loses one may fail.
+// Draws the faults. Two of three seeds lose no process, because a job that loses one may fail.
 void draw_episodes_of_levels(Draw& draw, Options& options) {
   const bool loses = draw.chance(0.33);
   for (uint32_t left = draw.below(8); left > 0; --left) {
@@ -40,7 +40,7 @@ void draw_episodes_of_levels(Draw& draw, Options& options) {
     const bool is_loss =
         episode.kind == EpisodeKind::kCrashWorker || episode.kind == EpisodeKind::kCrashBox;
     if (is_loss && !loses) continue;
-    // A job survives only the loss of the upper box.
+    // The upper box is the only box whose loss a job survives.
     if (episode.kind == EpisodeKind::kCrashBox && draw.chance(0.7)) {
       episode.draw = episode.draw / options.boxes * options.boxes + options.top();
     }
@@ -65,8 +65,9 @@ void draw_racks(Draw& draw, uint32_t racks, JobOptions& job) {
   }
 }
 
-// Elements of a type must show the parts of all ranks. The sums of racks are in f32, so only a
-// rank's own part and the result need to fit. The largest part is 3 << 3 * (workers - 1).
+// Draws the type of elements, which must show the parts of all ranks. The sums of racks are in f32,
+// so only a rank's own part and the result need to fit. The largest part is
+// 3 << 3 * (workers - 1).
 void draw_dtype(Draw& draw, JobOptions& job) {
   constexpr uint32_t kHalfRanks = 5;
   constexpr wire::Dtype kDtypes[] = {wire::Dtype::kF32, wire::Dtype::kF32, wire::Dtype::kF16,
@@ -134,7 +135,8 @@ Options draw_levels(uint64_t seed) {
   draw_episodes_of_levels(draw, options);
   options.payload_crc = options.faults.flip > 0 || draw.chance(0.7);
   if (!loses_ranks(options)) return options;
-  // A new process of a rank pushes other values, so a result must show each rank's part exactly.
+  // A new process of a rank pushes different values, so a result must show each rank's part
+  // exactly.
   options.jobs.front().dtype = wire::Dtype::kF32;
   options.jobs.front().pushes_zeros = false;
   return options;

@@ -8,9 +8,9 @@
 namespace pbox::sim {
 namespace {
 
-// A snapshot takes several of the boxes' ticks, so its job must last longer than most. Some have
-// short rounds, so that chunks pass a cut before all boxes have heard of it. Relaxed jobs stay as
-// they are, because their updates tell only a few rounds apart (updates.h).
+// Makes a job last longer, because a snapshot takes several of the boxes' ticks. Some jobs get
+// short rounds, so that chunks pass a cut before all boxes have heard of it. Relaxed jobs are left
+// out, because their updates can distinguish only a few rounds (updates.h).
 void prolong(Draw& draw, Options& options, uint32_t number) {
   const bool is_fast = draw.chance(0.3);
   const uint32_t rounds = is_fast ? draw.between(40, 60) : draw.between(16, 30);
@@ -22,7 +22,7 @@ void prolong(Draw& draw, Options& options, uint32_t number) {
   }
 }
 
-// A job can begin with a snapshot if its oracle can: it computes all results itself.
+// Returns whether a job can begin with a snapshot. Its oracle must compute all results itself.
 bool may_restore(const Options& options, uint32_t number) {
   return std::all_of(options.jobs.begin(), options.jobs.end(), [number](const JobOptions& job) {
     const bool is_known = job.has_snapshots && !job.is_relaxed() && !job.rogue &&
@@ -60,7 +60,7 @@ Options former_run(const Options& options) {
     JobOptions& job = former.jobs[index];
     job.rogue = job.restores = false;
     if (!job.has_snapshots || job.part > 0) continue;
-    for (uint32_t box = 0; box < former.boxes; ++box) {  // the first that has a part takes it
+    for (uint32_t box = 0; box < former.boxes; ++box) {  // the first box with a part takes it
       former.snapshot_calls.push_back({.begin_ns = work_ns(options) / 3 + box * kNanosPerMilli,
                                        .timeout_ns = 3 * kNanosPerSecond,
                                        .job = index,

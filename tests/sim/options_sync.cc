@@ -1,4 +1,4 @@
-// Consistency models that differ between the tensors of a job, and change while it runs.
+// Draws consistency models that differ between the tensors of a job, and change while it runs.
 #include <algorithm>
 
 #include "base/clock.h"
@@ -10,7 +10,7 @@ namespace {
 
 using wire::SyncModel;
 
-// Draws a model that can stand beside others in one job. Its reads are fresh.
+// Draws a model that a job may have beside other models. Its reads are fresh.
 wire::SyncSpec draw_fresh(Draw& draw, bool may_be_bsp) {
   constexpr SyncModel kModels[] = {SyncModel::kBsp,      SyncModel::kAsp,     SyncModel::kSsp,
                                    SyncModel::kPssp,     SyncModel::kDpssp,   SyncModel::kDpssp,
@@ -65,8 +65,8 @@ wire::SyncSpec draw_change(Draw& draw, const JobOptions& job) {
   return draw_fresh(draw, false);
 }
 
-// Draws how long a round of model drop waits for more ranks than its quorum, and what happens to
-// those that are late.
+// Draws how long a round of model `drop` waits for more ranks than its quorum, and what happens to
+// pushes that are late.
 void draw_grace(Draw& draw, wire::SyncSpec& sync) {
   constexpr uint32_t kGraces[] = {0, 1, 2, 5, 20, 100, wire::kGraceAuto, wire::kGraceAuto};
   if (sync.model != SyncModel::kDrop) return;
@@ -74,8 +74,8 @@ void draw_grace(Draw& draw, wire::SyncSpec& sync) {
   sync.counts_late = draw.chance(0.5);
 }
 
-// Ranks whose connection breaks while they hear nothing of the box or are not heard. So the answer
-// to a push, or the push itself, is lost between two sessions.
+// Breaks a rank's connection while packets to the rank or from it are lost. So the answer to a
+// push, or the push itself, is lost between two sessions.
 void draw_lost_answers(Draw& draw, Options& options) {
   for (uint32_t left = draw.between(1, 4); left > 0; --left) {
     Episode silence{.kind = EpisodeKind::kPartition, .begin_ns = draw_begin(draw, options)};
@@ -90,7 +90,7 @@ void draw_lost_answers(Draw& draw, Options& options) {
   }
 }
 
-// Replies take longer than rounds, or earlier answers arrive after later pushes.
+// Makes replies take longer than rounds, or earlier answers arrive after later pushes.
 void draw_late_replies(Draw& draw, Options& options) {
   if (draw.chance(0.5)) {
     options.link_bytes_per_us = draw.scaled(16, 128);

@@ -1,4 +1,5 @@
-// Processes that take a lost rank's place while the others finish the round that it had pushed.
+// Draws processes that take a lost rank's place while the others finish the round that the lost
+// process had pushed.
 #include <algorithm>
 
 #include "base/clock.h"
@@ -7,7 +8,8 @@
 namespace pbox::sim {
 namespace {
 
-// The new process must fetch weights, and no round may end before the slowest rank has pushed.
+// Returns whether the job may have a takeover. The new process must fetch weights, and no round may
+// end before the slowest rank has pushed.
 bool may_be_taken_over(const Options& options, const JobOptions& job) {
   constexpr uint64_t kLongestThinkNs = 20 * kNanosPerMilli;
   return options.faults_end_ns > 0 && !options.has_cluster && !job.is_relaxed() && !job.rogue &&
@@ -16,15 +18,16 @@ bool may_be_taken_over(const Options& options, const JobOptions& job) {
          job.longest_think_ns() <= kLongestThinkNs;
 }
 
-// Returns an episode of the job's rank. `first`: the number of workers of earlier jobs.
+// Returns an episode that hits the job's rank. `first`: the number of workers of earlier jobs.
 Episode episode_of(Draw& draw, const Options& options, uint32_t first, uint32_t rank) {
   uint64_t workers = 0;
   for (const JobOptions& job : options.jobs) workers += job.workers;
   return {.draw = draw.number() / workers * workers + first + rank};
 }
 
-// One rank pauses, so the others wait in the open round. One of these crashes. Its new process
-// learns which round is open shortly before the paused rank goes on and the round ends.
+// Draws a takeover. One rank pauses, so the others wait in the open round. One of these crashes.
+// Its new process learns which round is open shortly before the paused rank goes on and the round
+// ends.
 void draw_takeover(Draw& draw, const JobOptions& job, uint32_t first, Options& options) {
   const uint64_t latency_ns = options.latency_ns;
   const uint32_t slow = draw.below(job.workers);

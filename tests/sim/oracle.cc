@@ -75,7 +75,7 @@ void Oracle::restart_optimizer(uint32_t tensor, uint32_t first_element, uint32_t
   if (gradients_.options().racks.empty()) {
     reduce::reference::store(dtype, chunk.weights.data(), weights, chunk.elements, FLT_MAX);
   } else if (rounds > chunk.rounds) {
-    PBOX_CHECK(rounds == chunk.rounds + 1);  // a result of the round after has been looked at
+    PBOX_CHECK(rounds == chunk.rounds + 1);  // the result of the next round was computed already
     chunk.weights = chunk.former_weights;
   }
   std::fill(chunk.state.begin(), chunk.state.end(), 0.0f);

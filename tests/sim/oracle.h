@@ -1,5 +1,5 @@
 // The correct results of a job, computed only from the workers' pushes and not from anything that a
-// box reports: sums of whole numbers, and the optimizers' reference implementations.
+// box reports. It uses sums of whole numbers and the optimizers' reference implementations.
 #pragma once
 
 #include <map>
@@ -23,18 +23,20 @@ class Oracle {
     bool operator==(const State&) const = default;
   };
 
-  // Mode optimize: the box's state of the chunk that begins at this element is lost after this
-  // round. The weights continue from the result, and the optimizer's steps start again, or continue
-  // with the optimizer state of `from`. In two levels the racks' boxes have the result in f32;
-  // otherwise it has the job's type.
+  // For mode optimize: called when the box's state of the chunk that begins at this element is lost
+  // after this round. The weights continue from the result, and the optimizer's steps start again,
+  // or continue with the optimizer state of `from`. In two levels the racks' boxes have the result
+  // in f32; otherwise it has the job's type.
   void restart_optimizer(uint32_t tensor, uint32_t first_element, uint32_t round,
                          const State* from = nullptr);
 
-  // Mode optimize: the chunk begins with this state of a snapshot, whatever rank 0 pushes.
+  // For mode optimize: lets the chunk begin with this state from a snapshot, whatever rank 0
+  // pushes.
   void begin_with(uint32_t tensor, uint32_t first_element, State state);
 
-  // Mode optimize, of a job with snapshots: whether the chunk that begins at this element has had
-  // this state after this round. A round that is lost with its box and comes again may give two.
+  // For mode optimize, in a job with snapshots: returns whether the chunk that begins at this
+  // element has had this state after this round. A round may have two such states, if it was lost
+  // with its box and made again.
   bool has_had(uint32_t tensor, uint32_t first_element, uint32_t round, const State& state);
 
  private:
@@ -46,8 +48,8 @@ class Oracle {
     uint32_t since = 0;   // the round before the optimizer's first step; modulo 2^32
     std::vector<float> weights = {}, state = {};
     bool is_restored = false;
-    std::vector<float> former_weights = {};              // two levels: those after the round before
-    std::map<uint32_t, std::vector<State>> states = {};  // by round; jobs with snapshots
+    std::vector<float> former_weights = {};  // with two levels: weights after the previous round
+    std::map<uint32_t, std::vector<State>> states = {};  // by round, in jobs with snapshots
   };
   struct Tensor {
     std::vector<std::vector<std::byte>> results;  // by round, as far as computed

@@ -39,7 +39,8 @@ class Process final : public ControlEnd {
   Thread& thread() { return thread_; }
   const Thread& thread() const { return thread_; }
   const std::shared_ptr<worker::SendPaths>& paths() const { return paths_; }
-  // For members of a process that asks for the part map once: is called when the answer is there.
+  // Registers a callback for the part map, which it gets once the map is there. Used by the members
+  // of a process that asks for the map once.
   void await_map(std::function<void(const proto::PartMap&)> take) {
     await_map_.push_back(std::move(take));
   }
@@ -51,7 +52,8 @@ class Process final : public ControlEnd {
   bool is_slow() const { return is_slow_; }
 
  private:
-  struct Turns;  // in process.cc, the only source that a planted bug of the order is compiled into
+  // Defined in process.cc, so that a planted bug in SendTurns is compiled into that source only.
+  struct Turns;
 
   void turn();
 

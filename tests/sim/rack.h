@@ -25,9 +25,9 @@ struct Rack {
   SimCluster& cluster;
   SimKeys& keys;
   Meter& meter;
-  SnapshotFolder* snapshots;  // null: the boxes keep none
-  std::ostream* trace;        // null: no trace
-  bool checks;                // false: a run that only leaves a trace hash
+  SnapshotFolder* snapshots;  // null if the boxes keep none
+  std::ostream* trace;        // null if there is no trace
+  bool checks;                // false in a run that only computes a trace hash
 
   // `text` is a function that returns a description of the event.
   template <typename Text>

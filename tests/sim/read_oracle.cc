@@ -23,7 +23,8 @@ void ReadOracle::begin_run() {
   absent_.clear();
   finished_.clear();
   if (options_.rogue) finished_.insert(0);
-  // Initial weights of other ranks than 0 do not count, so they are in from the start.
+  // Only rank 0's initial weights count, so the other ranks' round 0 counts as begun from the
+  // start.
   for (uint32_t rank = 1; rank < options_.workers; ++rank) {
     std::fill(begun_[rank].begin(), begun_[rank].end(), 1);
   }
@@ -60,7 +61,7 @@ std::optional<std::string> ReadOracle::judge(const Part& part, uint32_t other, u
     return say("but that rank has begun only", begun_[other][part.tensor]);
   if (options_.sync.model == SyncModel::kDrop) {
     if (other != part.rank || part.round == 0 || part.round >= options_.rounds) return std::nullopt;
-    // Where late pushes count, a result may hold the rank's last push beside this one, or alone.
+    // If late pushes count, a result may hold the rank's last push beside this one, or alone.
     if (options_.sync.counts_late) return std::nullopt;
     if (found > before + 1) return say("which is more than one operation after", before);
     if (found == before) dropped_[part.rank] = true;

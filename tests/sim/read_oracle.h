@@ -1,7 +1,8 @@
-// The permitted reads of a rank in a job whose model is not BSP. The rank's own updates must all be
-// in, each once. Updates of other ranks must be no more than they have pushed, no fewer than in the
-// rank's previous read, even if that was a former process's, and no fewer than the bound on
-// staleness demands. If rounds are dropped, every missing update must have been reported.
+// The permitted reads of a rank in a job whose model is not BSP. The weights must contain each of
+// the rank's own updates once. They must contain no more updates of another rank than it has
+// pushed, no fewer than at the reader's previous read (even by an earlier process), and no fewer
+// than the bound on staleness demands. If rounds are dropped, every missing update must have been
+// reported.
 #pragma once
 
 #include <map>
@@ -16,14 +17,14 @@ class ReadOracle {
  public:
   explicit ReadOracle(const JobOptions& options);
 
-  // The job has begun anew: nobody has pushed or read anything.
+  // Called when the job has begun anew: no rank has pushed or read anything.
   void begin_run();
 
-  // A rank begins a round of a tensor. From now on any rank may read its update.
+  // Called when a rank begins a round of a tensor. From now on any rank may read its update.
   void begin(uint32_t rank, uint32_t tensor, uint32_t round);
-  // The box has excluded this rank, so the bound no longer applies to it.
+  // Called when the box has excluded this rank, so that the bound no longer applies to it.
   void exclude(uint32_t rank) { absent_.insert(rank); }
-  // The rank has completed all rounds of all tensors.
+  // Called when the rank has completed all rounds of all tensors.
   void finish(uint32_t rank) { finished_.insert(rank); }
   bool all_finished() const;
 
@@ -32,8 +33,8 @@ class ReadOracle {
     uint32_t rank = 0;  // the reader
     uint32_t tensor = 0;
     uint32_t round = 0;
-    // The reader has taken a lost rank's place and has pushed nothing itself. Some of what the
-    // former process pushed in the next round may be in.
+    // True if the reader has taken a lost rank's place and has pushed nothing itself. The weights
+    // may contain a part of what the lost process pushed in the next round.
     bool fetches = false;
     uint64_t first = 0;  // first element, within the tensor
     uint32_t count = 0;
@@ -48,7 +49,7 @@ class ReadOracle {
                                    const std::byte* weights) const;
 
   const Updates& updates() const { return updates_; }
-  // The tensor may have this model from now on.
+  // Called when the tensor may have this model from now on.
   void note_model(uint32_t tensor, const wire::SyncSpec& sync);
   // Returns how many rounds a read may be behind under any model that the tensor has had; nothing
   // if there is no bound.

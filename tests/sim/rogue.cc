@@ -115,7 +115,8 @@ wire::Header Rogue::header(const Place& place, wire::PacketType type) {
   return header;
 }
 
-// Collectives: draws the shape of its next pushes, which no operation of the other ranks has.
+// For collectives: draws the shape of the rogue's next pushes, which no operation of the other
+// ranks has.
 void Rogue::draw_shape() {
   shape_.digest = static_cast<uint32_t>(rng_.next());
   shape_.dtype = static_cast<wire::Dtype>(rng_.below(wire::kCollectiveDtypeCount));
@@ -131,7 +132,7 @@ void Rogue::send(const Place& place, wire::Header header, bool no_numbers) {
   if (header.type_value() == static_cast<uint8_t>(wire::PacketType::kZeros)) {
     name_fragments(place, header, payload);
   }
-  // With keys of its own, it seals most of what it sends.
+  // If there are keys, the rogue has its own, and seals most of what it sends.
   seal::SessionSeal& seal = *session_->pipelines[place.lane].seal;
   const bool forges = seal.has_keys() && rng_.below(4) == 0;
   nic::TxPacket packet;
@@ -204,7 +205,7 @@ void Rogue::attack() {
       break;
     }
     case 4: {
-      // It never reads results, and pushes the next round before it has this one's result.
+      // The rogue reads no results, and pushes the next round before this round has a result.
       push_round();
       push_round();
       break;

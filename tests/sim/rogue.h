@@ -19,7 +19,7 @@ class Rogue final : public ControlEnd {
   Rogue(Rack& rack, JobModel& job);
 
   void start();
-  // The rogue has been found out: its connection ends, and it sends no more.
+  // Called when the rogue has been found out. Ends its connection; it sends nothing more.
   void stop();
 
   bool on_accept(ConnectionId, HostId) override { return false; }

@@ -13,13 +13,13 @@ constexpr uint64_t kStepMostNs = 120 * kNanosPerSecond;
 constexpr uint32_t kChunkBytes = limits::kChunkBytesMin;
 constexpr HostId kDrained = 1, kLost = 2;
 
-// As cluster::make_part_map divides a job.
+// Returns the number of parts into which cluster::make_part_map divides a job.
 uint32_t parts_of(const ScaleSize& size) {
   const uint32_t pipelines = size.boxes * kScalePipelines;
   return std::min({pipelines * cluster::kPartsPerPipeline, size.chunks, limits::kPartsPerJobMax});
 }
 
-// The ranks rarely exchange anything, because only control counts here.
+// The ranks rarely exchange anything, because only the control plane is measured.
 Options options_of(const ScaleSize& size) {
   Options options;
   options.boxes = size.boxes;
@@ -56,7 +56,7 @@ class Course {
     begin_step();
   }
 
-  // Returns false at the end.
+  // Begins the next step if the current one has ended. Returns false at the end of the last step.
   bool go_on() {
     if (world_.queue().now_ns() - begin_ns_ > kStepMostNs) {
       scale_.violation = "step " + std::to_string(step_) + " did not end within 120 s";

@@ -69,8 +69,8 @@ void SimCluster::on_events(const StoreServer::Events& events) {
     const auto before = maps_.find(job);
     for (uint32_t part = 0; before != maps_.end() && part < map->boxes.size(); ++part) {
       const HostId from = box_at(before->second.boxes[part]), to = box_at(map->boxes[part]);
-      // A map that is over is planned anew for the next job of its name. If the job has several
-      // parts, one of them may still run, and must then move.
+      // The map of a job that is over is planned anew for the next job of that name. If the job has
+      // several parts, one of them may still run, and must then move.
       const bool begins = before->second.is_over;
       if (from == to || (begins && map->boxes.size() == 1)) continue;
       if (!begins) check_room(job, part, before->second, to);
@@ -89,8 +89,8 @@ void SimCluster::check_parts(const std::string& job, const cluster::PartMap& map
   });
 }
 
-// A part that has run goes only to a box that has reported room for it, or that has the part
-// already: a box takes back a part that was assigned to another box but cannot move.
+// Checks that a part that has run goes only to a box that has reported room for it, or that has the
+// part already: a box takes back a part that was assigned to another box but cannot move.
 void SimCluster::check_room(const std::string& job, uint32_t part, const cluster::PartMap& map,
                             HostId to) const {
   const auto said = rooms_.find(to);

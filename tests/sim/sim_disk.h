@@ -23,9 +23,10 @@ class SimDisk final : public storage::Disk {
   Status sync_names() override;
   void remove(const std::string& name) override;
 
-  // The machine loses power. Bytes that were not synced are kept, lost or torn, at random.
+  // Called when the machine loses power. Bytes that were not synced are kept, lost or torn, at
+  // random.
   void crash();
-  // One step in this many fails, at random; 0: none.
+  // From now on one step in this many fails, at random; 0 for none.
   void fail_one_of(uint32_t steps) { fail_one_of_ = steps; }
   uint32_t failures_one_of() const { return fail_one_of_; }
 

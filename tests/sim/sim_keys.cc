@@ -18,8 +18,8 @@ uint64_t mixed_key(uint64_t a, uint64_t b) {
   return Rng(a ^ Rng(b).next()).next();
 }
 
-// Stands for the secret that TLS exports: the same at both ends of a connection, and another for
-// each connection.
+// Stands for the secret that TLS exports: the same at both ends of a connection, and a different
+// one for each connection.
 void export_secret(uint64_t seed, ConnectionId connection, const std::string& context,
                    crypto::TrafficSecret& to) {
   crypto::TrafficSecret secret;
@@ -30,7 +30,7 @@ void export_secret(uint64_t seed, ConnectionId connection, const std::string& co
 
 }  // namespace
 
-// A chain of keys that notes what it seals.
+// A chain of keys that records the packet numbers that it seals, and fails if one occurs twice.
 class SimKeys::Witness final : public seal::KeyChain {
  public:
   Witness(std::unique_ptr<seal::KeyChain> chain, uint64_t secret, SimKeys& keys)

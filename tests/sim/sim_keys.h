@@ -1,6 +1,6 @@
-// The keys of simulated sessions. Ciphers and their keys are the product's; what TLS would export
-// is drawn from the number of the connection. Every key and packet number that seals a packet is
-// noted: no pair may occur twice.
+// The keys of simulated sessions. The ciphers are the product's, and so is the derivation of keys.
+// The secret that TLS would export is drawn from the number of the connection. Each pair of key and
+// packet number that seals a packet is recorded, and none may occur twice.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace pbox::sim {
 
-// A second seal of one end of a session, for somebody who watches: it opens what that end opens.
+// A second seal of one end of a session, for checks. It opens what that end opens.
 class SealMirror {
  public:
   SealMirror() = default;  // without keys
@@ -36,17 +36,17 @@ class SealMirror {
 
 class SimKeys {
  public:
-  // Told of each session before its seals are made.
+  // Called with each session before its seals are made.
   using Watch = std::function<void(const seal::SessionName& name, const seal::SealSpec& spec)>;
 
-  // `checks`: whether the numbers that seal packets are noted.
+  // `checks`: whether the packet numbers that seal packets are recorded.
   SimKeys(uint64_t seed, bool checks) : seed_(seed), checks_(checks) {}
   SimKeys(const SimKeys&) = delete;
   SimKeys& operator=(const SimKeys&) = delete;
 
-  // The keys of a connection, at one of its ends.
+  // Returns the keys of a connection at one of its ends.
   std::unique_ptr<seal::SessionKeys> of(ConnectionId connection, crypto::End end, Watch watch = {});
-  // Updates of sending keys so far, of all sessions; not counted without checks.
+  // Returns the number of updates of sending keys in all sessions; 0 without checks.
   uint64_t updates() const { return updates_; }
   SealMirror mirror(ConnectionId connection, crypto::End end, const seal::SessionName& name,
                     const seal::SealSpec& spec);
@@ -61,7 +61,7 @@ class SimKeys {
   uint64_t seed_;
   bool checks_;
   std::shared_ptr<crypto::SecretPages> pages_ = std::make_shared<crypto::SecretPages>();
-  NumberSet used_;  // keys with numbers that have sealed a packet
+  NumberSet used_;  // pairs of key and packet number that have sealed a packet
   uint64_t updates_ = 0;
 };
 

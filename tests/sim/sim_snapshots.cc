@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 
 const std::atomic<bool> kNeverStops{false};
 
-// A box that could go on without the optimizer state waits for 30 s. This is less, because the
-// answer may wait for the box's thread.
+// A box waits 30 s for a snapshot's optimizer state before it goes on without it. This limit is
+// lower, because the answer may wait for the box's thread.
 constexpr uint64_t kSurelyInTimeNs = 25 * kNanosPerSecond;
 
 std::string text_of(const std::string& job, uint64_t number) {
@@ -34,7 +34,7 @@ bool share_a_rank(const std::vector<uint64_t>& one, const std::vector<uint64_t>&
 
 }  // namespace
 
-// The files are small. Where there is a file system in memory, it saves the disk's work.
+// Makes the folder, in a file system in memory if there is one. The files are small.
 std::string SnapshotFolder::make() {
   const fs::path memory = "/dev/shm";
   std::error_code error;
@@ -131,7 +131,7 @@ void SnapshotFolder::check_end() const {
   }
 }
 
-// Runs the function on the box's thread, unless the box is lost by then.
+// Calls the function on the box's thread at this time, unless the box has been lost by then.
 void SimSnapshots::at(uint64_t due_ns, std::function<void()> function) {
   queue_.at(due_ns,
             [this, alive = std::weak_ptr(alive_), function = std::move(function)]() mutable {
@@ -201,7 +201,8 @@ void SimSnapshots::finish(snapshot::Manifest manifest, std::function<void(Status
 void SimSnapshots::load(snapshot::PartHead part, snapshot::Choice choice,
                         std::function<void(Result<snapshot::Restored>)> done) {
   const Part key{part.job, part.part};
-  const bool begins = choice.ranks.empty();  // rather than to replace a lost optimizer state
+  // A job begins with the snapshot, or the snapshot replaces a lost optimizer state.
+  const bool begins = choice.ranks.empty();
   if (!begins) loaded_.erase(key);
   run<Result<snapshot::Restored>>(
       [this, part = std::move(part), choice = std::move(choice)] {

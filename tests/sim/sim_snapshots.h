@@ -1,6 +1,6 @@
-// Snapshots in the simulator: the product's files, in a folder that all boxes of a rack share. A
-// simulated disk does the work of each box, one step after the other. It takes its time, and may
-// fail before or after a step.
+// Snapshots in the simulator: the product's files, in a folder that all boxes of a rack share. Each
+// box has a simulated disk, which does one step after the other. A step takes time, and it may fail
+// before or after its work is done.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@
 
 namespace pbox::sim {
 
-// The folder, and what must hold of the snapshots in it.
+// The folder, and the checks of the snapshots in it.
 class SnapshotFolder {
  public:
   using Jobs = std::vector<std::unique_ptr<JobModel>>;
@@ -31,19 +31,20 @@ class SnapshotFolder {
 
   const std::string& path() const { return path_; }
 
-  // A box has been given this number for a snapshot of the job. It must be new.
+  // Called when a box gets this number for a snapshot of the job. Checks that it is new.
   void note_number(const std::string& job, uint64_t number);
-  // A box has written a part.
+  // Called when a box has written a part.
   void note_written(const snapshot::PartHead& head) { heads_[{head.job, head.part}] = head; }
-  // A box has completed a snapshot of one of these jobs. All its parts must be as they were after
-  // the same round.
+  // Called when a box has completed a snapshot of one of these jobs. Checks that all its parts are
+  // as they were after the same round.
   void note_finished(const snapshot::Manifest& manifest, const Jobs& jobs);
-  // A box has read the state of a part. The snapshot must be the newest that the choice allows.
+  // Called when a box has read the state of a part. Checks that the snapshot is the newest that the
+  // choice allows.
   void check_read(const std::string& job, const snapshot::Choice& choice,
                   const snapshot::Restored& restored) const;
-  // The state of a part in a complete snapshot. Null: there is no such snapshot.
+  // Returns the state of a part in a complete snapshot; null if there is no such snapshot.
   const snapshot::Restored* find(const std::string& job, uint32_t part, uint64_t number) const;
-  // The snapshots that are kept are whole and can be read.
+  // Checks that the last two snapshots are kept, whole and readable.
   void check_end() const;
 
  private:
@@ -56,18 +57,19 @@ class SnapshotFolder {
   static void check_part(JobModel& job, const snapshot::Restored& part);
 
   const std::string path_;
-  std::map<std::string, uint64_t> numbers_;  // by job: the newest
+  std::map<std::string, uint64_t> numbers_;  // by job: its newest number
   std::map<std::pair<std::string, uint32_t>, snapshot::PartHead> heads_;
   std::map<std::string, std::map<uint64_t, Finished>> finished_;  // by job and number
 };
 
-// A box's way to the folder.
+// A box's access to the folder.
 class SimSnapshots final : public snapshot::SnapshotStore {
  public:
-  // The longest time that the disk takes for a step.
+  // The longest time that a step of the disk takes.
   static constexpr uint64_t kLongestNs = 40 * kNanosPerSecond;
 
-  // All outlive it. `on_done` is called after each answer.
+  // All arguments that are passed by reference outlive this object. `on_done` is called after each
+  // answer.
   SimSnapshots(EventQueue& queue, const Thread& thread, SnapshotFolder& folder,
                SnapshotFolder::Jobs& jobs, FaultCounts& counts, uint64_t seed,
                std::function<void()> on_done)
@@ -86,17 +88,17 @@ class SimSnapshots final : public snapshot::SnapshotStore {
   void load(snapshot::PartHead part, snapshot::Choice choice,
             std::function<void(Result<snapshot::Restored>)> done) override;
 
-  // One step in this many fails, at random; 0: none.
+  // From now on one step in this many fails, at random; 0 for none.
   void fail_one_of(uint32_t steps) { fail_one_of_ = steps; }
-  // Returns the number of the snapshot whose optimizer state the box was given last for a part. 0:
-  // none, or it came so late that the box may have gone on without it.
+  // Returns the number of the snapshot whose optimizer state the box was given last for a part; 0
+  // if there is none, or it came so late that the box may have gone on without it.
   uint64_t loaded(const std::string& job, uint32_t part) const;
 
  private:
   using Part = std::pair<std::string, uint32_t>;  // job and part
 
   void note_begin(const Part& part, const snapshot::Restored& restored);
-  // Does `work` when the disk gets to it, and calls `done` with its answer later.
+  // Calls `work` once the disk has done all earlier steps, and `done` with its answer later.
   template <typename Answer>
   void run(std::function<Answer()> work, std::function<void(Answer)> done);
   void at(uint64_t due_ns, std::function<void()> function);
@@ -110,7 +112,7 @@ class SimSnapshots final : public snapshot::SnapshotStore {
   Rng rng_;
   std::function<void()> on_done_;
   uint32_t fail_one_of_ = 0;
-  uint64_t free_ns_ = 0;  // time at which the disk is done with all that it has been asked so far
+  uint64_t free_ns_ = 0;  // when the disk will have done all steps that were begun so far
   std::map<Part, uint64_t> loaded_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

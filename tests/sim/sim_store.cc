@@ -9,7 +9,7 @@ namespace pbox::sim {
 namespace {
 
 constexpr uint64_t kTimeoutNs = 2 * kNanosPerSecond;
-// Half of all events arrive later than others, by up to this many latencies: 1 to 300 ms.
+// Half of all events arrive late, by up to this many latencies: 1 to 300 ms.
 constexpr uint64_t kLatenciesLate = 600;
 
 Error no_answer() {
@@ -18,7 +18,7 @@ Error no_answer() {
 
 }  // namespace
 
-// Delivers events in order, each change once.
+// A watch on keys. It delivers events in order, each change once.
 class SimStore::Subscription final : public cluster::Watch {
  public:
   Subscription(SimStore& store, const std::string& prefix, int64_t revision,

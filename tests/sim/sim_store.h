@@ -1,6 +1,6 @@
-// A box's client of the cluster's store. Answers and events take a while, and none comes while the
-// box is cut off from the store, or while its process is stopped. A commit without an answer may
-// have happened. If the box is cut off for longer than the lease, its session ends.
+// A box's client of the cluster's store. Answers and events take a while, and none arrives while
+// the box is cut off from the store or its process is stopped. A commit without an answer may have
+// succeeded. If the box is cut off for longer than the lease, its session ends.
 #pragma once
 
 #include <deque>
@@ -22,7 +22,7 @@ class SimStore final : public cluster::Store {
  public:
   SimStore(EventQueue& queue, StoreServer& server, Meter& meter, uint64_t latency_ns,
            uint64_t seed);
-  // The process is gone. Its session ends when the lease does.
+  // Destroyed when the process has died. Its session ends when the lease does.
   ~SimStore() override;
 
   void start(cluster::Observer observer) override;
@@ -38,15 +38,15 @@ class SimStore final : public cluster::Store {
   void set_check(std::function<void(const cluster::Transaction&)> check) {
     check_ = std::move(check);
   }
-  // Nothing reaches the store, or comes from it, until this time. If the process is stopped as
-  // well, it hears of nothing meanwhile, not even of failures.
+  // Cuts the box off until this time: nothing reaches the store or comes from it. If the process is
+  // stopped as well, nothing is reported to it meanwhile, not even failures.
   void cut_off(uint64_t until_ns, bool stops_process);
 
  private:
   class Subscription;
 
   bool is_cut_off() const { return queue_.now_ns() < cut_off_until_ns_; }
-  // Calls `function` at this time, unless the process is gone by then.
+  // Calls `function` at this time, unless the process has died by then.
   void at(uint64_t due_ns, std::function<void()> function);
   // Calls `apply` when the request reaches the store, and the function that it returns when the
   // answer is back. Calls `fail` instead if the box is cut off.

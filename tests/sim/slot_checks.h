@@ -9,14 +9,14 @@
 
 namespace pbox::sim {
 
-// box_checker.cc: names a round, for messages.
+// Returns the name of a round for messages. Defined in box_checker.cc.
 std::string place(const JobModel& job, const pipeline::Chunk& chunk, uint64_t round);
 
 // Checks that a fragment of the open round combines the pushes of all ranks whose bits are claimed,
 // each once.
 void check_slot_sum(const JobModel& job, const pipeline::JobShard& shard,
                     const pipeline::Chunk& chunk, uint32_t fragment);
-// Checks that all ranks' calls make the last finished round alike, and that its result is right.
+// Checks that all ranks' calls agree about the last finished round, and that its result is right.
 void check_slot_result(const JobModel& job, const pipeline::Chunk& chunk);
 // Checks that a RESULT goes to a rank that must get it.
 void check_slot_receiver(const JobModel& job, const pipeline::JobShard& shard,

@@ -1,6 +1,6 @@
 // The cluster's store as its members see it: one ordered map of keys in which every change has a
-// revision, and sessions whose end deletes their keys. It is never lost; the boxes may lose the way
-// to it (sim_store.h).
+// revision, and sessions whose end deletes their keys. It is never lost, but the boxes may lose
+// their connections to it (sim_store.h).
 #pragma once
 
 #include <functional>
@@ -25,8 +25,8 @@ class StoreServer {
   void end_session(int64_t session);
   bool has_session(int64_t session) const { return sessions_.contains(session); }
 
-  // The listener gets the changes of keys with this prefix, from this revision on, those of the
-  // past during this call. Returns a number for unwatch().
+  // Calls the listener with each change of keys with this prefix, from this revision on. Changes
+  // that have already happened are reported during this call. Returns a number for unwatch().
   uint64_t watch(const std::string& prefix, int64_t revision, Listener listener);
   void unwatch(uint64_t watch) { watches_.erase(watch); }
 

@@ -111,7 +111,8 @@ bool SyncReplay::is_sound(const Chunk& chunk, const wire::Header& header) const 
 
 void SyncReplay::received(uint32_t rank, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
-  // A rank at an address of another host is sent nothing before it has proved that address.
+  // A rank whose packets come from another host's address gets no packets before it has proved that
+  // address.
   if (shard_.sessions()[rank].reachable) heard_ |= 1u << rank;
   if (header.epoch != epoch_ || header.generation != generation_) return;
   const pipeline::Chunk* held = shard_.find(header.chunk);
@@ -128,7 +129,7 @@ void SyncReplay::received(uint32_t rank, const wire::Parsed& parsed) {
 void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   const bool applies = applies_on_arrival(chunk);
-  if (chunk.last && chunk.clock > 0) return;  // it takes no push until the backup box has a copy
+  if (chunk.last && chunk.clock > 0) return;  // takes no push until the backup box has a copy
   wire::RowsView rows;
   uint64_t fragments = uint64_t{1} << header.fragment;
   if (is_gradient_of_table(chunk)) {
@@ -223,7 +224,8 @@ void SyncReplay::step(std::span<float> weights, std::span<const float> gradient)
   }
 }
 
-// The clock is the lowest round that any rank pushes next.
+// Advances the clock, which is the lowest round that any rank pushes next, and releases the reads
+// that may go on.
 void SyncReplay::advance(Chunk& chunk) {
   uint64_t slowest = UINT64_MAX;
   for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
@@ -283,7 +285,8 @@ void SyncReplay::on_pull(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed
   if (waits(chunk, rank, chunk.next[rank] - 1)) chunk.parked |= 1u << rank;
 }
 
-// Returns which ranks are in the job.
+// Takes over the shard's epoch, generation and sessions. Returns which ranks are in the job, as
+// bits.
 uint32_t SyncReplay::follow_sessions() {
   epoch_ = shard_.epoch;
   generation_ = shard_.generation;
@@ -318,8 +321,8 @@ void SyncReplay::note_command() {
   }
 }
 
-// The rest of a push that had not arrived when its session ended never comes. The new session may
-// be of a process without weights.
+// Called when a rank has a new session. The rest of a late push that had not arrived in the old
+// session never comes, and the new session may belong to a process without weights.
 void SyncReplay::forget_late_push(uint32_t rank) {
   for (Chunk& chunk : chunks_) {
     const bool has_closed = chunk.last != nullptr && has_deltas(chunk);
@@ -328,7 +331,8 @@ void SyncReplay::forget_late_push(uint32_t rank) {
   }
 }
 
-// A read that waits is judged as if it were asked for now; one that was answered stays answered.
+// Applies a changed model to the chunk. A read that waits is judged by the new model; a read that
+// was answered stays answered.
 void SyncReplay::follow_model(Chunk& chunk) {
   chunk.rule = chunk.held->sync->spec;
   check_model(chunk);

@@ -17,23 +17,24 @@ namespace pbox::sim {
 
 class SyncReplay {
  public:
-  // For a shard that has seen no packet yet. State that another box has handed over with the shard
-  // is accepted unchecked, but for compressed weights; reads and the end show whether it is right.
+  // The shard must have received no packet yet. State that another box has handed over with it is
+  // accepted unchecked, except for compressed weights. Reads and check_end() show whether it is
+  // right.
   SyncReplay(pipeline::JobShard& shard, JobModel& job);
 
-  // A turn of the pipeline begins, at this time of its clock.
+  // Called when a turn of the pipeline begins, at this time of its clock.
   void begin_turn(uint64_t now_ns) { now_ns_ = now_ns; }
-  // All packets of the turn have been applied: closes the rounds whose grace is over. Returns
-  // whether there were any.
+  // Called when all packets of the turn have been applied. Closes the rounds whose grace is over,
+  // and returns whether there were any.
   bool end_graces();
   // Applies an authentic packet from this rank's session.
   void received(uint32_t rank, const wire::Parsed& parsed);
   // Checks a RESULT that is sent to the rank: it must hold and describe the current weights.
   void check_sent(uint32_t rank, const nic::TxPacket& packet);
-  // A command has been carried out, which may have excluded ranks or changed models. Prepared
-  // replies may be void.
+  // Called when a command has been carried out, which may have excluded ranks or changed models. It
+  // may have discarded replies that were due.
   void note_command();
-  // Whether a packet with this SPI is the rank's, and the rank in the job.
+  // Returns whether packets with this spi are the rank's, and the rank is in the job.
   bool is_of(uint32_t spi, uint32_t rank) const { return is_present(rank) && spis_[rank] == spi; }
   bool is_present(uint32_t rank) const { return (present_ >> rank & 1) != 0; }
 
@@ -43,7 +44,7 @@ class SyncReplay {
   void check_answers(uint32_t chunk) const;
   void check_weights(uint32_t chunk, uint32_t fragment) const;
   void check_all() const;
-  // The shard is removed and no rank was excluded: checks that no update is missing.
+  // Called when the shard is removed. Checks that no update is missing, if no rank was excluded.
   void check_end() const;
 
  private:
@@ -58,23 +59,24 @@ class SyncReplay {
     bool reads_cached() const { return rule.reads == wire::Reads::kCached; }
     bool waits_for_clock() const { return rule.reads != wire::Reads::kFresh; }
     uint64_t clock = 0;                   // all workers have pushed the rounds below it
-    std::vector<uint64_t> next, claimed;  // by rank: the round it pushes next, its fragments
-    uint32_t due = 0;                     // ranks to which it must be sent, as bits
+    std::vector<uint64_t> next, claimed;  // by rank: its next round, and fragments that arrived
+    uint32_t due = 0;                     // ranks to which the chunk must be sent, as bits
     uint32_t parked = 0;                  // ranks with a parked read, as bits
-    std::vector<Pushed> pushed;           // model drop: the newest closed round, by rank
-    uint64_t quorum_ns = 0;  // model drop: when the open round had its quorum; 0: it has none
-    uint64_t quorum_number = 0;
-    uint64_t former_ns = 0;  // quorum_ns of the round before; 0 if it did not wait for more ranks
+    // The next four are for model `drop`. `pushed`: by rank, the newest closed round with its push.
+    std::vector<Pushed> pushed;
+    uint64_t quorum_ns = 0;      // when the open round reached its quorum; 0 if it has not
+    uint64_t quorum_number = 0;  // order in which rounds reached their quorums
+    uint64_t former_ns = 0;  // the previous round's quorum_ns; 0 if it did not wait for more ranks
     std::vector<float> weights, sums;
     std::vector<uint64_t> weight_sums;  // by fragment, over the pushes in `sums`
-    // Compressed chunks: the optimizer's own weights, and the last result's blocks. Without blocks
-    // the last result is the weights.
+    // For compressed chunks: the optimizer's own weights, and the last result's blocks. If `delta`
+    // is empty, the last result is the weights.
     std::vector<float> master;
     std::vector<std::byte> delta;
-    // Ranks that have begun a new session, or asked for weights, since they were in time.
+    // Ranks that have begun a new session, or asked for weights, since their last push in time.
     uint32_t lacking = 0;
-    // Model drop, replicated: the open round has closed and waits for the backup box. Packets of
-    // the last result may still leave.
+    // Set in a replicated chunk of model `drop` while its round has closed and waits for the backup
+    // box: the chunk before it closed. Packets of the last result may still leave.
     std::shared_ptr<const Chunk> last;
   };
 
@@ -86,15 +88,16 @@ class SyncReplay {
   void begin_as_held(Chunk& chunk) const;
   bool applies_on_arrival(const Chunk& chunk) const;
   bool is_sound(const Chunk& chunk, const wire::Header& header) const;
-  // Makes the sums of a fragment their mean, in a job with weights.
+  // Divides a fragment's sums by the weights of its pushes, in a weighted job.
   void divide_by_weights(const Chunk& chunk, uint32_t fragment, std::span<float> sums) const;
-  // The layout of the open round, whose number is the clock.
+  // These describe the layout of the open round, whose number is the clock.
   bool has_deltas(const Chunk& chunk) const { return job_.has_deltas(chunk.held->id); }
   wire::Dtype dtype_of(const Chunk& chunk) const;
   uint32_t fragment_count(const Chunk& chunk) const;
   uint64_t full_mask(const Chunk& chunk) const { return wire::full_mask(fragment_count(chunk)); }
   uint32_t first_of(const Chunk& chunk, uint32_t fragment) const;
-  // Compressed chunks, in sync_replay_deltas.cc. The type in a header says which form it is about.
+  // These are for compressed chunks, in sync_replay_deltas.cc. The type in a header says whether
+  // the packet is about weights in full (f32) or about blocks.
   static bool names_f32(const wire::Header& header);
   void begin_deltas(Chunk& chunk) const;
   void note_pull(Chunk& chunk, uint32_t rank, const wire::Header& header) const;
@@ -109,9 +112,9 @@ class SyncReplay {
   void add(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) const;
   void close_if_complete(Chunk& chunk);
   void close(Chunk& chunk);
-  // The round that has closed is published, and the next one opens.
+  // Publishes the round that has closed, and opens the next one.
   void publish(Chunk& chunk) const;
-  // Model drop: the number of ranks that have pushed all of the open round.
+  // Returns the number of ranks that have pushed all of the open round.
   uint32_t complete_ranks(const Chunk& chunk) const;
   // Returns whether the open round waits for more ranks than its quorum.
   bool has_grace(const Chunk& chunk, uint32_t complete) const;
@@ -132,8 +135,8 @@ class SyncReplay {
 
   pipeline::JobShard& shard_;
   JobModel& job_;
-  // As they were when this turn's packets came. Commands of the same turn may have changed those of
-  // the shard since.
+  // These are the shard's values when this turn's packets arrived. Commands of the same turn may
+  // have changed the shard since.
   uint32_t epoch_ = 0;
   uint16_t generation_ = 0;
   std::vector<uint32_t> spis_;  // by rank
@@ -142,7 +145,7 @@ class SyncReplay {
   std::vector<Chunk> chunks_;  // in the shard's order
   uint64_t now_ns_ = 0;
   uint64_t quorums_ = 0;               // rounds that have waited for more ranks than their quorum
-  std::vector<uint64_t> lateness_ns_;  // how long after a quorum ranks were done; all samples
+  std::vector<uint64_t> lateness_ns_;  // samples: how long after a quorum a rank was done
 };
 
 }  // namespace pbox::sim

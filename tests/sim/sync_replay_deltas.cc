@@ -1,5 +1,5 @@
-// How a round's fragments lie, and compressed chunks of model drop: which deltas a box must make,
-// and which ranks it must send the weights in full instead.
+// SyncReplay's layout of a round's fragments, and its rules for compressed chunks of model `drop`:
+// which deltas a box must make, and to which ranks it must send the weights in full instead.
 #include <algorithm>
 #include <cfloat>
 #include <cstring>
@@ -33,7 +33,8 @@ uint32_t SyncReplay::first_of(const Chunk& chunk, uint32_t fragment) const {
   return fragment * wire::payload_elements(dtype, stride);
 }
 
-// A last block has room for more elements than the chunk has.
+// Returns the number of elements in a fragment. The last block may have room for more elements than
+// the chunk has.
 uint32_t SyncReplay::elements_of(const Chunk& chunk, uint32_t fragment) const {
   const wire::Dtype dtype = dtype_of(chunk);
   const uint32_t stride = wire::fragment_bytes_of(dtype, shard_.fragment_bytes);
@@ -68,8 +69,8 @@ void SyncReplay::add(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) co
   }
 }
 
-// The chunk has moved here with the weights that ranks have, and no delta. Its optimizer goes on
-// from them.
+// Called for a chunk that has moved here with the weights that ranks have, and no delta. Its
+// optimizer continues from them.
 void SyncReplay::begin_deltas(Chunk& chunk) const {
   chunk.master = chunk.weights;
   const auto round = job_.deltas->round_of(
@@ -78,7 +79,7 @@ void SyncReplay::begin_deltas(Chunk& chunk) const {
           [&] { return place(chunk) + ": begins with weights that no box has made"; });
 }
 
-// A rank that asks for weights in full is sent no delta before it is in time again.
+// Notes a PULL. A rank that asks for weights in full is sent no delta before it is in time again.
 void SyncReplay::note_pull(Chunk& chunk, uint32_t rank, const wire::Header& header) const {
   const auto clock = static_cast<uint32_t>(chunk.clock);
   if (!names_f32(header) || chunk.clock == 0) return;
@@ -112,7 +113,7 @@ void SyncReplay::make_delta(Chunk& chunk) {
   job_.deltas->record(id, round, chunk.weights);
 }
 
-// Returns all fragments of a round of gradients.
+// Returns the bits of all fragments of a round of gradients.
 uint64_t SyncReplay::delta_mask(const Chunk& chunk) const {
   const wire::Dtype dtype = job_.wire_dtype(chunk.held->id, 1);
   return wire::full_mask(
@@ -120,7 +121,8 @@ uint64_t SyncReplay::delta_mask(const Chunk& chunk) const {
                            wire::fragment_bytes_of(dtype, shard_.fragment_bytes)));
 }
 
-// The round of initial weights, which closes, has other fragments than the rounds after it.
+// Adapts the masks of pushes when the round of initial weights closes, because the rounds after it
+// have a different number of fragments.
 void SyncReplay::recut_pushes(Chunk& chunk) const {
   if (chunk.clock != 0) return;
   const uint64_t whole_push = full_mask(chunk);
@@ -137,7 +139,7 @@ bool SyncReplay::replies_in_full(const Chunk& chunk, uint32_t rank) const {
   return chunk.delta.empty() || !was_in_time || (chunk.lacking >> rank & 1) != 0;
 }
 
-// Weights in full are right for every rank.
+// Checks a RESULT of a compressed chunk. Weights in full are right for every rank.
 void SyncReplay::check_delta_sent(const Chunk& chunk, uint32_t rank,
                                   const nic::TxPacket& packet) const {
   const wire::Header& header = packet.header;

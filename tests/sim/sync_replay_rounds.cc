@@ -1,4 +1,5 @@
-// The end of rounds that all ranks share: of initial weights, of BSP and of model drop.
+// SyncReplay's rules for the end of rounds that all ranks share: those of initial weights, of BSP
+// and of model `drop`.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -23,8 +24,9 @@ bool SyncReplay::has_grace(const Chunk& chunk, uint32_t complete) const {
          complete < static_cast<uint32_t>(std::popcount(present_));
 }
 
-// Initial weights and rounds of BSP need all ranks; a round of model drop needs a quorum, and then
-// waits for the others until its grace is over.
+// Closes the open round if it has the ranks that it needs. Initial weights and rounds of BSP need
+// all ranks. A round of model `drop` needs a quorum, and then waits for the others until its grace
+// is over.
 void SyncReplay::close_if_complete(Chunk& chunk) {
   auto needed = static_cast<uint32_t>(std::popcount(present_));
   const uint32_t complete = complete_ranks(chunk);
@@ -95,7 +97,7 @@ bool SyncReplay::end_graces() {
     publish(chunk);
     any = true;
   }
-  // The box closes them in the order in which they had their quorum.
+  // The box closes rounds in the order in which they reached their quorums.
   std::vector<Chunk*> waiting;
   for (Chunk& chunk : chunks_) {
     if (chunk.quorum_ns != 0) waiting.push_back(&chunk);

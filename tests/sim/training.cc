@@ -29,7 +29,7 @@ Training::Training(JobModel& job, uint32_t rank, uint64_t seed)
 }
 
 // Between operations the buffers belong to the application. It writes a pattern into them, which
-// shows whether a late packet has spoiled them.
+// shows whether a late packet has overwritten them.
 Training::Pattern Training::pattern(uint32_t round) {
   Pattern pattern;
   for (size_t index = 0; index < pattern.size(); ++index) {
@@ -75,8 +75,8 @@ bool Training::done() const {
 }
 
 std::optional<uint64_t> Training::operations_dropped() const {
-  // A push of a former process may be in a round, and this one's not. Compressed weights do not
-  // show which pushes they contain.
+  // A round may contain the push of an earlier process and not this one's. Compressed weights do
+  // not show which pushes they contain.
   const bool is_known = !went_on_ && !took_over_ && job_.has_known_sums() &&
                         !job_.options.sync.counts_late && !job_.deltas;
   return is_known ? std::optional(operations_dropped_) : std::nullopt;
@@ -187,7 +187,7 @@ void Training::start(worker::Membership& membership, uint32_t index, uint64_t ra
   membership.start(operation);
 }
 
-// `contributors`: as Exchange returns it, for the result.
+// `contributors`: the number that Exchange reports for the result.
 void Training::check_result(uint32_t index, uint32_t contributors) {
   const Tensor& tensor = tensors_[index];
   const auto where = [&] {
@@ -240,7 +240,7 @@ void Training::resume(const worker::Exchange& exchange, uint64_t now_ns) {
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
     Tensor& tensor = tensors_[index];
     tensor.round = exchange.round(index);
-    // Some of its chunks may have finished that round before this rank came.
+    // Some of its chunks may have finished that round before this process joined.
     tensor.own_from = tensor.round + 1;
     tensor.ready_ns = now_ns;
     tensor.fetches = optimizes && tensor.round > 0;

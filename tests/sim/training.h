@@ -1,5 +1,5 @@
 // The training process's use of its tensors: rounds one after another, in an order and at a pace of
-// its own. It checks every result, and that nobody touches its buffers between operations.
+// its own. It checks every result, and that nothing touches its buffers between operations.
 #pragma once
 
 #include <array>
@@ -34,10 +34,10 @@ class Training final : public Application {
     uint64_t started_ns = 0;
     uint32_t input_crc = 0;
     int32_t priority = 0;
-    uint32_t own_from = 0;  // the round from which on results contain this rank's part for certain
+    uint32_t own_from = 0;  // results from this round on certainly contain this rank's part
     std::vector<std::byte> input, output;
-    // Tables: a checksum of the output between two operations, since results change the output only
-    // in part; and the rows that an operation pushes.
+    // For tables: a checksum of the output between two operations, because results change only some
+    // of its rows, and the rows that an operation pushes.
     uint32_t output_crc = 0;
     std::vector<uint64_t> row_ids;
     std::vector<std::byte> rows;
@@ -54,12 +54,12 @@ class Training final : public Application {
   void check_result(uint32_t index, uint32_t contributors);
   void check_contributors(uint32_t index, uint32_t contributors) const;
   bool is_table(uint32_t index) const { return job_.options.tensors[index].row_elements > 0; }
-  // The buffers belong to the application until the next operation.
+  // Called when the buffers belong to the application again, until the next operation.
   void take_back(uint32_t index);
   bool are_untouched(uint32_t index) const;
   // Returns the rows of a table that the rank pushes.
   std::shared_ptr<const worker::RowPush> rows_of(uint32_t index);
-  // The pattern repeats after 256 bytes.
+  // The content of a buffer between operations, which repeats after 256 bytes.
   using Pattern = std::array<std::byte, 256>;
   static Pattern pattern(uint32_t round);
   static void scribble(std::vector<std::byte>& buffer, uint32_t round);
@@ -76,7 +76,7 @@ class Training final : public Application {
   uint64_t rounds_completed_ = 0;
   uint64_t operations_dropped_ = 0;
   bool went_on_ = false;
-  bool took_over_ = false;  // another process was this rank before
+  bool took_over_ = false;  // this process has taken the place of an earlier one
 };
 
 }  // namespace pbox::sim

@@ -1,6 +1,6 @@
-// Checks the order in which a process's lanes send. In each pass every lane has a turn, the lane
-// with the most urgent packet first, and a lane that goes on with more urgent packets than the next
-// one has keeps its turn.
+// Checks the order in which a process's lanes send. In each pass every lane has a turn, and the
+// lane with the most urgent packet is first. A lane keeps its turn while its packets are more
+// urgent than those of the next lane.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,13 @@ struct LaneTurn {
 
 class TurnCheck {
  public:
-  // A pass begins.
+  // Called when a pass begins.
   void begin();
-  // The lane waits in this pass, with the priority of its next packet.
+  // Called for each lane that waits in this pass, with the priority of its next packet.
   void add(const LaneTurn& lane) { waiting_.push_back(lane); }
-  // The lane's turn has come, or it goes on.
+  // Called when the lane sends a burst: its turn begins, or it keeps its turn.
   void call(const LaneTurn& lane);
-  // The priority of what that lane could send next; nothing if it is blocked or done.
+  // Called with the priority of what that lane could send next; nothing if it is blocked or done.
   void answer(std::optional<int32_t> next) { next_ = next; }
   void end() const;
 

@@ -31,7 +31,7 @@ uint32_t Updates::digit(uint32_t rank, uint32_t round, uint64_t element) const {
   return 1 + (alternates_ ? static_cast<uint32_t>(rank + round + element) & 1 : 0);
 }
 
-// Returns the sum of the digits of all counting rounds below `round`.
+// Returns the sum of the digits of all rounds below `round` that count.
 uint32_t Updates::sum_below(uint32_t rank, uint32_t round, uint64_t element) const {
   const uint32_t first = first_[rank > 0];
   if (round <= first) return 0;

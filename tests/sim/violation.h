@@ -1,5 +1,5 @@
-// A broken promise. It is thrown where it is seen, through any product code in between, and ends
-// the seed's run.
+// The exception for a promise of the product that does not hold. It is thrown where the violation
+// is seen, passes through any product code in between, and ends the seed's run.
 #pragma once
 
 #include <stdexcept>

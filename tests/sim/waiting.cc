@@ -7,7 +7,7 @@ namespace pbox::sim {
 namespace {
 
 constexpr uint32_t kWorkers = 256;
-// Two PULLs every 100 ms, which 25 % of jitter can make 75 ms.
+// A worker sends two PULLs every 100 ms, or every 75 ms because of 25 % jitter.
 constexpr double kPullsMost = 2 / 0.075;
 
 // The job pauses between rounds, so that it still runs when the rank falls silent.
@@ -34,7 +34,7 @@ std::vector<Waiting> measure_waiting() {
   constexpr double kSeconds = 3;
   std::vector<Waiting> measured;
   for (const uint32_t chunks : {16u, 128u}) {
-    // The difference between two silences is the cost of their length alone.
+    // The difference between two silences shows the cost of their length alone.
     const auto of_seconds = [chunks](double seconds) {
       return World(job_of(chunks, static_cast<uint64_t>(seconds * kNanosPerSecond))).run();
     };

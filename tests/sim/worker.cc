@@ -240,7 +240,8 @@ bool Worker::complete_operations(worker::Exchange& exchange, uint64_t now_ns) {
   return !completed.empty();
 }
 
-// Only with the explicit policy do the application's priorities count.
+// Returns nothing unless the priority policy is `explicit`, because only then do the application's
+// priorities count.
 std::optional<BurstCheck::Chunk> Worker::chunk(uint32_t id) const {
   if (job_.options.priority_policy != wire::PriorityPolicy::kExplicit || job_.collectives) {
     return std::nullopt;
@@ -250,7 +251,7 @@ std::optional<BurstCheck::Chunk> Worker::chunk(uint32_t id) const {
                            .bytes = job_.wire_bytes(id, 1)};  // weights take more
 }
 
-// The product's statistics of reads must equal what was read.
+// Checks the product's statistics of reads against the reads that were made.
 void Worker::check_statistics(const worker::Exchange& exchange) const {
   const worker::Statistics statistics = exchange.statistics();
   const auto dropped = application_->operations_dropped();
@@ -275,7 +276,7 @@ void Worker::check_statistics(const worker::Exchange& exchange) const {
 // A rank that leaves takes along results that others may need for recovery, so careful applications
 // first wait for each other.
 void Worker::leave_when_done() {
-  if (!job_.awaited.empty()) return;  // looks again with the next heartbeat, as below
+  if (!job_.awaited.empty()) return;  // checked again with the next heartbeat
   if (job_.options.barrier_at_end) {
     if (!std::exchange(barrier_asked_, true)) {
       barrier_asked_ns_ = rack_.queue.now_ns();
@@ -295,7 +296,7 @@ void Worker::leave_when_done() {
   membership_->leave();
 }
 
-// In two levels each rack has barriers of its own.
+// Returns whether all ranks are at the barrier. In two levels each rack has barriers of its own.
 bool Worker::are_all_at_barrier() const {
   const JobOptions& options = job_.options;
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
@@ -305,7 +306,8 @@ bool Worker::are_all_at_barrier() const {
   return true;
 }
 
-// A worker leaves all parts of its job at once. This rank looks again with its next heartbeat.
+// Returns whether this rank is done in all parts of its job, because a worker leaves all parts at
+// once. If it is not, this is checked again with its next heartbeat.
 bool Worker::are_other_parts_done() const {
   return std::all_of(rack_.jobs.begin(), rack_.jobs.end(), [this](const auto& other) {
     return other->name != job_.name || other->done.contains(rank_);
@@ -322,8 +324,8 @@ void Worker::end_if_over() {
     failure_ = membership_->failure();
     rack_.say(who(), [&] { return "fails: " + failure_->message; });
     if (may_try_again()) {
-      // The previous process died before it heard of its session. The supervisor follows the
-      // error's advice.
+      // The previous process died before it was told of its session. Then the error says to set
+      // rejoin, and the supervisor does so.
       has_been_in_ = has_been_in_ || failure_->message.find("set rejoin") != std::string::npos;
       lose_state();
       rack_.queue.after(kSupervisorNs, [this] { start(); });
@@ -340,8 +342,8 @@ void Worker::end() {
   over_ns_ = rack_.queue.now_ns();
 }
 
-// The supervisor restarts a rank that was left behind, or that was not admitted because the box
-// took its predecessor for alive.
+// Returns whether the supervisor restarts the rank. It does if the rank was left behind, or was not
+// admitted because the box still considered its predecessor alive.
 bool Worker::may_try_again() const {
   const bool in_anothers_place = starts_ > 1 && !is_placed_;
   const bool goes_on_alone = job_.may_lack_ranks() || job_.has_replacements();

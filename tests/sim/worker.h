@@ -12,14 +12,14 @@
 
 namespace pbox::sim {
 
-// The box that has a job, and all boxes, as a worker is told before it joins.
+// The box that has a job, and all boxes. A worker is told these before it joins.
 struct JobPlace {
   HostId box = 0;
-  std::vector<std::string> boxes = {};  // addresses; empty: there is no cluster
+  std::vector<std::string> boxes = {};  // addresses; empty if there is no cluster
 };
 
-// Makes the membership as this rank of the job would. Each process of a rank is another
-// incarnation. `paths`: its process's; null: lanes have paths of their own.
+// Makes the membership that this rank of the job would make. Each process of a rank has its own
+// incarnation. `paths`: the paths of its process; if null, lanes have paths of their own.
 std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobModel& job,
                                                     uint32_t rank, uint32_t incarnation,
                                                     bool rejoins, const JobPlace& place,
@@ -29,14 +29,14 @@ proto::Optimizer optimizer_message(const optimizer::OptimizerSpec& spec);
 
 class Worker final : public Member {
  public:
-  // `process`: the rank's, in all parts of the job.
+  // `process`: the rank's process, which is the same in all parts of the job.
   Worker(Rack& rack, std::shared_ptr<Process> process, JobModel& job, uint32_t rank);
 
-  // Connects and joins. It is the first process of the rank, or a new one after a crash, which
-  // tries again until it is admitted.
+  // Starts the first process of the rank, or a new one after a crash, which tries again until it is
+  // admitted. It connects and joins.
   void start();
-  // The process dies with all its state, and so do all workers of the process. If `silently`, its
-  // machine fails.
+  // Loses all state, because the process dies. Must be called for all workers of the process. If
+  // `silently`, its machine fails.
   void crash(bool silently);
 
   void on_connected(ConnectionId id) override;
@@ -47,14 +47,14 @@ class Worker final : public Member {
   const JobModel& job() const { return job_; }
   uint32_t rank() const { return rank_; }
   const Application* application() const { return application_.get(); }
-  // Time since which it has been waiting, in rack time; UINT64_MAX if it is not waiting.
+  // Returns when the worker began to wait, in rack time; UINT64_MAX if it is not waiting.
   uint64_t waits_since_ns() const;
-  // True once it has left after its work, or has failed with an error.
+  // Returns true once the worker has left after its work, or has failed with an error.
   bool over() const { return over_; }
-  // Time from the first start of a round to the end, in rack time.
+  // Returns the time from the first start of a round to the end, in rack time.
   uint64_t work_ns() const { return over_ns_ - std::min(over_ns_, began_ns_); }
   uint64_t began_ns() const { return began_ns_; }
-  // Time from began_ns() until each tensor has finished a round; 0: it has not.
+  // Returns the time from began_ns() until each tensor had finished a round; 0 if some has not.
   uint64_t first_round_ns() const { return first_round_ns_; }
   const std::optional<Error>& failure() const { return failure_; }
 
@@ -76,7 +76,7 @@ class Worker final : public Member {
   void end_if_over() override;
   void end();
   void lose_state();
-  // In a cluster it first asks the boxes in turn for the job's part map, until one answers.
+  // In a cluster a worker first asks the boxes in turn for the job's part map, until one answers.
   void ask_map();
   void ask_map_again();
   void take_map(const proto::PartMap& map);
@@ -96,7 +96,7 @@ class Worker final : public Member {
   uint64_t first_round_ns_ = 0;
   uint32_t starts_ = 0;
   bool asks_map_ = false;
-  ConnectionId asking_ = 0;  // the connection on which it asks; 0: none now
+  ConnectionId asking_ = 0;  // the connection on which it asks for the map; 0 if there is none
   uint32_t boxes_asked_ = 0;
   uint64_t started_ns_ = 0;   // rack time
   bool has_been_in_ = false;  // a process of this rank has had a session, or should have had one

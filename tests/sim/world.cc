@@ -117,7 +117,7 @@ Outcome World::run() {
   return outcome;
 }
 
-// Only its snapshots are left of the former run.
+// Carries out the former run. Only its snapshots are left afterwards.
 void World::run_before() {
   rack_.say("world", [] { return std::string("the former run begins"); });
   World former(former_run(options_), rack_.trace, rack_.checks, snapshots_);
@@ -126,7 +126,7 @@ void World::run_before() {
   rack_.say("world", [] { return std::string("the former run is over"); });
 }
 
-// The boxes of a cluster know each other before its jobs begin.
+// Lets the boxes of a cluster learn of each other before its jobs begin.
 void World::form_cluster() {
   constexpr uint64_t kFormsWithinNs = kNanosPerSecond;
   const uint64_t end_ns = queue_.now_ns() + kFormsWithinNs;
@@ -159,8 +159,8 @@ void World::schedule_faults() {
   queue_.at(begin_ns_ + options_.faults_end_ns, [this] { heal(); });
 }
 
-// Returns the two hosts whose packets of one direction the episode stops: a worker and its box, or,
-// in two levels, also a rack's box and the upper box.
+// Returns the sender and the receiver whose packets the episode stops: a worker and its box, or in
+// two levels perhaps a rack's box and the upper box.
 std::pair<HostId, HostId> World::path_of(const Episode& episode) {
   const Worker& worker = worker_of(episode.draw);
   const JobOptions& job = worker.job().options;
@@ -317,9 +317,9 @@ bool World::are_all_in(const JobModel& job) const {
   });
 }
 
-// Notes at the time of a disturbance whether the job need not survive it. This depends on its
-// policy and time-outs, and on ranks that have not joined yet or have left already. `loses_box`: a
-// relaxed job's state is lost with its box.
+// Notes at the time of a disturbance whether the job may fail because of it. This depends on the
+// job's policy and time-outs, and on ranks that have not joined yet or have left already.
+// `loses_box`: a relaxed job's state is lost with its box.
 void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
   const JobOptions& options = job.options;
   const bool needs_box = options.recovery == control::Recovery::kNone;
@@ -357,24 +357,24 @@ void World::hide_box(uint64_t length_ns) {
   for (auto& job : jobs_) lose_state(*job);
 }
 
-// Notes that the job's state may be lost. With a model other than BSP nobody else has that state.
+// Notes that the job's state may be lost. With a model other than BSP no rank has that state.
 void World::lose_state(JobModel& job) {
   job.may_lose_state = true;
   job.may_fail = job.may_fail || (job.options.is_relaxed() && job.options.may_move);
 }
 
-// Notes a silence that a box or its workers may take for a death.
+// Notes a silence after which a box or its workers may be declared lost.
 void World::silence(uint64_t length_ns) {
   silence_ns_ += length_ns;
   if (silence_ns_ < options_.dead_after_ns / 2) return;
   for (auto& job : jobs_) {
     disturb(*job, false);
-    // The upper box does not know the job's patience, but has one of its own.
+    // The upper box does not know how long the job waits. It has time-outs of its own.
     job->may_fail = job->may_fail || options_.has_levels;
   }
 }
 
-// Returns whether weights and optimizer state exist elsewhere if this box is lost: on the box where
+// Returns whether weights and optimizer state survive the loss of this box: on another box where
 // the job runs, or in the backup copy.
 bool World::outlives(const JobModel& job, const Box& lost) const {
   if (!job.options.has_copy) return false;
@@ -432,7 +432,7 @@ BoxCluster* World::leaders_cluster() {
   return leader == boxes_.end() ? nullptr : (*leader)->cluster();
 }
 
-// Asks the leader to empty a box, as an operator does, or as its scaler does.
+// Asks the leader to drain a box, as an operator does, or to make it a standby, as a scaler does.
 void World::drain(const Episode& episode) {
   BoxCluster* leader = leaders_cluster();
   if (leader == nullptr) return;
@@ -444,7 +444,8 @@ void World::drain(const Episode& episode) {
       is_standby);
 }
 
-// Returns the same rank of all parts of its job, which are one process in the product.
+// Returns the workers of the same rank in all parts of the job. In the product they are one
+// process.
 std::vector<Worker*> World::process_of(const Worker& worker) {
   std::vector<Worker*> parts;
   for (auto& other : workers_) {

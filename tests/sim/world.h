@@ -18,7 +18,7 @@
 namespace pbox::sim {
 
 struct Outcome {
-  std::string violation;  // empty: none
+  std::string violation;  // empty if there is none
   FaultCounts faults;
   uint64_t events = 0;
   uint64_t simulated_ns = 0;
@@ -39,16 +39,16 @@ struct Outcome {
 
 class World {
  public:
-  // `trace`: the stream for the trace of events; null: no trace. `checks`: false for a second run
-  // of a seed, of which only the trace hash is of interest.
+  // `trace`: the stream for the trace of events; null for no trace. `checks`: false for a second
+  // run of a seed, of which only the trace hash is of interest.
   explicit World(const Options& options, std::ostream* trace = nullptr, bool checks = true)
       : World(options, trace, checks,
               options.has_snapshots ? std::make_shared<SnapshotFolder>() : nullptr) {}
 
   Outcome run();
 
-  // For measurements. `observe` is called at the start of the run and then at this interval. The
-  // run ends once it returns false.
+  // For measurements: registers `observe`, which is called at the start of the run and then at this
+  // interval. The run ends once it returns false.
   void observe(uint64_t interval_ns, std::function<bool()> observe) {
     observe_interval_ns_ = interval_ns;
     observe_ = std::move(observe);
@@ -59,7 +59,7 @@ class World {
   const SimCluster& cluster() const { return cluster_; }
   const std::vector<std::unique_ptr<Worker>>& workers() const { return workers_; }
   Box& box(HostId box) { return *boxes_[box]; }
-  // The cluster as seen by the box that leads; null if none believes that it does.
+  // Returns the cluster as the leading box sees it; null if no box believes that it leads.
   BoxCluster* leaders_cluster();
 
  private:
@@ -70,7 +70,8 @@ class World {
   void form_cluster();
   void observe_again();
   void schedule_faults();
-  // In two levels half of the episodes are about the way from a rack's box to the upper box.
+  // Returns whether the episode is about the path from a rack's box to the upper box. In two levels
+  // half of all episodes are.
   bool is_upper(const Episode& episode) const {
     return options_.has_levels && (episode.draw >> 43 & 1) != 0;
   }
@@ -128,7 +129,7 @@ class World {
   SimCluster cluster_;
   SimKeys keys_;
   Meter meter_;
-  std::shared_ptr<SnapshotFolder> snapshots_;  // null: the boxes keep none
+  std::shared_ptr<SnapshotFolder> snapshots_;  // null if the boxes keep none
   Rack rack_;
   std::vector<std::unique_ptr<Box>> boxes_;
   std::map<HostId, std::shared_ptr<Process>> processes_;  // workers' processes
@@ -138,7 +139,7 @@ class World {
   Forger forger_;
   uint64_t forged_for_boxes_ = 0, forged_for_workers_ = 0;
   uint64_t observe_interval_ns_ = 0;
-  std::function<bool()> observe_;  // null: nobody observes
+  std::function<bool()> observe_;  // null if there is no observer
   bool is_stopped_ = false;
   uint64_t begin_ns_ = 0;
   uint64_t events_per_full_check_ = 0;

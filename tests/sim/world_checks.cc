@@ -1,4 +1,4 @@
-// The checks of a run: nobody waits for too long, and the end is as it must be.
+// The checks of a run: no rank waits for too long, and the final state is right.
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
@@ -13,14 +13,15 @@ namespace pbox::sim {
 namespace {
 
 constexpr uint64_t kWatchNs = 250 * kNanosPerMilli;
-// After the faults: 20 times the largest time-out, plus a quarter for its jitter.
+// Limit for an operation after the faults: 20 times the largest time-out, plus a quarter for its
+// jitter.
 constexpr uint64_t kCompletesWithinNs = 20 * worker::RttEstimator::kCapNs * 5 / 4;
 // The longest time to find a box, from one attempt to the answer to the next.
 constexpr uint64_t kReconnectsWithinNs = 10 * kNanosPerSecond;
 // A job that lacks a rank waits for it until the time-out of the join.
 constexpr uint64_t kJoinsWithinNs = 65 * kNanosPerSecond;
-// In a cluster: from the loss of a box to a map without it, and from the end of a job to the end of
-// its map.
+// Limits in a cluster: from the loss of a box to a map without it, and from the end of a job to the
+// end of its map.
 constexpr uint64_t kMovesWithinNs = 20 * kNanosPerSecond;
 constexpr uint64_t kForgetsMapsWithinNs =
     std::chrono::nanoseconds(kDeleteMapsAfter).count() + 20 * kNanosPerSecond;
@@ -34,8 +35,8 @@ uint64_t World::limit_ns(const JobModel& job) const {
     limit_ns += 2 * job.options.rounds * job.options.longest_think_ns();
   }
   if (options_.has_cluster) limit_ns += kMovesWithinNs;
-  if (options_.has_levels) limit_ns *= 2;  // a round waits for both
-  // A part waits for the disk to read what it begins with.
+  if (options_.has_levels) limit_ns *= 2;  // a round waits for both levels
+  // A part waits until the disk has read the snapshot with which it begins.
   if (job.options.has_snapshots) limit_ns += 2 * SimSnapshots::kLongestNs;
   if (job.options.has_copy) limit_ns += kReconnectsWithinNs;  // possible backup boxes are asked
   // A rank that was away when its job ended joins it anew, and waits there for the others.
@@ -47,12 +48,13 @@ uint64_t World::limit_ns(const JobModel& job) const {
   return limit_ns;
 }
 
-// Once all faults have ended, no rank waits longer than its limit.
+// Checks regularly that no rank waits longer than its limit once all faults have ended, and that
+// boxes keep nothing for long once all jobs are over.
 void World::watch() {
   queue_.after(kWatchNs, [this] { watch(); });
   if (healed_ns_ == UINT64_MAX) return;
   uint64_t longest_ns = 0;
-  // Time for which boxes keep state that nobody asks for any more, or that a disk is writing.
+  // Time for which boxes keep state that is no longer asked for, or that a disk is writing.
   uint64_t kept_ns = options_.has_snapshots ? 3 * SimSnapshots::kLongestNs : 0;
   for (const auto& job : jobs_) {
     longest_ns = std::max(longest_ns, limit_ns(*job));
@@ -116,7 +118,8 @@ bool World::rings_hold_all() const {
   });
 }
 
-// A job that is alone in a cluster that loses no box is not refused if the largest box can take it.
+// Checks that a job that is alone in a cluster is not refused if the largest box can take it, as
+// long as no box is lost.
 void World::check_refusal(const Worker& worker) const {
   constexpr EpisodeKind kHarmless[] = {EpisodeKind::kClog,      EpisodeKind::kDropFragment,
                                        EpisodeKind::kSmallRing, EpisodeKind::kSlowReader,
@@ -140,7 +143,7 @@ void World::check_refusal(const Worker& worker) const {
   });
 }
 
-// A job that its guard ends names the rank that pushed the unsound value, and no other.
+// Checks that the error of a job that its guard ends names the push with the unsound value.
 void World::check_rejection(const Worker& worker) const {
   const auto rejected = worker.job().rejected();
   if (!rejected || !worker.failure()) return;
@@ -154,8 +157,8 @@ void World::check_rejection(const Worker& worker) const {
   });
 }
 
-// If a rank's calls are not those of the others, every rank ends with an error that names it. Other
-// jobs never end with that error.
+// Checks that every rank ends with an error that names the rank whose calls differ from those of
+// the others. Other jobs must never end with that error.
 void World::check_disagreement(const Worker& worker) {
   const JobModel& job = worker.job();
   if (job.options.rogue) return;

@@ -26,7 +26,8 @@ void World::move_part(const Episode& episode) {
   maps.move(job.name, map, "an episode", [](const Status&) {});
 }
 
-// Ranks that are away during the move must be back before the job can continue.
+// Notes that all ranks of a moved part must join again. Ranks that are away during the move must be
+// back before the job can continue.
 void World::gather_part_again(const std::string& name, uint32_t part) {
   for (auto& job : jobs_) {
     if (job->name == name && job->options.part == part) gather_again(*job, are_all_in(*job));
@@ -42,12 +43,13 @@ void World::on_move(const std::string& name, uint32_t part, HostId from, HostId 
   gather_part_again(name, part);
 }
 
-// A box gives some groups of chunks of one of its parts to other pipelines, as its balancer does.
+// Lets a box move some groups of chunks of one of its parts to other pipelines, as its balancer
+// does.
 void World::move_chunks(const ChunkMove& move) {
   Box& box = *boxes_[move.box];
   if (!box.up()) return;
   auto parts = box.progress();
-  std::erase_if(parts, [this](const control::PartProgress& part) {  // a rogue does not come again
+  std::erase_if(parts, [this](const control::PartProgress& part) {  // a rogue does not rejoin
     return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
       return job->name == part.job && job->options.rogue;
     });

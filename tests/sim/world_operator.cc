@@ -1,11 +1,12 @@
-// An operator who changes the consistency models of running jobs, and asks for snapshots of them.
+// The operator, who changes the consistency models of running jobs and asks for snapshots of them.
 #include "tests/sim/violation.h"
 #include "tests/sim/world.h"
 
 namespace pbox::sim {
 namespace {
 
-// The product's rule, written a second time.
+// Returns whether a running job's model may change in this way. This is the product's rule,
+// implemented a second time.
 bool may_become(const wire::SyncSpec& former, const wire::SyncSpec& next) {
   const auto is_free = [](const wire::SyncSpec& sync) {
     return wire::applies_on_arrival(sync.model) && sync.reads != wire::Reads::kCached;
@@ -17,8 +18,8 @@ bool may_become(const wire::SyncSpec& former, const wire::SyncSpec& next) {
 
 }  // namespace
 
-// The operator changes models on one box. Each part of the job there must then have the new ones,
-// or all must have refused them for the right reason.
+// Changes models on one box. Each part of the job there must then have the new ones, or all must
+// have refused them for the right reason.
 void World::change_model(const ModelChange& change) {
   const JobModel& named = *jobs_[change.job];
   Box& box = *boxes_[cluster_.owner(named.options).value_or(named.options.box)];
@@ -55,7 +56,8 @@ void World::change_model(const ModelChange& change) {
   }
 }
 
-// A box takes a snapshot of any job that has a part there and runs in mode optimize.
+// Asks a box for a snapshot of a job. The box must not begin one unless the job is in mode
+// optimize, and must not call the request invalid if it is.
 void World::ask_for_snapshot(const SnapshotCall& call) {
   Box& box = *boxes_[call.box];
   if (!box.up()) return;

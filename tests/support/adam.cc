@@ -16,7 +16,7 @@ namespace pbox::test {
 namespace {
 
 constexpr uint64_t kAdamElements = 400'000;
-constexpr useconds_t kComputesUs = 5'000;  // pause between steps, as computing would take
+constexpr useconds_t kComputesUs = 5'000;  // pause between steps, in place of computing
 
 #ifdef __SANITIZE_THREAD__
 constexpr uint32_t kStepsEachTime = 10;
@@ -28,7 +28,8 @@ float gradient_of(uint32_t rank, uint32_t step, uint64_t index) {
   return 0.01f * static_cast<float>((index * 7 + step * 13 + rank * 5) % 31) - 0.14f;
 }
 
-// With Options::skips: rank 1's gradient has an infinity in these steps, each time elsewhere.
+// Returns whether rank 1's gradient has an infinity in this step, with Options::skips. It is in a
+// different element each time.
 bool is_infinite(uint32_t step) {
   return step % 10 == 7;
 }
@@ -37,7 +38,7 @@ void spoil(std::vector<float>& gradient, uint32_t rank, uint32_t step) {
   if (rank == 1 && is_infinite(step)) gradient[step * 9973 % kAdamElements] = INFINITY;
 }
 
-// Checks what this rank has learned of the step.
+// Checks the verdict on the step that this rank has received.
 void check_verdict(const AbiWorker& worker, uint32_t step) {
   pbox_step known{};
   known.struct_size = sizeof(known);
@@ -57,8 +58,8 @@ void check_verdict(const AbiWorker& worker, uint32_t step) {
               " instead of " + std::to_string(norm) + ", skipped " + std::to_string(known.skipped));
 }
 
-// Applies the optimizer's definition to the sum of two gradients, which is the same in either
-// order.
+// Computes the expected weights: applies the optimizer's definition to the sum of two gradients,
+// which is the same in either order.
 class Expected {
  public:
   Expected() : weights(kAdamElements, 0.5f), state_(2 * kAdamElements, 0.0f) {}
@@ -74,7 +75,8 @@ class Expected {
                                  state_[kAdamElements + index], sum);
     }
   }
-  // The optimizer state is lost before `step` and replaced by the state after `older` steps.
+  // Notes that the optimizer state is lost before `step` and replaced by the state after `older`
+  // steps.
   void lose_state(uint32_t step, uint32_t older) { losses_[step] = older; }
   std::vector<float> weights;
 

@@ -14,17 +14,17 @@ class AdamTraining {
  public:
   struct Options {
     std::string box;
-    // Compare the weights after each step with those of undisturbed training. Losses of optimizer
-    // state that the box reports between steps are taken into account.
+    // If true, ranks compare the weights after each step with those of undisturbed training. Losses
+    // of optimizer state that the box reports between steps are taken into account.
     bool checks = true;
-    std::string restore = {};  // as in pbox_options
-    uint32_t replicas = 0;     // as in pbox_options
+    std::string restore = {};  // see pbox_options
+    uint32_t replicas = 0;     // see pbox_options
     std::string job = "adam";
-    std::string keys = {};  // as in pbox_options
-    // The boxes skip rounds that are not finite, of which there are some, and each rank checks what
-    // it learns of every round.
+    std::string keys = {};  // see pbox_options
+    // If true, some rounds are not finite, the boxes skip these, and each rank checks the verdict
+    // on every round.
     bool skips = false;
-    // number of calls of begin_steps() after which the ranks leave; 0: no limit
+    // Number of calls of begin_steps() after which the ranks leave; 0 for no limit.
     uint32_t times = 0;
   };
   // Joins, and initializes the weights on the box.
@@ -32,20 +32,22 @@ class AdamTraining {
 
   // Makes both ranks take some steps.
   void begin_steps();
-  // Waits until both ranks have done this many steps since begin_steps(): those that follow are
-  // under way.
+  // Waits until both ranks have done this many steps since begin_steps(). The following steps are
+  // then under way.
   void await_steps(uint64_t count) const { progress_.await(begun_at_ + count); }
-  // Whether steps of begin_steps() are still to be done.
+  // Returns whether steps of begin_steps() are still to be done.
   bool is_under_way() const;
   struct Report {
     uint64_t recoveries = 0, restarts = 0;
-    // the snapshot that lost optimizer state was restored from; 0: none was lost, or it restarted
+    // The snapshot from which lost optimizer state was restored; 0 if none was lost, or if the
+    // optimizer restarted without a snapshot.
     uint64_t restored_from = 0;
   };
-  Report end_steps();  // Both ranks' reports must agree.
+  Report end_steps();  // waits for the steps; both ranks' reports must agree
   void kill() const;
 
-  // Where training began: the snapshot (0 for none), and the steps that its weights contain.
+  // These return where training began: the snapshot (0 for none), and the steps that its weights
+  // contain.
   uint64_t restored_snapshot() const { return restored_snapshot_; }
   uint64_t restored_steps() const { return restored_steps_; }
 

@@ -52,7 +52,7 @@ Json lasting_facts(const Json& job) {
   return facts;
 }
 
-// The only step pushes 1 for each weight of 1.
+// Runs the rank with weights. In its only step it pushes 1 for each weight, and each weight is 1.
 void hold(const WorkerOptions& options, Line& line) {
   const AbiWorker worker(options);
   const uint32_t tensor = worker.tensor(kSecretTensor, kSecretElements);

@@ -1,5 +1,6 @@
 // A box with keys under attack: two honest ranks of a tenant train through it, another job of that
-// tenant has weights and a snapshot on its disk, and the box's state can be compared.
+// tenant has weights and a snapshot on its disk, and the box's state is compared with its state
+// before the attack.
 #pragma once
 
 #include <memory>
@@ -19,21 +20,23 @@ inline constexpr uint64_t kSecretElements = 54'321;
 
 class AttackedSite {
  public:
-  // `flags` of pboxd come last. Ranks of the honest job begin rounds, which go on for a while.
+  // Starts pboxd with `flags` after its other flags. The honest job's ranks begin rounds, which go
+  // on for a while.
   explicit AttackedSite(const Arguments& flags = {});
 
   // Ends the rounds under way, runs more, and lets the honest rank step once. Throws unless all
   // sums are exact and the weights are those of that rank's steps alone. Also throws unless jobs,
-  // their ranks, and the files of snapshots and epochs are as when the object was made.
+  // their ranks, and the files of snapshots and epochs are as they were when the object was made.
   void check();
   // Ends the rounds under way, and begins more.
   void begin_more_rounds();
-  // The attacker has jobs of its own, which take epochs and lose ranks as any other.
+  // Called if the attacker has jobs of its own, which take epochs and lose ranks like any other
+  // job.
   void allow_other_jobs() { has_other_jobs_ = true; }
 
   const tls::KeyPair& signer() const { return signer_; }
   Daemon& daemon() { return daemon_; }
-  // Keys of a tenant who has nothing to do with the honest one.
+  // Returns the keys of a tenant other than the honest one.
   const tls::Credentials& stranger() const { return *stranger_; }
   const tls::Credentials& honest() const { return *honest_; }
 

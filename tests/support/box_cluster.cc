@@ -150,7 +150,8 @@ BoxCluster::BoxCluster(const EtcdCluster& etcd, const std::vector<std::string>& 
   leader();
 }
 
-// The boxes list a box that was killed until its lease expires, and only then the same box again.
+// A killed box stays listed until its lease expires. The restarted box is listed with a different
+// incarnation.
 void BoxCluster::start(const std::string& name) {
   Json former;
   if (!boxes_.empty()) former = listed(*boxes_.begin()->second, name);

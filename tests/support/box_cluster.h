@@ -17,7 +17,7 @@ namespace pbox::test {
 // Polls `done`; returns false if it has not become true within kDeadlineMs.
 bool await(const std::function<bool()>& done);
 
-// Starts a box; it does not rebalance unless `flags` enable that.
+// Starts a box. With the default `flags` it does not rebalance.
 std::unique_ptr<Daemon> start_box(const EtcdCluster& etcd, const std::string& name,
                                   const std::string& state = "none",
                                   const std::vector<std::string>& flags = {
@@ -25,10 +25,10 @@ std::unique_ptr<Daemon> start_box(const EtcdCluster& etcd, const std::string& na
 
 nlohmann::json boxes_of(const Daemon& box);  // GET /api/v1/boxes
 
-// Asks the box `at` to drain `box`, or to undo its drain.
+// Asks the box `at` to drain `box`, or to end its drain.
 void drain(const Daemon& at, const std::string& box, bool draining);
 
-// Returns the leader if all of `boxes` list exactly each other and agree on it; otherwise empty.
+// Returns the leader if `boxes` list exactly each other and agree on it; otherwise an empty string.
 std::string agreed_leader(const std::vector<const Daemon*>& boxes);
 
 class BoxCluster {
@@ -44,7 +44,8 @@ class BoxCluster {
   std::vector<const Daemon*> all() const;
   std::string leader() const;   // waits until all agree on it
   std::string control() const;  // the control addresses of all boxes, in the form of PBOX_BOX
-  // Returns how many parts the box has, as any box reports it. Throws if `name` is not listed.
+  // Returns how many parts the box has, as the first box reports it. Throws if `name` is not
+  // listed.
   size_t parts(const std::string& name) const;
 
  private:
@@ -66,27 +67,27 @@ class SteadyTraining {
     uint32_t ranks = 2;
     std::vector<uint64_t> elements = {40'000};
     uint32_t rounds = 50;   // rounds per command
-    uint32_t pause_us = 0;  // pause between rounds, as computing would take
+    uint32_t pause_us = 0;  // pause between rounds, in place of computing
     std::function<void(pbox_options&)> adjust = {};
   };
   // Returns once all ranks have joined.
   explicit SteadyTraining(const Options& options);
 
   void begin_rounds();
-  void end_rounds();  // throws if a rank failed
-  // Waits until every rank has done this many rounds since begin_rounds(): those that follow are
-  // under way.
+  void end_rounds();  // waits for the rounds; throws if a rank has failed
+  // Waits until every rank has done this many rounds since begin_rounds(). The following rounds are
+  // then under way.
   void await_rounds(uint64_t count) const { progress_.await(begun_at_ + count); }
-  // Rounds that every rank has done since begin_rounds().
+  // Returns how many rounds every rank has done since begin_rounds().
   uint64_t rounds_done() const { return progress_.least() - begun_at_; }
   void rounds() {
     begin_rounds();
     end_rounds();
   }
   void kill() const;
-  // The longest time that any rank has waited for a round since the last begin_rounds().
+  // Returns the longest time that any rank waited for a round from begin_rounds() to end_rounds().
   double longest_round_s() const { return longest_round_s_; }
-  // How often ranks recovered parts from begin_rounds() to end_rounds(), of all ranks together.
+  // Returns how often all ranks together recovered parts from begin_rounds() to end_rounds().
   uint64_t recoveries() const { return recoveries_; }
 
  private:

@@ -15,7 +15,7 @@ class Cable {
   Cable(const Cable&) = delete;
   Cable& operator=(const Cable&) = delete;
 
-  // False if namespaces cannot be made: that needs root and iproute2.
+  // Returns false if namespaces cannot be made, which needs root and iproute2.
   bool works() const { return works_; }
   const std::string& box() const { return box_; }    // the namespace with kBoxAddress
   const std::string& rack() const { return rack_; }  // the other namespace

@@ -40,7 +40,7 @@ class CrashingDisk : public storage::Disk {
 
   void remove(const std::string& name) override { now_.erase(name); }
 
-  // The machine loses power.
+  // Called when the machine loses power.
   void crash() {
     now_ = durable_;
     synced_ = durable_;
@@ -48,7 +48,7 @@ class CrashingDisk : public storage::Disk {
     steps_left = -1;
   }
 
-  int steps_left = -1;  // steps that still succeed; after them every step fails; -1: none fails
+  int steps_left = -1;  // steps that succeed before every step fails; -1 if none fails
 
  private:
   class Output : public storage::OutputFile {

@@ -79,11 +79,11 @@ class Daemon {
   std::string admin_;
 };
 
-// The arguments that Daemon passes to pboxd, for tests of a start that fails.
+// Returns the arguments that Daemon passes to pboxd, for tests of a start that fails.
 Arguments daemon_arguments(const Arguments& more);
 const char* daemon_path();
 
-// The result of a program's whole run. Status -1: it did not end in time.
+// The result of a program's whole run. Its status is -1 if the program did not end in time.
 struct Output {
   int status = -1;
   std::string text, errors;

@@ -15,7 +15,8 @@
 namespace pbox::test {
 namespace {
 
-// Returns the first of the ports that the kernel chooses itself, also for every connection.
+// Returns the first port of the range from which the kernel chooses ports itself, as it does for
+// every outgoing connection.
 uint16_t first_ephemeral_port() {
   std::ifstream range("/proc/sys/net/ipv4/ip_local_port_range");
   uint16_t first = 0;
@@ -23,8 +24,8 @@ uint16_t first_ephemeral_port() {
   return first;
 }
 
-// A port that the kernel gives to nobody while the member that has it is down. These sockets stay
-// open together while ports are chosen, so that no port is chosen twice.
+// A port below that range, so that the kernel gives it to no other socket while its member is down.
+// These sockets stay open together while ports are chosen, so that no port is chosen twice.
 class FreePort {
  public:
   FreePort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {

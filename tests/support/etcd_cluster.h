@@ -33,7 +33,8 @@ class EtcdCluster {
   void signal(size_t member, int number) const { members_[member].program->signal(number); }
   // Returns the answer of etcd's JSON gateway; empty if there is none.
   std::string post(size_t member, const std::string& path, const std::string& json) const;
-  // Returns the revision of the store, and how often the key has been written since its creation.
+  // Returns the revision of the store. version() returns how often the key has been written since
+  // its creation.
   int64_t revision() const;
   int64_t version(const std::string& key) const;
   // Compacts and defragments member 0, and disarms its alarms, as an operator would.

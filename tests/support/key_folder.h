@@ -1,4 +1,4 @@
-// Folders of keys for tests, with certificates that product code would not make.
+// Folders of keys for tests, including certificates that product code would not make.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace pbox::test {
 
-// A new folder below the system's temporary one, removed with all its files.
+// A new folder in the system's folder for temporary files. It is removed with all its files.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -20,7 +20,7 @@ class TemporaryFolder {
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
   const std::string& path() const { return path_; }
-  // Replaces a file of the folder.
+  // Writes a file of the folder, and replaces it if it exists.
   void write(const std::string& name, const std::string& text, unsigned mode = 0600) const;
 
  private:
@@ -32,7 +32,7 @@ tls::Validity valid_for(int64_t seconds = 3600);
 
 tls::KeyPair authority(const std::string& cluster = "rack");
 
-// A certificate and a key that a test has made itself, as text.
+// Returns a certificate and a key that a test has made itself, as text.
 tls::KeyPair pem_of(X509* certificate, EVP_PKEY* key);
 
 // The files of one identity that `signer` has signed. `trusted` is the certificate of the authority
@@ -44,12 +44,12 @@ class KeyFolder : public TemporaryFolder {
   KeyFolder(const tls::KeyPair& signer, const tls::CertificateOrder& order,
             const std::string& trusted);
 
-  // Returns the order of a certificate with this identity. It lets its owner accept connections if
-  // the identity is a box's.
+  // Returns the order for a certificate with this identity. The certificate lets its owner accept
+  // connections if the identity is a box's.
   static tls::CertificateOrder order(const std::string& uri, int64_t seconds = 3600);
-  // The loaded credentials; throws with the error if they are refused.
+  // Returns the loaded credentials; throws with the error if they are refused.
   std::shared_ptr<const tls::Credentials> load() const;
-  // The token of the folder's files; throws with the error if they cannot be read.
+  // Returns the token of the folder's files; throws with the error if they cannot be read.
   std::string token() const;
 };
 

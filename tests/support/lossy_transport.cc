@@ -5,7 +5,7 @@
 // - "lossy:closed": lanes cannot be opened.
 // - "lossy:probes": lanes cannot be opened, but many probes have reached the box by then.
 // - "lossy:breaks": carries some packets and then fails.
-// - "lossy:reads": registers memory, and releases it only when it is made to break off.
+// - "lossy:reads": registers memory, and releases it only when it is forced to.
 // - "lossy:refuses": refuses to register memory.
 // - "lossy:locks": registers memory only once its first byte is not 0.
 // Any other port is refused.

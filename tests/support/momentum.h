@@ -6,9 +6,9 @@
 
 namespace pbox::test {
 
-// Runs two ranks at each of these boxes, in processes of their own, across a change of the learning
-// rate. If there are several boxes, each is that of a rack. Returns the error; empty if all rounds'
-// weights were right.
+// Trains with two ranks at each of these boxes, in processes of their own. The learning rate
+// changes during the training. If there are several boxes, each serves one rack. Returns the error;
+// empty if all rounds' weights were right.
 std::string run_momentum(const std::vector<std::string>& racks, bool as_nobody = false,
                          const std::string& port = "socket");
 inline std::string run_momentum(const std::string& box, bool as_nobody = false,

@@ -13,7 +13,7 @@ class OlderProtocol {
   explicit OlderProtocol(const std::string& path);
 
   // Returns the bytes of the message with only the fields that the definitions have, at every
-  // level. Throws if the bytes are no message.
+  // level. Throws if the bytes are not a message.
   std::string forget_new_fields(const std::string& message, const std::string& bytes) const;
 
  private:

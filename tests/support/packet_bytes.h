@@ -1,4 +1,4 @@
-// A packet that a port would send, as one piece.
+// The bytes of a packet that a port would send, in one piece.
 #pragma once
 
 #include <cstring>
@@ -8,7 +8,7 @@
 
 namespace pbox::test {
 
-// `bytes` becomes the packet; what it held before is lost.
+// Replaces the content of `bytes` with the packet.
 inline void write_packet(const nic::TxPacket& packet, std::vector<std::byte>& bytes) {
   const size_t payload_bytes = packet.header.payload_bytes;
   bytes.resize(limits::kPacketOverheadBytes + payload_bytes);

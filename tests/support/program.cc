@@ -30,9 +30,9 @@ bool runs(pid_t pid) {
   return file >> number >> name >> state && state == "R";
 }
 
-// The thread sanitizer of gcc 12 may forget a signal that comes while the program's first thread is
-// between two system calls: it notes the signal, and then does not call the handler. So this waits
-// until the thread sleeps.
+// Waits until the program's first thread sleeps. The thread sanitizer of gcc 12 may lose a signal
+// that arrives while this thread is between two system calls: it notes the signal, and then does
+// not call the handler.
 void await_sleep(pid_t pid) {
   const auto end = Clock::now() + std::chrono::milliseconds(kDeadlineMs);
   for (int looks = 0; looks < 3 && Clock::now() < end; looks = runs(pid) ? 0 : looks + 1) {

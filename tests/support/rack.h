@@ -1,4 +1,4 @@
-// A rack in one thread: one box with a few pipelines, and W workers. The product's engines and
+// A rack in one thread: one box with a few pipelines, and some workers. The product's engines and
 // exchanges run over an in-process network, on a clock that only the test moves. The fault plan's
 // seed makes runs repeatable.
 #pragma once
@@ -25,7 +25,7 @@ struct RackOptions {
   wire::SyncSpec sync;
   std::vector<worker::TensorSpec> tensors;
   nic::FaultPlan faults;
-  bool takes_zeros = false;  // box and workers know ZEROS
+  bool takes_zeros = false;  // box and workers accept ZEROS packets
   bool payload_crc = true;   // on, so that bit flips in payloads are detected
 };
 
@@ -39,7 +39,8 @@ class Rack {
   nic::LoopbackNetwork& network() { return network_; }
   uint64_t now_ns() const { return now_ns_; }
 
-  // Runs one turn of every party, then moves time to the next possible event, at most to limit_ns.
+  // Runs one turn of the box and of each worker, then moves time to the next possible event, at
+  // most to limit_ns.
   void step(uint64_t limit_ns = UINT64_MAX);
   // Steps until every started tensor of every worker is complete. Returns false after `steps_max`
   // steps.

@@ -25,21 +25,22 @@ class SecurePeer {
   void say_bytes(const std::string& plain, bool flips_a_bit = false);
   // Returns the next message; nothing if the box has closed the connection or is too slow.
   std::optional<proto::BoxMessage> heard();
-  // Says the message and returns the text of the Failure that answers it; empty if another message
-  // does, "closed" if the box closes the connection without an answer.
+  // Sends the message and returns the text of the Failure that answers it; empty if a different
+  // message answers it, "closed" if the box closes the connection without an answer.
   std::string refusal(const proto::WorkerMessage& message);
 
   bool is_established() const { return tls_->is_established(); }
-  // Why TLS has failed; empty if it has not.
+  // Returns why TLS has failed; empty if it has not.
   const std::string& failure() const { return failure_; }
   const tls::Connection& tls() const { return *tls_; }
   int fd() const { return fd_; }
-  // All bytes that this end has sent, as somebody on the way could have recorded them.
+  // Returns all bytes that this end has sent, as an attacker on the path could have recorded them.
   const std::string& sent() const { return sent_; }
 
  private:
   void send_bytes(const std::string& bytes);
-  // Waits for bytes and takes them. False at the end, if none come in time, or if TLS fails.
+  // Waits for bytes and handles them. Returns false at the end of the stream, if none arrive in
+  // time, or if TLS fails.
   bool take();
 
   int fd_;
@@ -49,7 +50,7 @@ class SecurePeer {
   std::string sent_;
 };
 
-// A JOIN of one small tensor.
+// Returns a JOIN with one small tensor.
 proto::WorkerMessage join_of(const std::string& job, uint32_t rank = 0, uint32_t world_size = 1);
 
 // Makes the peer's end of its session on the first pipeline, for the incarnation that join_of()
@@ -57,8 +58,8 @@ proto::WorkerMessage join_of(const std::string& job, uint32_t rank = 0, uint32_t
 seal::SessionSeal make_seal(const SecurePeer& peer, const proto::Session& session,
                             const std::string& job);
 
-// Asks a box by plain TCP, and returns all that it answers until it closes the connection or is
-// silent for `silence_ms`.
+// Sends the bytes to a box over plain TCP, and returns all that it answers until it closes the
+// connection or is silent for `silence_ms`.
 std::string answer_to(const std::string& control, const std::string& bytes, int silence_ms);
 
 }  // namespace pbox::test

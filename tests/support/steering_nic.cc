@@ -45,7 +45,8 @@ int open_on_loopback(int type) {
 void send_whole(int fd, const std::string& bytes) {
   for (size_t sent = 0; sent < bytes.size();) {
     const ssize_t count = send(fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-    if (count <= 0) return;  // this side has closed; the next read or write tells the other side
+    if (count <= 0)
+      return;  // the peer has closed; the next read notices that and closes both sides
     sent += static_cast<size_t>(count);
   }
 }

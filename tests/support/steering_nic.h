@@ -1,7 +1,7 @@
 // A process between workers and a box that imitates a NIC whose queues are chosen by a hash. It
-// drops packets that hash to another queue than their pipeline's. It relays the pboxd's control
-// messages, and tells the workers in the pboxd's place how packets find the queues. Works over IPv4
-// loopback only.
+// drops packets that hash to a queue other than their pipeline's. It relays the pboxd's control
+// messages, and changes SESSION so that it tells the workers how packets find the queues. Works
+// over IPv4 loopback only.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ struct SteeringOptions {
   // The affinity in SESSION, with the table if it is kRssHash. Unknown values are passed on
   // unchanged.
   nic::QueueAffinity affinity = nic::QueueAffinity::kSourceTrial;
-  uint32_t lose_every = 0;  // one packet towards the box in this many is lost at random; 0: none
-  int deaf_pipeline = -1;   // a pipeline that receives nothing; -1: none
+  uint32_t lose_every = 0;  // one in this many packets to the box is lost at random; 0 for none
+  int deaf_pipeline = -1;   // a pipeline that receives nothing; -1 if there is none
 };
 
 // Counts of packets towards the box.
@@ -35,7 +35,7 @@ class SteeringNic {
   // Starts the NIC as a process of its own, which ends with this object.
   explicit SteeringNic(const SteeringOptions& options);
 
-  // The HOST:PORT that workers use as the box's.
+  // Returns the HOST:PORT that workers use as the box's.
   const std::string& control() const { return control_; }
   const SteeringCounts& counts() const { return *counts_; }
 

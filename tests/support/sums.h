@@ -29,12 +29,12 @@ struct SumsOptions {
   std::string port = port_under_test();
   bool as_nobody = false;          // ranks run as the user nobody
   bool waits = false;              // ranks say "joined" after joining and wait for go()
-  uint32_t registered_rounds = 0;  // the number of first rounds whose buffers are registered memory
+  uint32_t registered_rounds = 0;  // in this many rounds, the first ones, buffers are registered
 };
 
 struct SumsOutcome {
   std::string failure;  // one line per failed rank; empty if none failed
-  // All ranks' results have the same digest.
+  // True if all ranks' results have the same digest.
   bool identical = false;
   uint64_t retransmitted_fragments = 0;
   uint64_t packets_direct = 0, packets_staged = 0, packets_staged_refused = 0;
@@ -42,8 +42,8 @@ struct SumsOutcome {
   uint32_t pipeline_count = 0;
 };
 
-// Small multiples of 1/4. They are exact in every dtype, and so are sums over 4 workers and their
-// means.
+// Returns a small multiple of 1/4. Such values are exact in every dtype, and so are sums over 4
+// workers and their means.
 float sums_value(uint32_t rank, uint32_t round, uint32_t tensor, uint64_t index);
 std::vector<unsigned char> encode(pbox_dtype dtype, const std::vector<float>& values);
 

@@ -16,8 +16,8 @@ std::string veth_is_impossible();
 
 struct VethOptions {
   uint32_t mtu = 9000;
-  // A process between box and workers treats frames as these options say. Without it there is a
-  // plain cable.
+  // If set, a process between box and workers treats frames as these options say. Otherwise there
+  // is a plain cable.
   std::optional<WireOptions> wire = std::nullopt;
 };
 

@@ -13,11 +13,11 @@ namespace pbox::test {
 
 struct WireOptions {
   uint64_t seed = 1;
-  // One frame in this many, in either direction; 0: none.
+  // One frame in this many is lost, repeated or delayed, in either direction; 0 for none.
   uint32_t lose_one_of = 0;
   uint32_t repeat_one_of = 0;
-  uint32_t delay_one_of = 0;  // behind up to 8 later frames, or by 1 ms
-  uint16_t vlan = 0;          // VLAN of the box's side; 0: frames pass unchanged
+  uint32_t delay_one_of = 0;  // until 8 later frames have passed, or for 1 ms
+  uint16_t vlan = 0;          // VLAN of the box's side; 0 if frames pass unchanged
 };
 
 struct WireCounts {
@@ -52,7 +52,7 @@ class FrameSocket {
 
   struct Frame {
     std::string bytes;  // without a VLAN tag
-    uint16_t vlan = 0;  // 0: the frame had no tag
+    uint16_t vlan = 0;  // 0 if the frame had no tag
   };
   int fd() const { return fd_; }
   void send(const std::string& bytes) const;

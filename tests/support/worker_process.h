@@ -52,13 +52,13 @@ class WorkerProcess {
   std::string pending_;
 };
 
-// Counts what children have done, one counter each, in memory that they share with the test. Must
-// be made before the children. Copies share the counters.
+// Counts what children have done, with one counter for each child, in memory that they share with
+// the test. Must be made before the children. Copies share the counters.
 class Progress {
  public:
   explicit Progress(size_t children);
 
-  // For child `index`, in [0, children): it has done one more.
+  // Called by child `index`, in [0, children), when it has done one more.
   void advance(size_t index) const { counts_[index].fetch_add(1); }
   // Returns the smallest of the children's counts.
   uint64_t least() const;
@@ -70,7 +70,7 @@ class Progress {
   std::shared_ptr<std::atomic<uint64_t>[]> counts_;
 };
 
-// The port of workers whose test names none: PBOX_TEST_PORT, or "socket".
+// Returns the port of workers whose test names none: the environment's PBOX_TEST_PORT, or "socket".
 const char* port_under_test();
 
 struct WorkerOptions {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Copies product sources with mutants in them, which a number chooses between at run time.
+"""Copies product sources with mutants in them. At run time a number selects the active mutant.
 
   generate.py --list TABLE                 the files that have mutants, one per line
   generate.py --sources TABLE SOURCE_ROOT  the sources that have mutants, or include a header that
@@ -78,7 +78,7 @@ def sources_with(root, mutated):
 
 
 def write(output, contents):
-    """Writes the copies. Unchanged files keep their time; stale copies are deleted."""
+    """Writes the copies. Unchanged files keep their modification time; stale copies are deleted."""
     for stale in set(output.rglob("*.*")) - set(contents):
         stale.unlink()
     for path, text in contents.items():
@@ -96,7 +96,7 @@ def main():
     names = [mutant["name"] for _, mutant in mutants]
     if len(set(names)) != len(names):
         sys.exit("two mutants have one name")
-    # A mutant may need more than one place to be changed.
+    # A mutant may change more than one place.
     edits = [(number, {"name": mutant["name"], **edit})
              for number, mutant in mutants for edit in [mutant, *mutant.get("also", [])]]
     for _, mutant in mutants:

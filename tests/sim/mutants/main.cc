@@ -1,6 +1,6 @@
 // pbox-sim-mutants [--json]: plants each bug of mutants.toml in turn and counts the seeds until the
-// invariant that the table names for it is violated. The same seed without the bug must pass, so
-// that the violation is the bug's. Ends with status 1 if a bug is not caught.
+// invariant that the table names for it is violated. The same seed without the bug must pass, which
+// shows that the bug causes the violation. Ends with status 1 if a bug is not caught.
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -29,7 +29,7 @@ namespace po = boost::program_options;
 struct Mutant {
   const char* name;
   const char* about;
-  const char* by;  // texts of its own invariant, separated by '|': one of them must be said
+  const char* by;  // texts of its own invariant, separated by '|': the violation must contain one
   bool is_short;   // found within few seeds: tools/test plants it each time
   uint64_t from;   // the first seed to try
   bool in_levels;  // planted in seeds of two levels
@@ -38,16 +38,17 @@ constexpr Mutant kMutants[] = {
 #include "tests/sim/mutants/mutants.inc"
 };
 
-// A planted bug may send product code into an endless loop. Processor time, because the machine may
-// be busy.
+// Limit for a seed, because a planted bug may send product code into an endless loop. It is a limit
+// of processor time, because the machine may be busy.
 constexpr int kSeedSecondsMax = 30;
-// Each crash of a seed costs a new process.
+// The search for a bug ends after this many crashes, because each costs a new process.
 constexpr int kCrashesMax = 20;
 constexpr size_t kTextBytes = 400;
 
-// Written by the process that runs the seeds, and by its parent once that has ended.
+// Shared memory that the process that runs the seeds writes, and its parent once that process has
+// ended.
 struct Report {
-  uint64_t seed = 0;  // the last one that began
+  uint64_t seed = 0;  // the last seed that began
   bool seen = false;
   bool is_over = false;  // no more seeds
   int crashes = 0;
@@ -67,7 +68,7 @@ bool is_own(int number, const std::string& text) {
   return false;
 }
 
-// Ends this process after this much processor time of its own; 0: never.
+// Limits the processor time that this process takes from now on; 0 removes the limit.
 void limit_time(int seconds) {
   const itimerval limit{.it_interval = {}, .it_value = {.tv_sec = seconds, .tv_usec = 0}};
   PBOX_CHECK(setitimer(ITIMER_VIRTUAL, &limit, nullptr) == 0);
@@ -127,7 +128,7 @@ class Audit {
     reports_ = new (memory) Reports;
   }
 
-  // `from`: the first seed to try; 0: as the table says.
+  // `from`: the first seed to try; 0 selects the one that the table names.
   void run(const std::vector<int>& numbers, uint64_t from, uint64_t seeds_max,
            size_t processes_max) {
     from_ = from;
@@ -155,7 +156,7 @@ class Audit {
     return (from_ != 0 ? from_ : kMutants[number - 1].from) - 1;
   }
 
-  // Goes on with the seed after the last one that began.
+  // Starts a process that continues with the seed after the last one that began.
   void start(int number) {
     FILE* errors = std::tmpfile();
     PBOX_CHECK(errors != nullptr);
@@ -187,7 +188,7 @@ class Audit {
     if (!report.seen && report.text[0] == '\0') print_advice(search.number);
   }
 
-  // Says how to find a seed that shows the bug, none of those that were tried having done so.
+  // Prints how to find a seed that shows the bug. Called if none of the tried seeds has shown it.
   void print_advice(int number) {
     const Mutant& mutant = kMutants[number - 1];
     uint64_t next = report(number).seed + 1;
@@ -204,7 +205,7 @@ class Audit {
   }
 
   // A failed check of the product counts if it is the one that the table names. A seed that never
-  // ended does only if the table says so, and a process that was killed never does.
+  // ended counts only if the table says so, and a process that was killed never counts.
   void note_crash(const Search& search, int signal_number) {
     Report& crashed = report(search.number);
     std::string text = "crash: " + std::string(strsignal(signal_number)) + last_line(search.errors);
@@ -213,7 +214,7 @@ class Audit {
       crashed.is_over = true;
       write_text(crashed.text, "the process was killed: memory may have run out");
     } else if (is_own(search.number, text)) {
-      const pid_t child = fork();  // without the bug the seed must end well
+      const pid_t child = fork();  // without the bug the seed must pass
       PBOX_CHECK(child >= 0);
       if (child == 0) {
         conclude(crashed.seed, search.number, text, crashed);
@@ -228,7 +229,7 @@ class Audit {
     }
   }
 
-  // The last line of what a process printed, after ": ". Empty if it printed nothing.
+  // Returns ": " and the last line that a process printed; empty if it printed nothing.
   static std::string last_line(FILE* errors) {
     std::rewind(errors);
     std::string last;
@@ -243,7 +244,7 @@ class Audit {
   std::map<pid_t, Search> running_;
 };
 
-// Prints the events of a seed with the bug, and what it violates. `from`: as in Audit::run().
+// Prints the events of a seed with the bug, and what it violates. `from`: see Audit::run().
 void trace(int number, uint64_t from) {
   const uint64_t seed = from != 0 ? from : kMutants[number - 1].from;
   mutant_at_hand = number;
@@ -316,7 +317,7 @@ int run(int argc, char** argv) {
   const nlohmann::json figures = {
       {"planted", numbers.size()}, {"caught", caught}, {"mutants", mutants}};
   std::cout << (options.count("json") != 0 ? figures.dump() : figures.dump(2)) << std::endl;
-  // The canary must be seen, and being seen fails the run, which proves that a violation does so.
+  // The canary must be seen. Being seen fails the run, which proves that a violation fails a run.
   if (canary) return caught == 1 ? 1 : 0;
   return caught == numbers.size() && caught > 0 ? 0 : 1;
 }

@@ -1,5 +1,5 @@
-// The number of the planted bug that is active in the copies of product code; 0: none. Set before
-// each run of a seed.
+// The number of the planted bug that is active in the copies of product code; 0 if none is. It is
+// set before each run of a seed.
 #pragma once
 
 namespace pbox::sim {

@@ -35,7 +35,7 @@ uint64_t now_ns() {
                                    .count());
 }
 
-// Whether the work that an event was recorded behind is done.
+// Tells whether the work that was queued before an event was recorded is done.
 struct Record {
   std::mutex mutex;
   std::condition_variable changed;
@@ -115,7 +115,7 @@ struct State {
   std::optional<uint64_t> copies_left;  // copies to the host that are not held
 };
 
-// Never destroyed: threads may run until the process ends.
+// Returns the state, which is never destroyed, because threads may run until the process ends.
 State& state() {
   static State& made = *new State;
   return made;
@@ -137,7 +137,8 @@ void note_violation(const std::string& text) {
   state().violation = text;
 }
 
-// Returns the error of a call: that of a planned fault, or of a call in a host function.
+// Returns the error of a call: that of a planned fault, or of a call in a host function; 0 if there
+// is none.
 int begin_call(const char* function) {
   if (in_host_function) {
     note_violation(std::string(function) + " in a host function");
@@ -306,7 +307,7 @@ int cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   if (const int error = begin_call("cudaHostAlloc")) return error;
   auto* made = static_cast<std::byte*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
   if (made == nullptr) return last_error = 2;
-  std::memset(made, 0xa5, bytes);  // nobody may rely on zeros
+  std::memset(made, 0xa5, bytes);  // no caller may rely on zeros
   const std::lock_guard lock(state().mutex);
   state().pinned[made] = bytes;
   ++state().pins;
@@ -465,7 +466,7 @@ const char* cudaGetErrorString(int error) {
   }
 }
 
-// For the fake driver.
+// Called by the fake driver.
 int fake_cuda_wait_value(void* stream, uint64_t address, uint32_t value) {
   if (const int error = begin_call("cuStreamWaitValue32")) return error;
   stream_of(stream).push([=] {

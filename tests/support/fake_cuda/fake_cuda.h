@@ -8,7 +8,7 @@
 
 extern "C" {
 
-/* Something that a stream has run, or a host function. */
+/* A copy or a wait that a stream has run, or a host function. */
 struct FakeCudaEntry {
   char kind[16]; /* "to_host", "to_device", "function", "gate" */
   uint64_t stream, bytes;
@@ -19,24 +19,25 @@ struct FakeCudaEntry {
 void fake_cuda_reset();
 /* Copies at most `capacity` entries in the order in which they ended, and returns their number. */
 uint64_t fake_cuda_entries(FakeCudaEntry* entries, uint64_t capacity);
-/* The call number `nth` (from 0) of the CUDA function from now on, and all later ones if `forever`,
- * returns `error` and does nothing. */
+/* Makes a call of the CUDA function return `error` and do nothing: call number `nth` from now on,
+ * counted from 0, and all later ones if `forever`. */
 void fake_cuda_fail(const char* function, uint64_t nth, int error, int forever);
 void fake_cuda_delay_host_functions(uint64_t ms);
-/* Copies take this long for each MiB. */
+/* Makes copies take this long for each MiB. */
 void fake_cuda_slow_copies(uint64_t us_per_mib);
-/* All streams count as captured into a graph. */
+/* Sets whether all streams count as being captured into a graph. */
 void fake_cuda_capture(int is_capturing);
 /* Returns the number of forbidden calls: CUDA in a host function, copies from or to memory that is
  * not pinned, pinned memory that is freed while a stream may use it. `last`: the text of the last
  * one, valid until this thread calls the function again. */
 uint64_t fake_cuda_violations(const char** last);
-/* Bytes that are pinned now, and calls of cudaHostAlloc that have succeeded since the reset. */
+/* Returns the bytes that are pinned now. fake_cuda_pins() returns the number of calls of
+ * cudaHostAlloc that have succeeded since the reset. */
 uint64_t fake_cuda_pinned_bytes();
 uint64_t fake_cuda_pins();
-/* A kernel: the stream runs the function, which may take long. */
+/* Launches a kernel: the stream runs the function, which may take long. */
 void fake_cuda_launch(void* stream, void (*function)(void*), void* user);
-/* After `count` more copies to the host, the next ones wait until fake_cuda_release(). */
+/* Lets `count` more copies to the host pass. The next ones wait until fake_cuda_release(). */
 void fake_cuda_hold_after(uint64_t count);
 void fake_cuda_release();
 }

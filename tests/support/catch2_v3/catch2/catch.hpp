@@ -1,5 +1,5 @@
-// Replaces the single header of Catch2 2 where Catch2 3 is installed. Declares by the tests' names
-// what version 3 has renamed. With Catch2 2 it is not on the include path.
+// Replaces the single header of Catch2 2 where Catch2 3 is installed. Declares what version 3 has
+// renamed, under the names that the tests use. With Catch2 2 it is not on the include path.
 #pragma once
 
 #include <catch2/catch_all.hpp>
