@@ -88,18 +88,18 @@ class Gradient {
   Gradient(Gradient&&) = default;
   static Result<Gradient> create(const PeerOptions& options);
 
-  // Bytes of all tensors, with what lies between them.
+  // Returns the bytes of all tensors and of the gaps between them.
   size_t bytes() const {
     const float* const end = tensors_.back().data() + tensors_.back().size();
     return static_cast<size_t>(end - tensors_.front().data()) * sizeof(float);
   }
-  // Moves the tensors, once, to other memory of so many bytes, which begins on a cache line and
-  // outlives this. Their values are lost, and their own memory is freed.
+  // Moves the tensors, once, to other memory of bytes() bytes, which begins on a cache line and
+  // outlives this object. Their values are lost, and their own memory is freed.
   void move_to(std::byte* memory);
   void fill(uint32_t iteration, uint32_t rank);
   // Makes the gradient sparse: sets the elements to 0 that is_left_out() chooses (work.h).
   void leave_out(uint32_t iteration);
-  // As count_wrong(), for sparse gradients.
+  // Like count_wrong(), for sparse gradients.
   uint64_t count_wrong_sparse(uint32_t iteration, uint32_t rank_count) const;
   // Returns how many elements are further from the sum over the ranks than `share` of the largest
   // sum.

@@ -1,4 +1,4 @@
-// pbox-peer-tcp: what the kernel alone takes for the bytes of an exchange. Every rank sends its
+// pbox-peer-tcp: what the bytes of an exchange cost in the kernel alone. Every rank sends its
 // gradient over one TCP connection to a server, which returns the same bytes. Nothing is summed or
 // checked. See peer.h for the commands.
 //

@@ -82,7 +82,7 @@ class Batch {
     send(fd, count);
   }
 
-  // Sends datagrams of the memory at data, to the connected peer.
+  // Sends the memory at `data` to the connected peer, in datagrams of these lengths.
   void send_from(int fd, const std::byte* data, const std::vector<size_t>& lengths) {
     for (size_t index = 0; index < lengths.size(); ++index) {
       vectors_[index] = {const_cast<std::byte*>(data), lengths[index]};

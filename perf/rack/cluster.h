@@ -36,7 +36,7 @@ class RackCluster {
                     const std::vector<std::string>& flags) const {
     return start_box(cluster, box_name(index), rack_.box(index), flags);
   }
-  // The same on any host, such as a worker's.
+  // Starts such a box on any host, for example a worker's.
   RackBox start_box(const std::string& cluster, const std::string& name, const Host& host,
                     const std::vector<std::string>& flags) const;
   // Waits until exactly `count` boxes are registered.
@@ -45,7 +45,7 @@ class RackCluster {
   // that owns part i at first.
   void put_plan(const std::string& cluster, const std::string& job, uint64_t model_bytes,
                 const std::vector<uint32_t>& parts) const;
-  // The same, with the boxes' names. Parts may move only if the job recovers.
+  // Publishes such a part map, given the boxes' names. Parts may move only if the job recovers.
   void put_plan(const std::string& cluster, const std::string& job, uint64_t model_bytes,
                 std::vector<std::string> boxes, bool recovers) const;
   // Starts or ends the drain of a box, as `pboxctl drain` does.

@@ -1,5 +1,5 @@
-// One direction of a long cable: frames leave in the order in which they came, each after the
-// delay and a random jitter, and some are lost. A value without I/O.
+// One direction of a long cable: frames leave in the order in which they arrived, each after the
+// delay and a random jitter, and some are lost. The class does no I/O.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ class DelayQueue {
     frames_.push_back({due_ns, {frame.begin(), frame.end()}});
   }
 
-  // Returns when the first frame is due; nothing if there is none.
+  // Returns when the first frame is due; null if there is no frame.
   std::optional<uint64_t> due_ns() const {
     if (frames_.empty()) return std::nullopt;
     return frames_.front().due_ns;

@@ -16,9 +16,9 @@ namespace pbox::perf {
 class RackJob {
  public:
   // Starts one rank on each worker machine and returns when all have joined. Ignores options.rank
-  // and options.worker_count, which follow from the rack. Throws std::runtime_error, as play does.
+  // and options.worker_count, which follow from the rack. Throws std::runtime_error, like play().
   RackJob(const Rack& rack, PlayerOptions options);
-  // The same on `machines` machines, from `first_machine` on.
+  // Starts the ranks on `machines` machines only, from `first_machine` on.
   RackJob(const Rack& rack, PlayerOptions options, uint32_t first_machine, uint32_t machines);
 
   struct Run {

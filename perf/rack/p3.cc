@@ -75,7 +75,9 @@ struct Settings {
   std::vector<uint32_t> boxes;
   uint32_t workers, scale, mtu, queue_kib, turns, iterations, window_bytes, slice_parameters;
   double compute_ms;
-  double box_rate;  // rate of a box's cable over a worker's; 0: boxes share the workers' rates
+  // Rate of a box's cable over a worker's. With 0 the boxes' cables together have the rate of all
+  // workers' cables.
+  double box_rate;
   std::vector<double> ratios;
   uint64_t model_bytes;
 };
@@ -340,8 +342,8 @@ void print_table(const nlohmann::json& figures, std::ostream& report) {
   }
 }
 
-// Returns the median, over the ratios, of how p3's speed-up with several boxes compares with that
-// with one box in the same run; null if there was no run with one.
+// Returns, by number of boxes, p3's speed-up over that with one box in the same run, as the median
+// over the ratios; null if nothing ran with one box.
 nlohmann::json gain_over_one_box(const std::vector<Point>& points) {
   nlohmann::json gains;
   std::map<uint32_t, std::vector<double>>

@@ -33,7 +33,7 @@ struct PlayedRun {
 
 class Player {
  public:
-  // Joins the job and returns when all ranks have joined. Throws std::runtime_error, as play does.
+  // Joins the job and returns when all ranks have joined. Throws std::runtime_error, like play().
   explicit Player(const PlayerOptions& options);
   ~Player();
   Player(const Player&) = delete;

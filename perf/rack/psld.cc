@@ -26,8 +26,8 @@ namespace {
 // Window of a worker per part. It is small because control connections share the cables. They must
 // not wait behind the data that many parts queue at a slow cable.
 constexpr uint32_t kWindowBytes = 32 << 10;
-// As many parts as a box with two pipelines has. These boxes have one pipeline, because the machine
-// has few cores.
+// The number of parts of a box with two pipelines. These boxes have one pipeline, because the
+// machine has few cores.
 constexpr uint32_t kPartsPerBox = 2 * cluster::kPartsPerPipeline;
 
 struct Settings {
@@ -250,9 +250,9 @@ std::vector<uint32_t> assignment(uint32_t boxes, uint32_t share) {
   return parts;
 }
 
-// Returns the best fixed assignment. Where the boxes are equal, or slow in turn, that is the equal
-// one. Else the oracle tries each share of the slow box up to the equal one, and then the best two
-// once more, because the best of many short runs has been lucky.
+// Returns the best fixed assignment. If the boxes are equal, or slow in turn, that is the equal
+// one. Otherwise the oracle tries each share of the slow box up to the equal one. It then tries the
+// best two again, because the best of many short runs has been lucky.
 std::vector<uint32_t> best_assignment(Experiment& experiment, const Settings& settings,
                                       const Setting& setting) {
   const bool is_slow =

@@ -100,7 +100,7 @@ class Rack {
   RackBox start_box(uint32_t index, const std::vector<std::string>& flags) const {
     return start_box(box(index), flags);
   }
-  // The same on any host, such as a worker's.
+  // Starts such a box on any host, for example a worker's.
   RackBox start_box(const Host& host, const std::vector<std::string>& flags) const;
 
  private:

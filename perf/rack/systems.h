@@ -21,8 +21,8 @@ struct System {
 // One entry for each rank; consecutive ranks share a host.
 std::vector<PeerHost> worker_hosts(const Rack& rack, uint32_t ranks_of_a_host = 1);
 
-// Starts a system and returns when it is ready. Throws std::runtime_error on failure, as
-// measure_once does.
+// Starts a system and returns when it is ready. Throws std::runtime_error on failure, like
+// measure_once().
 System start_system(const Rack& rack, const std::string& name, const PeerOptions& options);
 
 // Runs one exchange and records its time. The CPU time covers the ranks and `boxes`. Throws if a

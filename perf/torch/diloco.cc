@@ -20,7 +20,7 @@ constexpr int kReadyMs = 10 * 60 * 1000;
 
 constexpr uint32_t kPeriod = 24;  // steps between two exchanges of DiLoCo
 
-// A way to train. `sync_every` 0: with an exchange in each step.
+// A way to train. With `sync_every` 0 it exchanges in each step.
 struct Way {
   const char* name;
   const char* system;

@@ -143,7 +143,7 @@ class EachStep:
 
 
 def network_bytes():
-    """Returns what this host has sent and received on its cable, with all headers."""
+    """Returns how many bytes this host has sent and received on its cable, with all headers."""
     counters = pathlib.Path("/proc/net/dev").read_text(encoding="ascii").splitlines()
     cable = next(line for line in counters if line.strip().startswith("eth0:"))
     numbers = cable.partition(":")[2].split()

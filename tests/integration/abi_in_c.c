@@ -38,10 +38,10 @@ int main(int argc, char** argv) {
     return fail(context, "push_pull");
   }
   if (pbox_wait(context, tensor, 0) != PBOX_OK) return fail(context, "wait");
-  if (pbox_leave(context) != PBOX_OK) return fail(context, "leave"); /* and the thread has ended */
+  if (pbox_leave(context) != PBOX_OK) return fail(context, "leave"); /* also ends the I/O thread */
   if (calls != 1 || status != PBOX_OK) return 3;
   for (uint32_t index = 0; index < 3; ++index) {
-    if (sums[index] != values[index]) return 3; /* a sum of one is what was pushed */
+    if (sums[index] != values[index]) return 3; /* one rank's sum is what it pushed */
   }
   pbox_destroy(context);
   return strcmp(pbox_status_string(PBOX_OK), "") == 0;

@@ -13,14 +13,15 @@
 namespace pbox::test {
 
 inline constexpr uint64_t kElements = 700;
-// Elements of a row of a table, of which every other row is pushed.
+// Elements of a table's row. Ranks push every other row.
 inline constexpr uint32_t kRowElements = 50;
 
 inline bool is_collective(const Trial& trial) {
   return trial.options.mode == PBOX_MODE_COLLECTIVE;
 }
 
-// Returns the status of the call, or of the wait for it: a guard may have ended the job before.
+// Returns the status of the call or, if it succeeds, of the wait for its result. The call itself
+// fails if a guard has already ended the job.
 inline pbox_status run_collective(const AbiWorker& worker, const Trial& trial, pbox_verb verb,
                                   uint64_t count, const std::vector<unsigned char>& input,
                                   std::vector<unsigned char>& output) {
@@ -101,7 +102,8 @@ inline void push(const AbiWorker& worker, const Trial& trial, uint32_t tensor, f
   worker.wait(tensor);
 }
 
-// The second tensor of a job with models by tensor: its model is ssp, that of the first is bsp.
+// The second tensor of a job whose tensors have models of their own. Its model is ssp; the first
+// tensor's is bsp.
 class Beside {
  public:
   Beside(const AbiWorker& worker, const Trial& trial) : worker_(worker), trial_(trial) {
@@ -121,7 +123,7 @@ class Beside {
   void push(float value) {
     if (tensor_) test::push(worker_, trial_, *tensor_, value, result_);
   }
-  // To be called after all ranks have pushed, and this rank has read the weights since.
+  // Must be called after all ranks have pushed and this rank has then read the weights.
   void expect(float value) const {
     require(!tensor_ || result_ == encode(trial_.dtype, std::vector<float>(kElements, value)),
             "the weights of the tensor with a model of its own are wrong");

@@ -36,7 +36,7 @@ TEST_CASE("sums are right over one queue and over four, in small packets and in 
 }
 
 TEST_CASE("the packet size follows the worker's data link, not its control link") {
-  Veth veth;  // the box's interface has an MTU of 9000, loopback, which carries control, 65536
+  Veth veth;  // MTU: 9000 at the box, 65536 on loopback, which carries control
   must_run({"ip", "link", "set", Veth::kWorkerInterface, "mtu", "1500"});
   Daemon daemon(veth.box_arguments(2));
   const auto outcome =

@@ -327,7 +327,8 @@ TEST_CASE(
                                   .generation = 2});
   }
   for (const uint32_t rank : {0u, 2u}) rack.worker(rank).set_generation(2);
-  // Rank 2 starts both tensors again whenever both are complete. The quorum is now both ranks left.
+  // Rank 2 starts both tensors again whenever both are complete. The quorum is now both remaining
+  // ranks.
   for (uint32_t steps = 0; steps < 10'000 && rack.worker(0).busy(1); ++steps) {
     const bool is_done = !rack.worker(2).busy(0) && !rack.worker(2).busy(1);
     for (uint32_t tensor = 0; is_done && tensor < 2; ++tensor) start(2, tensor);

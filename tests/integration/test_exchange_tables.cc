@@ -15,7 +15,7 @@ using test::hostile;
 using test::seeds_after;
 
 constexpr uint32_t kWorkers = 4;
-constexpr uint32_t kRowElements = 50;  // rows lie in two fragments, or chunks, now and then
+constexpr uint32_t kRowElements = 50;  // some rows span two fragments or chunks
 constexpr uint64_t kElements = 40'000;
 constexpr uint64_t kRows = kElements / kRowElements;
 

@@ -189,7 +189,7 @@ TEST_CASE("a box on all addresses answers from the address that a worker uses") 
     std::vector<std::string> hosts = {"10.77.0.1",   // the first address of a NIC
                                       "10.77.0.11",  // its second address
                                       "10.77.0.2",   // the second NIC in one network
-                                      "10.78.0.1"};  // the address of a NIC, through another
+                                      "10.78.0.1"};  // a NIC's address, reached through another NIC
     if (listen == "::") hosts.insert(hosts.end(), {"fd77::1", "fd77::11", "fd77::2", "fd78::1"});
     for (const std::string& host : hosts) {
       INFO("box.listen = " << listen << ", worker uses " << host);

@@ -130,8 +130,8 @@ TEST_CASE("users outside the socket's group are refused by its mode and by their
   CHECK(closed.status == 1);
   CHECK_THAT(closed.errors, Contains("member of the socket's group"));
 
-  // Members of the socket's group are admitted, by a supplementary group, too. So are those of the
-  // group to which root has changed it.
+  // Members of the socket's group are admitted, also by a supplementary group. If root gives the
+  // socket to another group, that group's members are admitted.
   CHECK(run_as_nobody(ask, "0").status == 0);
   REQUIRE(chown(folder.socket().c_str(), 0, 65534) == 0);
   CHECK(run_as_nobody(ask).status == 0);

@@ -1,5 +1,6 @@
 // Attacks on two boxes with keys. Each has parts of a job and backup copies of the other's parts.
-// No tenant moves a part, takes a copy or ends one: when a box is lost, the job continues exactly.
+// No other tenant can move a part, or take or end a copy. When a box is lost, the job continues
+// with exact results.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>

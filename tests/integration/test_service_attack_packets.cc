@@ -91,7 +91,7 @@ class Attacker {
   Attacker(const Attacker&) = delete;
   Attacker& operator=(const Attacker&) = delete;
 
-  // Whole packets of both directions.
+  // Returns the complete packets that were overheard, of both directions.
   const std::vector<Heard>& heard() const { return heard_; }
   const std::vector<uint16_t>& ports() const { return ports_; }
 
@@ -131,8 +131,9 @@ class Attacker {
   }
   void expect_no_rejects() { expects_rejects_ = false; }
 
-  // Nothing has come back, the box has rejected each packet that reached it, and its state and job
-  // are unharmed. On a busy machine a socket of the box may have no room for some.
+  // Checks that nothing has come back, that the box has rejected each packet that reached it, and
+  // that its state and job are unharmed. On a busy machine a socket of the box may have no room for
+  // some packets.
   void check() {
     if (expects_rejects_) {
       const bool are_rejected =
@@ -348,7 +349,7 @@ TEST_CASE("packets whose header is changed, or is another packet's, change nothi
 TEST_CASE("forged packets of the box change nothing at its workers") {
   AttackedSite site;
   Attacker attacker(site);
-  attacker.expect_no_rejects();  // workers get them
+  attacker.expect_no_rejects();  // the packets go to workers, not to the box
   size_t results = 0;
   for (const Heard& heard : attacker.heard()) {
     if (heard.is_to_box()) continue;
@@ -390,7 +391,7 @@ TEST_CASE("a tenant's own session seals nothing for another one") {
 TEST_CASE("a flood of forged packets neither stops the honest ranks nor changes anything") {
   AttackedSite site;
   Attacker attacker(site);
-  attacker.expect_no_rejects();  // the kernel drops some
+  attacker.expect_no_rejects();  // the kernel drops part of the flood
   const std::vector<Heard> pushes = to_box(attacker);
   const uint64_t before = site.daemon().metric("pbox_rejected_packets_total");
   Rng draws(2);

@@ -35,7 +35,7 @@ std::string refusal(AttackedSite& site, const tls::Credentials& keys,
   return peer.refusal(message);
 }
 
-// A refusal must not tell a stranger about the job.
+// Checks that a refusal tells a stranger nothing about the job.
 void tells_nothing(const std::string& text) {
   INFO(text);
   CHECK(text.find(kSecretTensor) == std::string::npos);
@@ -120,7 +120,7 @@ TEST_CASE("keys that are wrong, old or another cluster's open no connection") {
     CHECK_FALSE(refused_by_tls(site, *keys.load()).empty());
   }
   SECTION("an expired certificate") {
-    // Valid while it is loaded, and expired when it is shown.
+    // The certificate is valid while it is loaded, and has expired when it is presented.
     const KeyFolder keys(site.signer(), KeyFolder::order(kStranger, 2), site.signer().certificate);
     const auto loaded = keys.load();
     sleep(3);

@@ -105,7 +105,7 @@ TEST_CASE("if the leader is killed, another box leads, and the jobs of other box
   REQUIRE(await([&] { return !agreed_leader(all()).empty(); }));
   CHECK(await([&] { return agreed_leader(all()) == next; }));
   training.rounds();
-  // A box that is stopped in order disappears from the others' lists at once.
+  // A box that is shut down disappears from the others' lists at once.
   boxes[leader]->program().signal(SIGTERM);
   CHECK(boxes[leader]->program().wait_exit(kDeadlineMs) == 0);
   boxes.erase(leader);

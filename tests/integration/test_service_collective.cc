@@ -129,7 +129,7 @@ TEST_CASE("ranks that are processes get the results of every collective") {
   const auto recovery = GENERATE(PBOX_RECOVERY_COPY, PBOX_RECOVERY_NONE);
   const uint32_t ranks = GENERATE(2u, 4u);
   const Daemon daemon;
-  // An operation of 12 MiB needs more than half of the slots, so the four take turns.
+  // An operation of 12 MiB needs more than half of the slots, so a step's operations take turns.
   auto workers = start_training(
       {.box = daemon.control(), .ranks = ranks, .recovery = static_cast<pbox_recovery>(recovery)},
       3, 3u << 20);

@@ -1,5 +1,5 @@
-// Which features go together: every pair is tried with a job of two ranks on a real box, and
-// docs/composition.md is the outcome. PBOX_WRITE_COMPOSITION=1 writes the page anew.
+// Tries every pair of features with a job of two ranks on a real box, to find which go together.
+// docs/composition.md is the outcome. PBOX_WRITE_COMPOSITION=1 rewrites that page.
 #include <stdlib.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Compressed tensors over a real box: ranks agree bit for bit, sums are near, boxes may be lost,
-// and what cannot be compressed is refused in words.
+// Compressed tensors over a real box: ranks agree bit for bit, sums are near the exact ones, boxes
+// may be lost, and tensors that cannot be compressed are refused with the reason.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -60,7 +60,7 @@ class CudaRank {
 
  private:
   AbiWorker worker_;
-  void* streams_[3] = {};  // stays with the process, as torch's streams do
+  void* streams_[3] = {};  // never destroyed, like torch's streams
 };
 
 template <typename T>
@@ -334,7 +334,7 @@ TEST_CASE("after the loss of a rank streams go on, with NaN in place of floating
     {
       const CudaRank device(box, rank, 2);
       if (rank == 1) return device.worker().leave();
-      // One slice has been copied to the host when the job fails. The others come later.
+      // One slice has been copied to the host when the job fails. The others are copied later.
       fake_cuda_hold_after(1);
       uint64_t operation = 0;
       device.worker().must(

@@ -1,4 +1,4 @@
-// Elastic jobs: they begin with some of their ranks, and the others come while they run.
+// Elastic jobs: they begin with some of their ranks, and the others join while they run.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
@@ -52,7 +52,7 @@ uint32_t round_of(const AbiWorker& worker) {
 }
 
 // Runs a round. Returns how many of the first ranks are in every element of the mean; 0 if not all
-// elements have the same, as happens in the round in which a rank comes.
+// elements have the same, as happens in the round in which a rank joins.
 uint32_t ranks_in_round(const AbiWorker& worker, uint32_t rank) {
   const std::vector<float> input(kElements, value_of(rank));
   std::vector<float> output(kElements);
@@ -72,12 +72,13 @@ uint32_t ranks_in_round(const AbiWorker& worker, uint32_t rank) {
   return least == most ? least : 0;
 }
 
-// Runs rounds until so many ranks have been in 20 of them.
+// Runs rounds until the first `ranks` ranks have been in 20 of them.
 void run_until(const AbiWorker& worker, uint32_t rank, uint32_t ranks) {
   for (uint32_t seen = 0; seen < 20;) seen += ranks_in_round(worker, rank) == ranks ? 1 : 0;
 }
 
-// A rank's process: for each number in [from, to], says when so many ranks have been in 20 rounds.
+// A rank's process: for each number in [from, to], says when that many ranks have been in 20
+// rounds.
 void run_part(Line& line, const std::string& box, const Part& part, uint32_t from, uint32_t to) {
   const AbiWorker worker = part_of(box, part);
   worker.tensor("t", kElements);

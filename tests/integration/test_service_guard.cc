@@ -39,7 +39,7 @@ void put_bits(pbox_dtype dtype, std::vector<unsigned char>& bytes, size_t elemen
   std::memcpy(bytes.data() + element * size, &bits, size);
 }
 
-// Rank R pushes R + 1 everywhere. The culprit pushes, once, other values in three places.
+// Rank R pushes R + 1 everywhere. Once, the culprit pushes different values in three places.
 std::vector<unsigned char> gradient_of(pbox_dtype dtype, uint32_t rank, bool is_bad) {
   std::vector<float> values(kElements, float(rank + 1));
   if (is_bad) values[kElements - 1] = 1000;
@@ -63,8 +63,8 @@ AbiWorker make_worker(const Daemon& daemon, uint32_t rank, const Trial& trial,
                     }});
 }
 
-// Each place of the result is 6 = 1 + 2 + 3, but for those of the culprit's other values. Only f32
-// is tried without a guard that zeroes NaNs.
+// Each element of the result is 6 = 1 + 2 + 3, except for the culprit's three values in the bad
+// round. Guards that do not zero NaNs are tried with f32 only.
 void check_result(const Trial& trial, uint32_t round, const std::vector<unsigned char>& result) {
   std::vector<float> expected(kElements, 6);
   if (round == kBadRound) {

@@ -47,8 +47,8 @@ class SilentServer {
   std::string where_;
 };
 
-// Whether a rank's join waits at the box: as a member of the job, for the answer to a JOIN that the
-// server has not read, or for the connection.
+// Returns whether a rank's join is waiting: at the box as a member of the job, for the answer to a
+// JOIN that the server has not read, or for the connection.
 bool is_joining(const Daemon& daemon, const std::string& box) {
   if (box == daemon.control()) {
     const auto jobs = nlohmann::json::parse(daemon.get("/api/v1/jobs"))["jobs"];

@@ -63,7 +63,7 @@ TEST_CASE("many exchanges are one call, one callback, and all or none") {
     }
     require(calls.failed == 0 && calls.tensors == 1, "a callback names the first tensor");
 
-    // None is started unless all can be.
+    // No operation is started unless all can be.
     const auto refused = [&](pbox_status status, const std::string& part) {
       require_contains(worker.must_be(status, pbox_push_pull_many(worker.context(), list.data(), 3,
                                                                   on_done, &calls)),

@@ -35,7 +35,8 @@ void check_nothing_was_lost(const BoxCluster& boxes, const AdamTraining::Report&
 constexpr uint64_t kElements = 54'321;
 constexpr float kBound = 100;
 
-// Steps on each go; every other gradient has a value beyond the bound, which must not count.
+// Takes a step on each go(). Every other gradient has a value beyond the bound, which must not
+// count.
 void step_with_guard(const std::string& box, pbox_guard guard, Line& line) {
   const AbiWorker worker({.box = box, .job = "guarded", .adjust = [guard](pbox_options& options) {
                             options.mode = PBOX_MODE_OPTIMIZE;
@@ -64,10 +65,10 @@ void step_with_guard(const std::string& box, pbox_guard guard, Line& line) {
 
 constexpr int kQuorumSteps = 300;
 
-// Takes kQuorumSteps steps on each go, and says how often it has recovered. A round closes with one
-// rank, and each push is 1 everywhere. So the mean is 1 whoever is in it, and each round that
-// closes lowers all weights of its chunk by 1: weights that this rank has had show whether one was
-// lost.
+// Takes kQuorumSteps steps on each go(), and says how often it has recovered. A round closes with
+// one rank, and each push is 1 everywhere. So the mean is 1 whichever ranks are in it, and each
+// closed round lowers all weights of its chunk by 1. The weights that this rank has received
+// therefore show whether a round was lost.
 void step_with_quorum(const std::string& box, uint32_t rank, Line& line) {
   AbiWorker worker({.box = box,
                     .job = "quorum",
@@ -130,7 +131,7 @@ TEST_CASE("rounds that closed with a quorum are not lost with the boxes that clo
     ++recoveries;
   }
   CHECK(sum_of(boxes, "pbox_jobs_failed_total") == 0);
-  // The last box has no other that could have a copy.
+  // The last box has no other box that could hold a copy.
   CHECK(sum_of(boxes, "pbox_job_parts_without_copy") > 0);
 }
 

@@ -36,7 +36,8 @@ WorkerOptions worker_at(const std::string& box, const std::string& keys, uint32_
           }};
 }
 
-// Exchanges until `stop` is set, which rank 0 tells the others. Each round must have the right sum.
+// Exchanges until `stop` is set, which rank 0 tells the others by pushing kLast. Each round must
+// have the right sum.
 void exchange_until(const AbiWorker& worker, uint32_t rank, uint32_t ranks, const Progress& stop,
                     const Progress& rounds) {
   for (float sum = 0; sum < kLast; rounds.advance(rank)) {
@@ -118,7 +119,7 @@ TEST_CASE("authority, box and workers get new keys while a job runs, and no roun
   stop.advance(0);
   for (WorkerProcess& rank : ranks) CHECK(rank.finish() == "");
   CHECK(daemon.metric("pbox_workers_lost_total") == kRanks);
-  // If all were lost at the same time, the job began again from what they had; else they came back.
+  // If all ranks were lost at the same time, the job was recovered. Otherwise they came back.
   CHECK(daemon.metric("pbox_jobs_recovered_total") + daemon.metric("pbox_workers_back_total") > 0);
   CHECK(daemon.metric("pbox_keys_expiry_timestamp_seconds") >
         static_cast<uint64_t>(std::time(nullptr)));

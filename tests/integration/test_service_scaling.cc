@@ -1,5 +1,5 @@
 // Boxes of a cluster with a real etcd that are used and emptied as the cluster needs them, and the
-// program that is told so.
+// hook program that is told so.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
@@ -63,7 +63,8 @@ TEST_CASE("standbys are used until enough boxes take parts, and the hook is aske
                    flags(hook, {"--cluster.standby=true", "--cluster.boxes_min=3"}));
   REQUIRE(await([&] { return standbys_of(boxes).empty() && hook.told("scale_out").contains(""); }));
   SteadyTraining training({.box = boxes.control()});
-  // The box that comes is a standby, as it was when it was switched off.
+  // Each box starts as a standby. The cluster needs three boxes: c is used at once, d stays a
+  // standby.
   boxes.start("c");
   CHECK(await([&] { return standbys_of(boxes).empty(); }));
   boxes.start("d");

@@ -1,6 +1,6 @@
 // Workers that share memory with a box on their host: alone, beside workers on sockets, with keys,
-// killed, and where there is no shared memory to have. The other tests of the service
-// run over shared memory too, with PBOX_TEST_PORT=shm.
+// killed, and where sharing memory is impossible. The other tests of the service run over shared
+// memory too, with PBOX_TEST_PORT=shm.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
@@ -78,7 +78,7 @@ std::span<float> allocate(const AbiWorker& worker) {
   return {static_cast<float*>(memory), kElements};
 }
 
-// As exchange() with values that differ by element, from memory of pbox_alloc alone.
+// Like exchange(), but with values that differ by element, all in memory of pbox_alloc.
 void exchange_shared(const Rank& rank, pbox_mode mode, bool in_place, Line& line) {
   const AbiWorker worker = join(rank, mode);
   if (mode == PBOX_MODE_AGGREGATE) worker.tensor("t", kElements);
@@ -117,7 +117,7 @@ void exchange_shared(const Rank& rank, pbox_mode mode, bool in_place, Line& line
   if (!in_place) worker.must(pbox_free(output.data()));
 }
 
-// The error of a lone rank's join; empty if it may join. Each call has a job of its own.
+// Returns the error of a lone rank's join; empty if it may join. Each call has a job of its own.
 std::string refusal(Rank rank) {
   static int jobs = 0;
   rank.job = "job" + std::to_string(++jobs);
@@ -223,7 +223,7 @@ TEST_CASE("a worker in another network namespace learns why, and uses the next p
     CHECK(refusal({.box = daemon.control(), .port = port, .name_space = cable.rack()}) == "");
   }
   CHECK(daemon.program().await_errors("uses port 'socket' instead of 'shm'", kDeadlineMs));
-  CHECK_THAT(daemon.program().errors(), !Contains("'auto'"));  // it had no right to expect it
+  CHECK_THAT(daemon.program().errors(), !Contains("'auto'"));  // not reported for 'auto'
 }
 
 TEST_CASE("a rank that is killed frees its lanes, and the others go on") {

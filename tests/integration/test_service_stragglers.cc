@@ -138,7 +138,7 @@ TEST_CASE(
 
 TEST_CASE("a box that was stopped says so, loses no rank and blames none") {
   // The box is stopped for longer than a round may be late, but not for so long that its workers
-  // give it up and come again. test_job_registry_run.cc has the time that workers may be silent.
+  // give it up and join again. test_job_registry_run.cc has the time that workers may be silent.
   Daemon daemon({"--control.worker_dead_after_ms=60000", "--recorder.late_after_ms=2000"});
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < 2; ++rank) {

@@ -15,7 +15,7 @@ namespace pbox::test {
 namespace {
 
 constexpr uint64_t kRows = 3000;
-constexpr uint32_t kRowElements = 70;  // rows lie in two chunks now and then
+constexpr uint32_t kRowElements = 70;  // some rows span two chunks
 constexpr uint64_t kElements = kRows * kRowElements;
 constexpr uint32_t kWorkers = 2;
 constexpr uint32_t kSteps = 12;
@@ -28,7 +28,7 @@ struct Job {
   pbox_optimizer kind = PBOX_SGD;
   Optimize optimize = nullptr;
   void (*adjust)(pbox_options&) = nullptr;
-  uint64_t one_in = 50;  // one row in so many is pushed
+  uint64_t one_in = 50;  // one row in this many is pushed
 };
 
 pbox_optimizer_options optimizer_of(const Job& job) {

@@ -22,8 +22,8 @@ constexpr uint32_t kRanks = 3;
 constexpr size_t kElements = 20'000;  // three chunks
 constexpr int kChunks = 6;
 
-// Runs rounds of two tensors until the test says go to rank 0, which tells the others through its
-// sum.
+// Runs rounds of two tensors until the file `stop` exists. Rank 0 tells the other ranks of it
+// through its sum.
 WorkerProcess start_rank(const Daemon& daemon, uint32_t rank, const std::filesystem::path& stop) {
   return WorkerProcess([&daemon, rank, stop](Line& line) {
     AbiWorker worker({.box = daemon.control(), .rank = rank, .world_size = kRanks});

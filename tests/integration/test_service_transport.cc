@@ -232,7 +232,7 @@ TEST_CASE(
   half.registered_rounds = 2;
   const auto mixed = run(half, "lossy:reads");
   CHECK(mixed.packets_direct > 0);
-  CHECK(mixed.packets_staged > read.packets_staged);  // the probe packets only
+  CHECK(mixed.packets_staged > read.packets_staged);  // `read` staged the probe packets only
   const auto moved = run(whole, "lossy:breaks|lossy:reads");
   CHECK(moved.packets_direct > 0);
   CHECK(moved.packets_staged > 0);  // through the first transport

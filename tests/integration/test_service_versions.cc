@@ -1,8 +1,8 @@
-// A rolling upgrade: a real pboxd and real workers, of which some talk the control protocol of the
-// release before. A process stands between them and the box. It has the definitions of that
-// release, passes on what that release knows, and refuses what that release refuses. The code
-// behind it is this release's on both sides, so this proves that the messages fit together, and
-// nothing about faults of the older release.
+// A rolling upgrade: a real pboxd and real workers, some of which speak the control protocol of the
+// previous release. A process between them and the box has that release's definitions. It forwards
+// what that release knows, and refuses what that release refuses. Both sides of it run this
+// release's code, so this proves that the messages fit together, but nothing about faults of the
+// older release.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>

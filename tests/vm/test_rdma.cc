@@ -45,7 +45,7 @@ bool await(const std::function<bool()>& condition) {
 }
 
 // Each join has a job of its own, because the box may not have noticed yet that the rank of the
-// join before has gone.
+// previous join has gone.
 std::string refused_join(const std::string& box, const std::string& port) {
   static int jobs = 0;
   const std::string job = std::string("job").append(std::to_string(++jobs));

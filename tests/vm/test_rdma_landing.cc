@@ -34,7 +34,7 @@ std::byte byte_of(uint32_t number) {
 
 // A box and workers on a device each, in one thread.
 struct Rack {
-  // `tell` changes what the box says of its ring.
+  // `tell` changes what the box says about its ring.
   Endpoint join(uint64_t owner, const std::function<void(wire::LandingRing&)>& tell = {}) {
     const auto own = worker.prepare(owner);
     REQUIRE(own);
@@ -110,7 +110,7 @@ TEST_CASE("a peer that sends faster than its ring is read waits, and loses nothi
 TEST_CASE("a packet that names another slot than the next is dropped, and later ones are read",
           "[landing]") {
   Rack rack;
-  // One slot too few: from the fifth packet on it goes round too early.
+  // The worker is told one slot too few, so from the fifth packet on it begins again too early.
   const Endpoint box = rack.join(1, [](wire::LandingRing& ring) { --ring.slots; });
   std::vector<uint32_t> numbers;
   for (uint32_t number = 0; number < 25; ++number) {
@@ -133,9 +133,9 @@ TEST_CASE("a peer can write to its own ring and nowhere else, and others go on",
     const wire::LandingRing ring = rack.rings[0];
     const auto change = GENERATE(0, 1, 2, 3);
     const Endpoint rogue = rack.join(2, [&](wire::LandingRing& told) {
-      if (change == 0) told = ring;  // another's, with its key
+      if (change == 0) told = ring;  // another peer's ring, with that one's key
       if (change == 1) told.address += uint64_t{told.slots} * told.slot_bytes;  // beyond its own
-      if (change == 2) told.address = ring.address;  // another's, with its own key
+      if (change == 2) told.address = ring.address;  // another peer's ring, with its own key
       if (change == 3) told.key = ring.key;
     });
     REQUIRE(rack.send(rogue, 99));

@@ -83,7 +83,7 @@ struct Lanes {
     return lane.worker.tx_burst({&packet, 1}) == 1;
   }
 
-  // Whether the next packet to the box carries these bytes.
+  // Returns whether the next packet to the box carries these bytes.
   static bool receives(Lane& lane, const std::byte* payload) {
     std::vector<RxPacket> packets(1);
     const uint64_t end_ns = monotonic_ns() + kPatienceNs;

@@ -1,5 +1,5 @@
-"""In the guest: the demo's training over RDMA devices comes to the weights that it comes to with
-sockets, with a box of two pipelines on two NUMA nodes, in both modes of jobs and of the box."""
+"""In the guest: over RDMA devices the demo's training gives the same weights as over sockets, with
+a box of two pipelines on two NUMA nodes, in both modes of jobs and of the box."""
 
 import os
 import pathlib

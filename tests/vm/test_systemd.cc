@@ -63,7 +63,7 @@ SteadyTraining train() {
   return SteadyTraining({.box = "127.0.0.1:9541", .rounds = 20, .pause_us = 100'000});
 }
 
-// A CPU to which a pipeline's thread is bound.
+// Returns a CPU to which a pipeline's thread is bound.
 std::string cpu_of_a_pipeline() {
   for (const auto& thread :
        std::filesystem::directory_iterator("/proc/" + property("MainPID") + "/task")) {

@@ -233,7 +233,7 @@ def _read_trace(path):
     return {
         "out_us": sum(end - begin for begin, end in out),
         "back_us": sum(end - begin for begin, end in back),
-        # From the first copy back to the last copy out, both are under way.
+        # From the first copy back to the last copy out, both directions are under way.
         "pipelined_us": max((end for _, end in out), default=0.0) - min(
             (begin for begin, _ in back), default=0.0),
         "copies_during_kernels_us": _overlap_us(out + back, kernels),

@@ -13,7 +13,7 @@ _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class Entry(ctypes.Structure):
-    """FakeCudaEntry"""
+    """The struct FakeCudaEntry of the fake libcudart."""
 
     _fields_ = [("kind", ctypes.c_char * 16)] + [(name, ctypes.c_uint64) for name in (
         "stream", "bytes", "begin_ns", "end_ns")]
@@ -23,7 +23,7 @@ class FakeDevice:
     """Takes the place of _device.CudaDevice."""
 
     library = None
-    waits = True  # wait() waits, as a read of a tensor in device memory would
+    waits = True  # whether wait() blocks, like a read of device memory
     kept = set()  # addresses of the memory that keep() was given
     events = 0
 

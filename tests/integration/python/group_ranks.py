@@ -160,7 +160,7 @@ def moves(options, store):
                                 dtype, dtype)
                 if size > 0:
                     wanted = _moves(gloo, rank, size, through, torch.clone)
-                else:  # gloo divides by zero
+                else:  # gloo would divide by zero
                     wanted = dict.fromkeys(wanted, torch.zeros(0, dtype=dtype))
                 for verb, value in _moves(ours, rank, size, dtype, with_gaps).items():
                     if dtype == torch.bool:
@@ -273,7 +273,7 @@ def _sparse_gradients(group, rank):
 
 
 def works_and_futures(options, store):
-    """Uses the results of asynchronous calls in each way."""
+    """Uses the results of asynchronous calls: by wait(), by futures and by their continuations."""
     start(options, store)
     tensors = [torch.full((size,), 1.0 + options["rank"]) for size in (10, 100000, 3)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
@@ -361,8 +361,8 @@ def _connections(box):
 
 
 def connections(options, store):
-    """Returns how many TCP connections to others than the box a rank has, with the group and then
-    with gloo's. The store is a file."""
+    """Returns how many TCP connections to peers other than the box a rank has, with the group and
+    then with gloo's. The store is a file."""
     start(options, store)
     dist.all_reduce(torch.ones(3))
     ours = _connections(options["box"])
@@ -374,8 +374,8 @@ def connections(options, store):
 
 
 def many(options, store):
-    """Returns a sum over many ranks, and how many TCP connections to others than the box there
-    are."""
+    """Returns a sum over many ranks, and the number of TCP connections to peers other than the
+    box."""
     start(options, store)
     tensor = torch.full((1000,), options["rank"] + 1.0)
     dist.all_reduce(tensor)

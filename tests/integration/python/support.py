@@ -236,7 +236,7 @@ def shorten_waits(client, timeout_ms):
 
 
 def train_with_a_late_rank(options, model, local, **more):
-    """Rank 1 comes to its first step only after rank 0's step() has timed out. `more`: options of
+    """Rank 1 begins its first step only after rank 0's step() has timed out. `more`: options of
     DistributedOptimizer. Returns the number of time-outs, and the weights after each of 3 steps."""
     timeouts = 0
     collected = []

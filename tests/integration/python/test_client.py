@@ -21,7 +21,7 @@ DTYPES = {"float32": (torch.float32, 20), "float16": (torch.float16, 10),
 
 def values(rank, size, fraction_bits):
     """Returns multiples of 2^-fraction_bits in (-1, 1), as float64. Sums of a few ranks' values are
-    exact in float32, so the box rounds once, and in one way only."""
+    exact in float32, so the box rounds once and only one result is right."""
     limit = 2 ** fraction_bits
     generator = numpy.random.default_rng([rank, size])
     return generator.integers(1 - limit, limit, size) / limit
@@ -231,7 +231,7 @@ class ClientTest(BoxTestCase):
     def test_freed_memory_is_given_again(self):
         client, _ = self.joined(numpy.ones(1_000_000, dtype=numpy.float32), port="shm")
         addresses = set()
-        for _ in range(20):  # together more than there is
+        for _ in range(20):  # in total more than the shared memory holds
             memory = numpy.frombuffer(client.alloc(4_000_000), numpy.uint8)
             addresses.add(memory.ctypes.data)
             del memory

@@ -1,6 +1,6 @@
 """The demo's training through three boxes, each with its own cable, and three members of etcd. One
-after the other is killed, stopped, cut off or drained. The weights of all ranks must be equal, bit
-for bit, and equal those of training alone but for rounding."""
+box after the other is killed, stopped, cut off or drained. The weights must be equal on all ranks,
+bit for bit. Apart from rounding, they must equal those of training in one process."""
 
 import contextlib
 import ctypes

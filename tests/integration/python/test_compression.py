@@ -43,7 +43,7 @@ def exchange(options, compression, by_tensor):
 
 
 def exchange_as_chosen(options, rounds):
-    """Returns the forms of all exchanges, what is known about the last one, and the results."""
+    """Returns the form of each exchange, the last compression_of(), the results, and statistics."""
     forms, results = [], []
     with pbox.Client(reduction="sum", **options) as client:
         gradient = numpy.ones(ELEMENTS, numpy.float32)

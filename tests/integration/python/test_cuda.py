@@ -25,8 +25,8 @@ MANY_SLICES = 3 * 2 ** 20 + 1  # float32, at 4 MiB for each slice
 
 
 def on_device(options, function, *arguments):
-    """Returns what `function` returns with tensors of the fake device, how often it was used, and
-    the forbidden call, if any."""
+    """Returns what `function` returns with tensors of the fake device, how many events the device
+    recorded, and the forbidden call, if any."""
     fake_device.install()
     returned = function(options, *arguments)
     return returned, fake_device.FakeDevice.events, fake_device.violation()
@@ -67,7 +67,7 @@ def lost_rank(options, store):
         return None
     tensor = torch.ones(1001)
     work = dist.all_reduce(tensor, async_op=True)
-    group_ranks._fails(work.wait)  # returns once the device has passed it
+    group_ranks._fails(work.wait)  # returns once the device's stream has passed it
     errored = str(dist.group.WORLD.errored())
     errors = [group_ranks._fails(call) for call in (
         work.get_future().wait, lambda: dist.all_reduce(torch.ones(3)), dist.barrier)]
@@ -76,7 +76,7 @@ def lost_rank(options, store):
 
 
 def late_gradient(options, store):
-    """Holds rank 0's copy of a gradient to host memory back. Returns the ranks' errors."""
+    """Holds back rank 0's copy of a gradient to host memory. Returns the ranks' errors."""
     library = fake_device.install()
     group_ranks.start(options, store, timeout_s=3)
     dist.barrier()
@@ -92,7 +92,7 @@ def late_gradient(options, store):
 
 
 def fault(options, store, function, error):
-    """A function of CUDA fails on rank 0."""
+    """A CUDA function fails on rank 0."""
     library = fake_device.install()
     group_ranks.start(options, store)
     dist.barrier()

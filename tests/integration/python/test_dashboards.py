@@ -107,7 +107,7 @@ class Prometheus:
         self.process.wait()
 
     def ask(self, query):
-        """Returns the current samples, a list of (labels, value); None while it does not answer."""
+        """Returns the current samples, a list of (labels, value); None if there is no answer."""
         url = f"{self.where}/api/v1/query?" + urllib.parse.urlencode({"query": query})
         try:
             with urllib.request.urlopen(url, timeout=10) as answer:

@@ -129,7 +129,7 @@ def train_over_a_pause(options, steps, case, pause_after, folder):
 def train_until_together(options, case, folder, doomed=None):
     """Trains until both ranks have been in all results of the last 4 periods. Rank `doomed` stops
     after 2 periods and waits to be killed. Returns the box's last weights, how many ranks each
-    period had, and the number of steps at the begin."""
+    period had, and the number of steps at the beginning."""
     model, inner, diloco = open_diloco(options, case)
     begun_at = diloco.steps
     counts = []
@@ -205,7 +205,7 @@ def train_with_a_restart(options, steps, stop_after, case, folder):
 
 
 def train_late(options, case):
-    """Rank 1 comes to its exchange only after rank 0 has timed out. Returns the weights, the number
+    """Rank 1 begins its exchange only after rank 0 has timed out. Returns the weights, the number
     of time-outs, and the number of steps that the inner optimizer has taken."""
     model, inner, diloco = open_diloco(options, case, wait_timeout_ms=30000)
     if options["rank"] == 0:
@@ -281,7 +281,7 @@ class DilocoTest(BoxTestCase):
         self.check(results, [means] * WORKERS, 1)
 
     def test_a_killed_box_changes_nothing(self):
-        # Without momentum, which a box on its own loses with its memory.
+        # No momentum, because a lone box that is killed loses it.
         case = {"sync_every": 6, "fragments": 3, "delay": 1,
                 "outer": {"momentum": 0, "nesterov": False}}
         folder = self.folder()

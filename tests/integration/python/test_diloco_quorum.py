@@ -16,7 +16,7 @@ from test_diloco import WORKERS, inner_step, make_wide_model, open_diloco
 def train_with_a_quorum(options, case, folder):
     """Trains until FOLDER/stop exists, and touches FOLDER/RANK-N after N periods. N continues the
     count of a former process of the rank. Returns how many changes each period had, and the number
-    of steps at the begin."""
+    of steps at the beginning."""
     # A small model's parameters are not compressed.
     model, inner, diloco = open_diloco(options, case, make_wide_model() if "wire" in case else None)
     begun_at = diloco.steps
@@ -128,7 +128,8 @@ class DilocoQuorumTest(BoxTestCase):
                 weights, late_weights = self.run_ranks(push_late, WORKERS, case, folder, 128,
                                                        job=job)
                 with self.subTest(job):
-                    # q8 rounds by at most 1/126 of 1, 2, 3 and 4. In q4 they are whole steps.
+                    # q8 rounds 1, 2, 3 and 4 by at most 1/126 of the value. In q4 they are whole
+                    # steps.
                     self.assertAlmostEqual(weights[0], -1.0, delta=0.1)
                     self.assertAlmostEqual(weights[1], second, delta=0.1)
                     self.assertEqual(late_weights, weights[:1])
@@ -143,7 +144,7 @@ class DilocoQuorumTest(BoxTestCase):
         self.assertEqual(counts[0], 1)
 
     def wait_for_more(self, folder, rank, periods):
-        """Waits until the rank has finished so many more periods."""
+        """Waits until the rank has finished `periods` more periods."""
         done = len(list(pathlib.Path(folder).glob(f"{rank}-*")))
         wait_for_file(os.path.join(folder, f"{rank}-{done + periods}"))
 

@@ -10,7 +10,7 @@ from support import BoxTestCase, weights_of
 from test_diloco import WORKERS, inner_step, open_diloco, oracle
 from test_diloco_quorum import push_late
 
-# As in test_diloco.py; the product with the weight and the quotient are rounded too.
+# The roundings of test_diloco.py, and those of the product with the weight and of the quotient.
 ROUNDING = 8 * 2.0**-24
 
 

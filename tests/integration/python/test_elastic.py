@@ -15,7 +15,7 @@ def trained(options, rank, begun, steps_together):
     """Trains until two ranks have been in `steps_together` steps. Returns the final weights, and
     the number of ranks that were in the first step."""
     torch.manual_seed(rank)
-    model = torch.nn.Linear(300, 20, bias=False)  # one chunk: a rank joins in one step
+    model = torch.nn.Linear(300, 20, bias=False)  # one chunk, so a rank joins in a single step
     optimizer = pbox.torch.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model, rank=rank, **options)
     counts = []

@@ -79,7 +79,7 @@ def skip_a_step(options, store, kind):
 
 
 def be_late(options, store, kind, seen):
-    """Rank 1 does not come to the second step before the deadline."""
+    """Rank 1 does not reach the second step before the deadline."""
     group_ranks.start(options, store, timeout_s=TIMEOUT_S)
     rank = options["rank"]
     _train(kind, rank, steps=1)

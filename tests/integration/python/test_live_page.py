@@ -1,4 +1,5 @@
-"""The live page in headless Chromium: numbers change, nothing from other hosts, no errors."""
+"""The live page in headless Chromium: its numbers change, it loads nothing from other hosts, and it
+reports no errors."""
 
 import os
 import shutil

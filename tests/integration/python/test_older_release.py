@@ -1,4 +1,4 @@
-"""Boxes and workers of this build and of a build of the release before, in every mixture.
+"""Boxes and workers of this build and of a build of the previous release, in every combination.
 
 PBOX_OLDER_BUILD names the build folder of that release, with bin/pboxd and lib/libpbox.so.1. A
 checkout of the tree has no such build, so the test is skipped unless the variable is set.

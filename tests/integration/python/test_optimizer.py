@@ -405,7 +405,7 @@ class RefusalTest(BoxTestCase):
                         lambda: torch.isfinite(weight.grad),
                         lambda: weight.grad.mul_(0.5),
                         lambda: torch._foreach_mul_([weight.grad], 0.5),
-                        lambda: weight.grad.is_sparse,  # a GradScaler's first question
+                        lambda: weight.grad.is_sparse,  # a GradScaler reads it first
                         lambda: weight.grad + 1):
                 with self.assertRaisesRegex(pbox.InvalidArgument, "pbox.torch.GradScaler"):
                     use()

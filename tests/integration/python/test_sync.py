@@ -81,9 +81,10 @@ def read_own_pushes(options):
 
 
 def train_mixed(options):
-    """Trains a tensor of model bsp and one of model ssp:2, whose model rank 0 changes to asp. Rank
-    0 returns how many pushes the latter took before and after that, while rank 1 had pushed
-    nothing, and the refusals. Both ranks return the weight of the former at the end."""
+    """Trains the tensor "dense" with model bsp and the tensor "table" with model ssp:2, which rank
+    0 changes to asp. Rank 0 returns how many pushes the table had before and after the change,
+    while rank 1 had pushed nothing, and the errors of changes that are refused. Both ranks return
+    the last weight of "dense"."""
     arrays = [numpy.zeros(1000, dtype=numpy.float32) for _ in range(2)]
     ones = numpy.ones(1000, dtype=numpy.float32)
     with pbox.Client(mode="optimize", reduction="sum", recovery="none", **options) as client:

@@ -60,7 +60,7 @@ def with_lightning(how):
 
 def with_accelerate(how):
     import accelerate
-    # Accelerate takes a group that is there already.
+    # Accelerate uses a group that exists already.
     torch.distributed.init_process_group("pbox" if how == "group" else "gloo")
     accelerator = accelerate.Accelerator(cpu=True)
     ours = model()

@@ -1,4 +1,4 @@
-"""Lightning and Accelerate train over a box, and have gloo's weights."""
+"""Lightning and Accelerate train over a box, with the same weights as over gloo."""
 
 import os
 import pathlib

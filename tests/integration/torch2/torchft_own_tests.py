@@ -25,7 +25,7 @@ _COLLECTIVES = list(torchft.process_group_test._COLLECTIVE_TO_FUNC)
 
 
 class CollectivesTest(torchft.process_group_test.MultiPgBaseTest):
-    """Every collective over three ranks, and again after one of them has gone."""
+    """Every collective over three ranks, and again after one of them has left."""
 
     WORLD_SIZE = 3
 
@@ -55,8 +55,8 @@ class LocalSgdTest(torchft.local_sgd_integ_test.LocalSGDIntegTest):
 
 
 def load_tests(loader, _tests, _pattern):
-    """Tells unittest which tests there are: not those of the base classes, and not those named
-    upscale, in which a replica waits for a quorum that is over, over gloo as well."""
+    """Tells unittest which tests there are. Leaves out those of the base classes, and those named
+    upscale: in these a replica waits for a quorum that has ended, over gloo too."""
     return unittest.TestSuite(
         case(name) for case in (CollectivesTest, ManagerTest, LocalSgdTest)
         for name in loader.getTestCaseNames(case) if "upscale" not in name)

@@ -39,7 +39,8 @@ std::string uncomment(const std::string& example) {
   return text;
 }
 
-// By "section.key". A key that is shown twice fails in the parser, once it is uncommented.
+// Returns the entries by "section.key". A key that is shown twice fails in the parser, once it is
+// uncommented.
 std::map<std::string, Entry> entries(const std::string& example) {
   std::map<std::string, Entry> found;
   std::istringstream lines(example);

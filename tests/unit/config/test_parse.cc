@@ -28,8 +28,8 @@ Config defaults() {
   return *outcome.config;
 }
 
-// A value unlike the default for every key but those of [rdma] and [upstream], consistent as a
-// whole.
+// Returns a valid configuration in which every key, except for those of [rdma] and [upstream],
+// differs from its default.
 Config unlike_defaults() {
   Config config;
   config.box = {"box-7", "10.0.0.7"};
@@ -71,7 +71,7 @@ Config unlike_defaults() {
   return config;
 }
 
-// The same for the settings that [dpdk] and [cluster] exclude.
+// Returns such a configuration for the settings that [dpdk] and [cluster] exclude.
 Config unlike_defaults_otherwise() {
   Config config = unlike_defaults();
   config.data.port = PortKind::kRdma;

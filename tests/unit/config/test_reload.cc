@@ -31,7 +31,7 @@ TEST_CASE("a reload of a broken file changes nothing") {
 }
 
 TEST_CASE("a reload whose mixture with what stays is inconsistent changes nothing") {
-  // Valid as a file: but the heartbeat of the running box stays at 1000 ms until a restart.
+  // The file is valid, but the heartbeat of the running box stays at 1000 ms until a restart.
   const auto outcome =
       reload_text("[control]\nheartbeat_interval_ms = 100\nworker_dead_after_ms = 500\n");
   CHECK_FALSE(outcome.config);

@@ -5,7 +5,7 @@
 namespace pbox::config::validate_test {
 namespace {
 
-// The one error of a configuration, or "" when there is none.
+// Returns the only error of a configuration; empty if there is none.
 std::string only_error(const Config& config) {
   const auto errors = validate(config);
   if (errors.empty()) return {};

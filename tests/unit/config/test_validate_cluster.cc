@@ -7,7 +7,7 @@ namespace {
 
 using Catch::Contains;
 
-// The one error of a file whose [cluster] says this; empty: none.
+// Returns the only error of a file whose [cluster] has this text; empty if there is none.
 std::string error_of(const std::string& cluster) {
   const auto outcome = parse_text("[cluster]\n" + cluster);
   REQUIRE(outcome.errors.size() <= 1);

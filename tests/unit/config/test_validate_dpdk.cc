@@ -6,7 +6,7 @@
 namespace pbox::config::validate_dpdk_test {
 namespace {
 
-// The one error of a configuration, or "" when there is none.
+// Returns the only error of a configuration; empty if there is none.
 std::string only_error(const Config& config) {
   const auto errors = validate(config);
   CHECK(errors.size() <= 1);

@@ -22,7 +22,7 @@ nic::Endpoint address_of(uint32_t job, uint32_t rank);
 
 struct JobOptions {
   uint32_t job = 0;
-  std::string name = {};  // empty: its own
+  std::string name = {};  // if empty, "job " and the number
   uint32_t workers = 2;
   uint32_t fragment_bytes = 1024;
   uint32_t chunk_elements = 768;  // 3 fragments of 1024
@@ -46,7 +46,7 @@ struct JobOptions {
   bool is_collective = false;
   bool takes_zeros = false;  // the workers know ZEROS
   wire::GuardSpec guard = {};
-  uint32_t row_bytes = 0;  // tables; 0: none
+  uint32_t row_bytes = 0;  // bytes of a table's row; 0 if the tensor is no table
   uint32_t row_skipped_bytes = 0;
 };
 
@@ -81,7 +81,7 @@ class FlightMemory {
  public:
   explicit FlightMemory(uint64_t capacity);
   std::span<std::byte> span() { return std::as_writable_bytes(std::span(memory_)); }
-  // The bytes of its file.
+  // Returns the bytes of the recorder's file.
   std::vector<std::byte> image() { return {span().begin(), span().end()}; }
   std::vector<pipeline::FlightRecord> records();
 
@@ -108,7 +108,7 @@ class Box {
                uint32_t chunk = 0);
   void push_chunk(const JobOptions& options, uint32_t rank, float value, uint32_t round = 0,
                   uint32_t chunk = 0);
-  // Every worker pushes the whole chunk. Returns the packets that leave.
+  // Has every worker push the whole chunk. Returns the packets that leave.
   std::vector<Sent> run_round(const JobOptions& options, uint32_t round, uint32_t chunk = 0);
 
   void deliver(const Packet& packet);

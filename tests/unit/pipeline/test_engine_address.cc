@@ -1,4 +1,4 @@
-// Where the box sends what is for a worker: an address that the worker has proved, and no other.
+// The box sends a worker's packets to an address that the worker has proved, and to no other.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/pipeline/box.h"
@@ -39,7 +39,7 @@ struct Scene {
     box.deliver(packet);
     return box.take_all();
   }
-  // Returns the PULL with the challenge that `asked` gets for an answer.
+  // Returns a PULL that repeats the challenge with which the box answers `asked`.
   Packet proof_of(const Packet& asked) {
     const auto sent = answers_to(asked);
     REQUIRE(sent.size() == 1);
@@ -93,7 +93,7 @@ TEST_CASE("a PULL from an unknown address is answered with a challenge that is n
   CHECK(sent[0].payload.size() <= asked.payload.size());
   CHECK(scene.box.count(Counter::kAddressesChallenged) == 1);
   CHECK(scene.session.endpoint == kHome);
-  // Asked at its own address, the worker still gets what it lacks.
+  // A PULL from the worker's own address still gets what the worker lacks.
   CHECK(scene.answers_to(scene.pull_from(kHome)).size() == 3);
 }
 

@@ -60,7 +60,7 @@ TEST_CASE("the last delta is sent again as it was, or as weights to a rank that 
     box.deliver(pull_as(box, job, 0, 1, Dtype::kF32, 0b11));
     const auto rest = box.take_all();
     CHECK(rest.size() == kElements * sizeof(float) / 512 + 1 - 2);
-    // Both forms at once.
+    // A rank asks for both forms at once.
     box.deliver(pull_as(box, job, 1, 1, dtype));
     box.deliver(pull_as(box, job, 1, 1, Dtype::kF32));
     size_t full_packets = 0;

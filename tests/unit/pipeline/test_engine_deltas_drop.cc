@@ -96,7 +96,7 @@ TEST_CASE("with model drop a rank in time is sent the delta, and a late one the 
       check_full(late.at(1 - first), job, round, model.weights);
     }
     CHECK(box.count(Counter::kDropped) > 0);
-    // A rank that was in time, and misses a round then, lacks the weights before the newest ones.
+    // A rank that was in time and then misses a round lacks the weights before the newest ones.
     CHECK(push_round(box, job, 0, 5).size() == 1);
     CHECK(push_round(box, job, 1, 6).size() == 1);
     CHECK(pull_reply(box, job, 0, 5, dtype, ~uint64_t{0}).at(0).dtype == Dtype::kF32);
@@ -127,7 +127,8 @@ TEST_CASE("with model drop initial weights that come again are duplicates") {
   CHECK(box.take_all().empty());
   const auto again = pull_reply(box, job, 1, 0, Dtype::kF32);
   check_full(again.at(1), job, 0, model.weights);
-  // Its push of initial weights is in, whatever the fragments of the open round are.
+  // Every fragment includes the rank's push of initial weights, whichever fragments of the open
+  // round it has pushed.
   for (const auto& [fragment, applied] : again.at(1).applied) CHECK(applied == 1);
 }
 
@@ -144,7 +145,7 @@ TEST_CASE("with model drop a PULL for weights is answered with them until the ra
   check_full(pull_reply(box, job, 0, 1, Dtype::kF32).at(0), job, 1, model.weights);
   const auto others = pull_reply(box, job, 0, 1, Dtype::kF32, 0b11);
   CHECK(others.at(0).mask == (whole(Dtype::kF32, job) & ~uint64_t{0b11}));
-  // The fragments of the delta that it holds are none of the weights.
+  // The mask names fragments of the delta, so it leaves out none of the weights.
   check_full(pull_reply(box, job, 0, 1, job.dtype, 0b11).at(0), job, 1, model.weights);
   const Bytes delta = model.next(job, 2, {push_of(job.dtype, 0, 2)});
   check_delta(push_round(box, job, 0, 2).at(0), job, 2, delta);

@@ -96,7 +96,7 @@ TEST_CASE("guard reject, mode aggregate: no result leaves, no packet is accepted
     const uint64_t rejected = box.count(Counter::kRejectGeneration);
     box.run_round(job, 1, 1);
     CHECK(box.count(Counter::kRejectGeneration) == rejected + 9);
-    // Nor does a rank's exclusion finish the round.
+    // A rank's exclusion does not finish the round either.
     box.engine.execute({.kind = CommandKind::kExclude,
                         .shard = &shard,
                         .rank = (culprit + 1) % 3,

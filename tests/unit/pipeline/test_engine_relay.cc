@@ -1,5 +1,5 @@
-// Chunks whose sums go to an upper box: who has their memory when, and what the ranks get. The test
-// stands in for the lanes and the upper box.
+// Chunks whose sums go to an upper box: when the lanes may use their memory, and what the ranks
+// get. The test stands in for the lanes and the upper box.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/pipeline/box.h"
@@ -148,7 +148,7 @@ TEST_CASE("while a sum is with the upper box, no result is sent from memory that
   box.deliver(box.pull(options, 1, 0));  // queued, and overtaken by the round
   push_all(box, options, 2, 1);
   const Uplink::Sum sum = take_sum(shard);
-  std::fill_n(sum.result, options.chunk_elements, -1.0f);  // half of a result has come
+  std::fill_n(sum.result, options.chunk_elements, -1.0f);  // half of a result has arrived
   CHECK(of_type(box.take_all(), PacketType::kResult).empty());
   // A new process in a rank's place asks for the newest result.
   box.deliver(box.pull(options, 1, 0));

@@ -70,7 +70,7 @@ TEST_CASE("with numerics ordered a sum is bit-identical for every order of arriv
     fast.insert(result_of(job, order));
     job.numerics = wire::Numerics::kOrdered;
   } while (std::next_permutation(order.begin(), order.end()));
-  CHECK(fast.size() > 1);  // numerics fast do not promise it
+  CHECK(fast.size() > 1);  // with numerics fast the order matters
 }
 
 TEST_CASE("sum and mean come back rounded once in each dtype") {

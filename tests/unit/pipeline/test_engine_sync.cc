@@ -211,7 +211,7 @@ TEST_CASE("no late answer releases a parked read") {
   const auto sent = job.push(0, 2);
   CHECK(job.shard->parked_count == 1);
   for (const Sent& packet : sent) CHECK(packet.header.applied() == 2);  // does not answer round 2
-  // The same for an answer that a full port has held back.
+  // An answer that a full port has held back does not release the read either.
   job.push(1, 1);
   job.push(1, 2);
   job.box.push_chunk(job.options, 0, 1, 3);

@@ -26,7 +26,7 @@ TEST_CASE("a round closes with its quorum and counts the workers in each fragmen
   job.box.deliver(job.box.push(job.options, 2, 1, 6.0f, 1));
   CHECK(job.push(0, 1, 1).empty());
   const auto sent = job.push(1, 1, 2);
-  // Rank 2 has pushed one fragment, and learns at once that the round closed without the others.
+  // Rank 2 has pushed one fragment only. It learns at once that the round closed without the rest.
   CHECK(served(sent) == Ranks{0, 1, 2});
   for (const Sent& packet : sent) {
     const bool has_all = packet.header.fragment == 1;
@@ -85,7 +85,7 @@ TEST_CASE("a rank gets all of one round's result even if a round closes while it
   job.begin();
   job.push(0, 1);
   for (const uint32_t rank : {1u, 2u}) job.box.deliver(job.box.pull(job.options, rank, 1));
-  const auto burst = job.box.take_burst();  // holds one reply and the begin of another
+  const auto burst = job.box.take_burst();  // holds one reply and the beginning of another
   REQUIRE(burst.size() > kFragments);
   const uint32_t late = rank_of(burst.back());
   REQUIRE(late != rank_of(burst.front()));
@@ -130,7 +130,7 @@ TEST_CASE("a result that has not left is replaced when the next round closes") {
   const auto sent = job.box.take_all();
   CHECK(served(sent) == Ranks{0});
   CHECK(sent[0].header.round == 5);
-  // The same for packets that a full port has not taken.
+  // Packets that a full port has not taken are replaced, too.
   job.box.push_chunk(job.options, 0, 1, 6);
   CHECK(job.box.engine.to_send().size() == 3);
   job.box.engine.sent(1);
@@ -173,7 +173,7 @@ TEST_CASE("the new session of a rank whose reply was cut short gets a whole one"
   CHECK(job.box.engine.to_send().size() == 3);
   job.box.engine.sent(1);
   job.box.push_chunk(job.options, 0, 1, 2);
-  CHECK(job.box.engine.to_send().size() == 2);  // now of round 2; the first is owed
+  CHECK(job.box.engine.to_send().size() == 2);  // now of round 2, whose first packet is owed
   job.box.engine.sent(2);
   job.box.engine.execute({.kind = pipeline::CommandKind::kAdmit,
                           .shard = job.shard,

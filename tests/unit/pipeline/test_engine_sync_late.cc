@@ -1,4 +1,5 @@
-// Which rank is late where pushes are applied on arrival and ranks may be ahead of each other.
+// How the late rank is found where pushes are applied on arrival and ranks may be ahead of each
+// other.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/pipeline/sync_job.h"

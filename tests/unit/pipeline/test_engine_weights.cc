@@ -17,7 +17,8 @@ JobOptions weighted_job() {
   return job;
 }
 
-// Gives a push this weight, and multiplies its values by it, as a worker does. 0: no weight.
+// Gives a push this weight, and multiplies its values by it, as a worker does. With 0 the push has
+// no weight.
 Packet weighed(Packet packet, uint64_t weight, const JobOptions& job) {
   const uint16_t code = weight == 0 ? uint16_t{0} : *wire::nearest_weight_code(double(weight));
   REQUIRE((weight == 0 || wire::push_weight(code) == weight));

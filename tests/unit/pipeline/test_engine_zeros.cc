@@ -68,7 +68,7 @@ std::vector<Packet> pushes_of(Box& box, const JobOptions& job, uint32_t rank, ui
   return packets;
 }
 
-// Writes a result that rank 0 is sent over `bytes`. Returns its packets.
+// Overwrites `bytes` with the result that is sent to rank 0. Returns its packets.
 size_t take_result(Box& box, const JobOptions& job, std::vector<std::byte>& bytes) {
   uint64_t taken = 0;
   size_t packets = 0;
@@ -124,8 +124,8 @@ TEST_CASE("zeros that are named give the same bits as zeros that are pushed") {
         of_named.push_back(packet);
       }
     }
-    // f32 sums depend on the order of the ranks, so each box gets them in the same one; but where
-    // the zeros stand among a rank's fragments does not matter.
+    // f32 sums depend on the order of the ranks, so both boxes get the ranks in the same order. The
+    // place of the zeros among a rank's fragments does not matter.
     for (const Packet& packet : of_pushed) pushed.deliver(packet);
     for (const Packet& packet : of_named) named.deliver(packet);
     std::vector<std::byte> expected(chunk_bytes(job), std::byte{1});
@@ -195,7 +195,7 @@ TEST_CASE("fragments that have been claimed are not claimed again by a packet th
   const JobOptions job{.workers = 2, .takes_zeros = true};
   auto& shard = box.admit(job);
   box.deliver(box.push(job, 0, 1, 2.0f));
-  box.deliver(box.zeros(job, 0, 0b011));  // fragment 1 has come with data
+  box.deliver(box.zeros(job, 0, 0b011));  // fragment 1 has arrived with data
   CHECK(box.count(Counter::kZeroFragments) == 1);
   box.deliver(box.zeros(job, 0, 0b011));
   CHECK(box.count(Counter::kDuplicate) == 1);

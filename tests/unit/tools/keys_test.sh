@@ -42,7 +42,7 @@ expect 0 'in 1 days' "$pboxctl" keys show "$folder/o"
 chmod 644 "$folder/v/key.pem"
 expect 1 "chmod 600 $folder/v/key.pem" "$pboxctl" keys show "$folder/v"
 
-# A token is one line that holds the same, and only its owner can read it.
+# A token is one line that holds all that a folder of keys holds, and only its owner can read it.
 token=$folder/acme.token
 expect 0 'pbox://rack/tenant/acme/job/resnet-*/rank/0-3' "$pboxctl" keys token "$ca" \
   'acme/resnet-*' --ranks 0-3 --out "$token"

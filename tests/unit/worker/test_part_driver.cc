@@ -211,7 +211,7 @@ TEST_CASE("a part that looks for its queues at a silent box holds up no other pa
               [&] { return second.membership.phase() == Phase::kRunning; });
   CHECK(first.membership.phase() == Phase::kJoining);
 
-  // The control connection goes on meanwhile, both ways.
+  // Meanwhile the control connection works in both directions.
   const uint32_t before = silent.heartbeats;
   serve_until({&first, &second}, {&silent, &sound}, [&] { return silent.heartbeats > before + 2; });
   proto::BoxMessage failure;

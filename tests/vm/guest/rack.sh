@@ -47,7 +47,7 @@ rack_rdma() {
     done
   done
   ip rule add pref 3 lookup local && ip rule del pref 0
-  # The GID of an IPv4 address comes a moment after the device.
+  # The GID of an IPv4 address appears a moment after the device.
   for from in 0 1 2 3; do
     until grep -q "ffff:0a09:000$((from + 1))" "/sys/class/infiniband/rxe$from/ports/1/gids/1"; do
       sleep 0.1
@@ -70,7 +70,7 @@ rack_done() { [ "$rack_failures" = 0 ]; }
 
 rack_dpdk() {
   local nic
-  # The kernel would leave checksums to a NIC, and nothing on this switch is one.
+  # The kernel would leave checksums to a NIC, but no device on this switch computes them.
   for nic in nic1 nic3; do
     ethtool -K "$nic" tx off tx-udp-segmentation off >/dev/null || return 1
   done

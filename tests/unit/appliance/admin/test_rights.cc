@@ -14,7 +14,7 @@ Principal client(tls::Role role) {
   return {.name = std::string("pbox://rack/") + tls::to_string(role), .role = role};
 }
 
-// The path of a row with a job, or a box, in place of NAME.
+// Returns the row's path, with the name of a job or a box in place of NAME.
 std::string path_of(const PathRights& row) {
   std::string path = row.path;
   const size_t at = path.find("NAME");

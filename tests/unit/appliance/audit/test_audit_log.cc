@@ -20,7 +20,7 @@ using Catch::Contains;
 using Json = nlohmann::json;
 using test::TemporaryFolder;
 
-// A log in a folder of its own, with what it has said about its state.
+// A log in a folder of its own, and what it has reported about its state.
 class Desk {
  public:
   Desk() : path(folder.path() + "/audit.log") { open(); }

@@ -25,7 +25,7 @@ using boost::asio::ip::tcp;
 using std::chrono::milliseconds;
 
 inline constexpr uint64_t kBytes = 100u << 20;
-inline constexpr uint64_t kJobMemory = 1u << 30;  // each box has this
+inline constexpr uint64_t kJobMemory = 1u << 30;  // memory for jobs at each box
 inline constexpr char kJob[] = "resnet";
 
 inline proto::AskPartMap question(uint64_t bytes, const std::string& lost_box = {}) {
@@ -74,7 +74,7 @@ struct Box {
     return record;
   }
 
-  // Answers every question.
+  // Answers the questions of every box that connects.
   void answer() {
     acceptor.async_accept([this](const boost::system::error_code& error, tcp::socket socket) {
       if (error) return;
@@ -117,7 +117,7 @@ struct Box {
   proto::BoxReport report;
   uint64_t up_for_ms = 0;
   std::vector<uint32_t> cut_off;  // ranks that the other box has said cannot reach this one
-  size_t majority = SIZE_MAX;     // so many make this box say that most are cut off
+  size_t majority = SIZE_MAX;     // from this many ranks on, most count as cut off
   int changes = 0;
   PartMaps maps;
 };

@@ -19,8 +19,8 @@ using Catch::Contains;
 using test::KeyFolder;
 using Answer = Result<proto::BoxMessage>;
 
-// Takes one connection and answers its first message with a report. `tls` null: without keys, it
-// closes the connection at the first byte that is not a message.
+// Takes one connection and answers its first message with a report. If `tls` is null, this box has
+// no keys, and closes the connection at the first byte that is not a message.
 class OtherBox {
  public:
   OtherBox(asio::io_context& context, std::unique_ptr<tls::Connection> tls)

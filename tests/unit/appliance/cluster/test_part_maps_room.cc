@@ -96,7 +96,7 @@ TEST_CASE(
   CHECK_THAT(cluster.box(1).maps.drain_obstacle("b"),
              Contains("no other box has room") && Contains("job 'resnet'"));
   CHECK(cluster.parts_on("b") == before - 3);
-  cluster.set_duty("b", Duty::kStandby);  // the obstacle is the same
+  cluster.set_duty("b", Duty::kStandby);  // a standby is emptied too, and has the same obstacle
   CHECK_THAT(cluster.box(1).maps.drain_obstacle("b"), Contains("no other box has room"));
   cluster.box(0).report.set_memory_free_bytes(100 * kEach);
   CHECK(cluster.desk.run_until([&] { return cluster.parts_on("b") == 0; }));
@@ -151,7 +151,7 @@ TEST_CASE("one box at a time takes a snapshot of a job") {
     REQUIRE(cluster.desk.run_until([&] { return claimed.has_value(); }));
     return *claimed;
   };
-  // Another box, with a session of its own.
+  // The key belongs to another box's session.
   REQUIRE(cluster.desk.commit(*cluster.store, {{}, {{"snapshots/vgg", "c", false}}, {}}).ok());
   const Status refused = claim(0, "vgg");
   REQUIRE_FALSE(refused.ok());

@@ -29,7 +29,7 @@ struct Script {
   test::TemporaryFolder folder;
 };
 
-// Runs the loop until `results` has that many.
+// Runs the loop until there are `count` results.
 void await(boost::asio::io_context& context, const std::vector<Status>& results, size_t count) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (results.size() < count && std::chrono::steady_clock::now() < end) {

@@ -30,10 +30,10 @@ class RecordingOwner : public JobOwner {
 
   std::vector<JobKey> advanced;
   std::vector<std::string> failures;
-  std::vector<std::string> gathered;  // events
+  std::vector<std::string> gathered;  // names of events
   std::function<void(const JobKey&)> on_advance;
   std::function<void(Job&)> on_fail;
-  uint64_t memory_taken = 0;  // answered for every tenant, too
+  uint64_t memory_taken = 0;  // the answer for every tenant, too
 };
 
 struct Bench {

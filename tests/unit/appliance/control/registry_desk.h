@@ -33,7 +33,7 @@ class SynchronousHost : public PipelineHost {
     return LaneOffer{.socket = "lanes", .token = {}};
   }
 
-  // The pages come when has_pages says so.
+  // The memory gets its pages when has_pages says so.
   std::unique_ptr<Prefault> prefault(const NumaArena& memory) override;
 
   pipeline::Engine& engine(uint32_t pipeline) { return *engines_[pipeline]; }
@@ -47,9 +47,9 @@ class SynchronousHost : public PipelineHost {
   Hugepages hugepages = Hugepages::kIfFree;
   int numa_node = kAnyNumaNode;
   nic::QueueAffinity affinity = nic::QueueAffinity::kUdpPort;
-  bool has_queue_pairs = false;                // each is numbered a thousand above its peer
+  bool has_queue_pairs = false;                // each queue pair's number is its peer's plus 1000
   std::map<ConnectionId, uint32_t> connected;  // number of queue pairs by owner
-  // Null: memory has its pages at once. Otherwise whether it has them by now.
+  // Whether memory has its pages by now. If null, memory has them at once.
   std::shared_ptr<bool> has_pages;
   bool has_lanes = false;
   std::map<ConnectionId, std::vector<LaneSeat>> offered;  // by owner
@@ -115,7 +115,7 @@ class MovableParts : public PartDirectory {
   std::set<std::string> listed;  // boxes in the cluster's store
   std::vector<std::pair<std::string, uint32_t>> handed_back;
   std::vector<proto::AskPartMap> questions;
-  std::vector<Answer> answers;  // owed, in the order of the questions
+  std::vector<Answer> answers;  // not called yet, in the order of the questions
   struct BoxQuestion {
     std::string box;
     proto::WorkerMessage question;
@@ -149,9 +149,10 @@ class Desk {
   // Replaces the box by a new one without any message. Its epochs are kept.
   void crash();
 
-  // Returns the messages that the box sent on a connection since the last call.
+  // Returns the messages that the box has sent on a connection since the last call.
   std::vector<proto::BoxMessage> take(ConnectionId id);
-  // Returns the FAILURE that is the only such message. Fails the test in all other cases.
+  // Returns the connection's FAILURE. Fails the test unless it is the only message since the last
+  // call.
   proto::Failure take_failure(ConnectionId id);
   bool is_closed(ConnectionId id) const { return closed_.contains(id) && closed_.at(id); }
 
@@ -193,9 +194,9 @@ inline constexpr uint64_t kWindowBytes = 1u << 20;
 uint32_t credit_alone(uint32_t receive_buffer_bytes, uint32_t sessions,
                       uint64_t window_bytes = kWindowBytes);
 
-// A sound JOIN: aggregate, two tensors of 20000 and 7 elements.
+// Returns a valid JOIN: mode aggregate, two tensors of 20000 and 7 elements.
 proto::WorkerMessage join_message(const std::string& job, uint32_t rank, uint32_t world_size);
-// Such a JOIN of job "train" of two ranks, with Adam on the box.
+// Returns such a JOIN of job "train" with two ranks, with Adam on the box.
 proto::WorkerMessage join_optimizing(uint32_t rank);
 // Gives a job in mode optimize the model drop, with a quorum of one rank.
 void close_with_one(proto::Join& join);

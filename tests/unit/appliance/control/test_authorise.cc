@@ -96,7 +96,7 @@ TEST_CASE("the table has one row for each kind of message, and one for those of 
 TEST_CASE("each role may send what the table says, and nothing else") {
   struct Row {
     Message::KindCase kind;
-    // box, tenant, operator, viewer: a always, j once joined, l if listed, n never
+    // Rights of box, tenant, operator and viewer: a always, j once joined, l if listed, n never.
     const char* rights;
   };
   // The tenant's JOIN and AskPartMap name no job here, so they are refused.

@@ -1,5 +1,5 @@
 // Parts of which another box has a copy: when they begin, what happens when the backup box is lost,
-// and how they continue from the copy when their own box is. The test stands in for the lanes.
+// and how they continue from the copy when their own box is lost. The test stands in for the lanes.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -150,7 +150,7 @@ ConnectionId push_copy(Desk& east) {
     tensor.set_elements(floats);
     tensor.set_lr_scale(1);
   };
-  add_tensor(1);  // how many workers there are
+  add_tensor(1);  // for the number of workers
   for (const uint32_t elements : kElements) {
     add_tensor(pipeline::StateLayout::block(OptimizerKind::kAdam, elements).floats);
   }
@@ -306,7 +306,7 @@ TEST_CASE("a part whose backup box is lost goes on here, with the next, from whe
   const proto::Session former = home.session(0);
   train(home.desk);
   const auto first = chunks_of(home.desk).at(0);
-  first->is_stepped = true;  // the copy was under way: after round 6, which nobody has seen
+  first->is_stepped = true;  // round 6 was being copied, and nobody has seen its result
   home.tell(Error{ErrorCode::kBoxLost, "the connection ended"});
   CHECK(noted(home.desk, "backup_lost", "box east, which has its copy, does not answer"));
   CHECK(home.desk.is_closed(home.ids[0]));
@@ -337,7 +337,7 @@ TEST_CASE("a backup box that is not there any more, or drains, is left for anoth
   const auto all = places;
   places = {all[1]};
   home.desk.pass(kSecond, home.ids);
-  places = all;  // east was away for a moment
+  places = all;  // east was unreachable for a moment
   home.desk.pass(3 * kSecond, home.ids);
   places.clear();  // no other box is there, either
   home.desk.pass(3 * kSecond, home.ids);

@@ -1,4 +1,4 @@
-// Until all ranks have joined: who is admitted, who is refused, and why.
+// Before all ranks have joined: who is admitted, who is refused, and why.
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
@@ -16,7 +16,7 @@ uint32_t code(ErrorCode error) {
   return static_cast<uint32_t>(error);
 }
 
-// The failure of a JOIN that must be refused and its connection closed.
+// Returns the FAILURE of a JOIN. The JOIN must be refused, and its connection closed.
 proto::Failure refused(Desk& desk, const proto::WorkerMessage& message) {
   const ConnectionId id = desk.join(message);
   CHECK(desk.is_closed(id));

@@ -1,4 +1,4 @@
-// The memory that workers on the box's host may read, and the memory of theirs that it reads.
+// The box's memory that workers on its host may read, and the workers' memory that the box reads.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/appliance/control/registry_desk.h"

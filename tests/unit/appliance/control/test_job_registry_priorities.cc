@@ -131,7 +131,7 @@ TEST_CASE("a rank that joins after priorities were set gets them before its sess
   again.mutable_join()->set_rejoins(true);
   const ConnectionId third = desk.join(again);
   const auto messages = desk.take(third);
-  REQUIRE(messages.size() == 3);  // with the rounds
+  REQUIRE(messages.size() == 3);  // the third has the rounds
   CHECK(messages[0].set_priorities().policy() == 2);
   CHECK(messages[1].has_session());
 }

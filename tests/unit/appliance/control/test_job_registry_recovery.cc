@@ -177,7 +177,7 @@ TEST_CASE("a rank that alone can give back a round, and is replaced, makes the j
   desk.hang_up(second);
   const ConnectionId fresh = desk.join(rejoin(join_with(1)));
   CHECK(desk.take(fresh).empty());
-  CHECK(desk.is_closed(first));  // without a message, so that it comes again
+  CHECK(desk.is_closed(first));  // without a message, so that the worker joins again
   CHECK(desk.take(first).empty());
   first = desk.join(resume(join_with(0), before.session));
   desk.say(first, rounds_message({5, 5, 5, 5}));

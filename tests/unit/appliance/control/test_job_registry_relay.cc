@@ -109,7 +109,7 @@ TEST_CASE("a relayed job starts when its ranks are here and the other racks are 
 
   for (const auto rank : {first, second}) rack.desk.say(rank, leave_message());
   CHECK(log.is_gone);
-  CHECK(log.shards_when_gone == 1);  // before the memory that it reads
+  CHECK(log.shards_when_gone == 1);  // the relay ended before its shards were freed
   CHECK(rack.desk.job_count() == 0);
 }
 

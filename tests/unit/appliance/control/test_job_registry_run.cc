@@ -88,7 +88,7 @@ TEST_CASE("a lost worker is waited for, then the others are told which rank it w
   CHECK(desk.host().shards(0).empty());
   CHECK(desk.registry().memory_taken_bytes() == 0);
   CHECK(desk.registry().totals().jobs_failed == 1);
-  desk.start("job", 3);  // and the box serves on
+  desk.start("job", 3);  // the box still serves
 }
 
 TEST_CASE("the job's own lost time-out wins over the box's") {
@@ -111,7 +111,7 @@ TEST_CASE("the time in which the box stood still is not counted as a worker's si
   const auto ids = desk.start("job", 2);
   desk.pass(kSecond);
   desk.stand_still(15 * kSecond);
-  desk.pass(kSecond / 2);  // heartbeats that wait to be read come now
+  desk.pass(kSecond / 2);  // heartbeats that wait are read now
   CHECK_FALSE(desk.is_closed(ids[0]));
   desk.pass(kSecond, {ids[0]});  // but rank 1 sends none
   CHECK_FALSE(desk.is_closed(ids[0]));

@@ -1,4 +1,4 @@
-// Snapshots as the box takes them of the parts it has, and jobs that begin with one.
+// Snapshots that the box takes of its parts, and jobs that begin with a snapshot.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <deque>
@@ -331,7 +331,7 @@ TEST_CASE("a job begins with the snapshot that its ranks name, once it is read")
     CHECK(chunk->weights[chunk->elements - 1] == 0.25f);
     CHECK(chunk->optimizer_state[2 * chunk->elements - 1] == 0.25f);
   }
-  // The number of steps goes on from the snapshot's.
+  // The number of steps continues from the snapshot's.
   for (pipeline::Chunk* chunk : chunks) chunk->rounds_finished = 11;
   office.begin_snapshot();
   office.act();

@@ -1,4 +1,4 @@
-// Jobs whose consistency model is not BSP: what they are to the box, and who may come back.
+// Jobs whose consistency model is not BSP: how the box treats them, and which ranks may come back.
 #include <catch2/catch.hpp>
 
 #include "appliance/control/sync_spec.h"

@@ -1,4 +1,4 @@
-// Traces of rounds: of which jobs, one at a time, and for how long they are kept.
+// Traces of rounds: only one job is traced at a time, and a trace is kept for a while.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/appliance/control/registry_desk.h"

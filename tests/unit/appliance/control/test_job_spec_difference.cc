@@ -29,7 +29,7 @@ struct Case {
   std::vector<std::string> says;  // field, the worker's value, the job's value
 };
 
-// In the order in which they are compared.
+// The cases, in the order in which fields are compared.
 std::vector<Case> cases() {
   using optimizer::OptimizerKind;
   return {

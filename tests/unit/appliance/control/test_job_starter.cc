@@ -1,4 +1,4 @@
-// The phases of a start: where a part waits, and what takes it on.
+// The phases of a start: what a part waits for, and what lets it continue.
 #include <catch2/catch.hpp>
 
 #include "appliance/control/job_starter.h"
@@ -91,8 +91,7 @@ TEST_CASE("an answer does not start a part that has lost a rank meanwhile") {
   here.job.members()[1] = former;
   here.starter.advance(kPart);
   CHECK(here.job.running());
-  CHECK(here.parts.box_questions.size() ==
-        1);  // the answer that is recorded is not asked for again
+  CHECK(here.parts.box_questions.size() == 1);  // an answer that is recorded is not requested again
 }
 
 TEST_CASE("without an epoch a part tries again with each tick, as long as it may gather") {

@@ -85,7 +85,7 @@ TEST_CASE("a server without free file descriptors waits before it accepts again,
 
 TEST_CASE("a peer that does not read is dropped once too many bytes wait for it") {
   constexpr uint32_t kTensors = 40'000;
-  // In a slow build that many bytes may not wait before the usual limit of silence ends.
+  // A slow build may take longer than the usual time-out for silence to queue that many bytes.
   RegistryOptions limits;
   limits.dead_after_ns = 120 * kNanosPerSecond;
   Service service({}, limits);

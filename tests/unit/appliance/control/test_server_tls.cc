@@ -71,7 +71,7 @@ class Peer {
   bool is_established() const { return tls_->is_established(); }
   const tls::Connection& tls() const { return *tls_; }
   bool is_closed() const { return is_closed_; }
-  // Returns whether the box has closed both directions: it resets what comes after that.
+  // Returns whether the box has closed both directions. In that case it resets further bytes.
   bool is_let_go() {
     boost::system::error_code error;
     socket_.write_some(asio::buffer("x", 1), error);
@@ -339,7 +339,7 @@ TEST_CASE("a flood of half-open handshakes takes places from itself, not from an
   honest.say(question());
   service.run_until([&] { return !honest.heard().empty(); });
   CHECK(honest.heard()[0].has_data_addresses());
-  // An established connection holds no place.
+  // An established connection does not count among the handshakes, whose number is limited.
   CHECK_FALSE(honest.is_closed());
 }
 

@@ -12,7 +12,7 @@ using proto::CutProgress;
 
 const JobKey kPart{"train", 0};
 
-// Records what it is asked; a test answers.
+// Records the requests. A test answers them.
 class RecordingStore : public snapshot::SnapshotStore {
  public:
   void begin(const std::string&, std::function<void(Result<uint64_t>)>) override {}

@@ -51,14 +51,14 @@ std::vector<pipeline::JobShard*> shards_of(Desk& desk) {
   return shards;
 }
 
-// Every shard reports these squares.
+// Has every shard report these squares.
 void report(Desk& desk, uint32_t round, double squares) {
   for (pipeline::JobShard* shard : shards_of(desk)) shard->gate->report({round, squares});
   desk.registry().on_tick(desk.now_ns());
   desk.deliver();
 }
 
-// The one verdict that was told to the rank.
+// Returns the rank's only message, which must be a verdict.
 proto::StepVerdict told(Desk& desk, ConnectionId id) {
   const auto messages = desk.take(id);
   REQUIRE(messages.size() == 1);

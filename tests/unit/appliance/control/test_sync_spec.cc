@@ -34,7 +34,7 @@ proto::Join join_of(SyncModel model) {
 struct Case {
   SyncModel model;
   std::function<void(proto::Join&)> spoil;
-  std::vector<std::string> says;  // field and value, why, remedy
+  std::vector<std::string> says;  // field and value, reason, remedy
 };
 
 auto set_staleness(uint32_t staleness) {
@@ -256,7 +256,8 @@ wire::SyncSpec spec_of(const char* text) {
   return *wire::parse_sync_text(text);
 }
 
-// A JOIN of a job of the model, whose tensors have these models of their own; "": none.
+// A JOIN of a job with this model. Its tensors have models of their own; "" for a tensor without
+// one.
 proto::Join join_of(const char* job, const std::vector<const char*>& tensors) {
   proto::Join join = join_of(SyncModel::kBsp);
   *join.mutable_sync() = wire::sync_message(spec_of(job));

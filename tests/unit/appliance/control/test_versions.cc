@@ -35,7 +35,7 @@ ConnectionId join_v2(Desk& desk, const std::string& name) {
   return id;
 }
 
-// The messages as a peer of version 2 reads them.
+// Returns the messages as a peer of version 2 reads them.
 std::vector<v2::BoxMessage> take_v2(Desk& desk, ConnectionId id) {
   std::vector<v2::BoxMessage> read;
   for (const proto::BoxMessage& message : desk.take(id)) {

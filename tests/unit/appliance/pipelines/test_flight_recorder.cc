@@ -135,14 +135,14 @@ TEST_CASE("a box that stops in order leaves no file; a crashed one's file is kep
   const Folder folder;
   start(folder.path());
   CHECK(folder.names() == std::set<std::string>{"lock"});
-  // A file that is no ring, as a start that was interrupted may leave it.
+  // A file that is not a ring, like one that an interrupted start may leave.
   std::ofstream(folder.path() + "/pipeline-7.ring") << "half";
   const auto recorder = start(folder.path());
   CHECK(recorder->crash_file() == "");
   CHECK_THAT(recorder->warning(), Contains("pipeline-7.ring is deleted unread"));
   CHECK(folder.names() == std::set<std::string>{"lock", "pipeline-0.ring", "pipeline-1.ring"});
 
-  // As after a crash: the files are there, and nobody holds the lock.
+  // The state after a crash: the files are there, and nobody holds the lock.
   write_left(*recorder, 0, 9);
   const std::string crashed = folder.path() + "-crashed";
   fs::copy(folder.path(), crashed);

@@ -30,7 +30,7 @@ Descriptor lane_memory() {
   return file;
 }
 
-// A desk whose lanes are only noted.
+// A desk that only records the lanes it would attach.
 class NotingDesk {
  public:
   struct Attached {
@@ -68,7 +68,7 @@ class NotingDesk {
   std::unique_ptr<LaneDesk> desk;
   std::vector<Attached> attached;
   std::vector<Descriptor> connections;
-  std::string trouble;  // why lanes cannot be made; empty: they can
+  std::string trouble;  // why lanes cannot be made; empty if they can
 
  private:
   Status attach(uint64_t owner, const LaneDesk::Seat& seat, const nic::ReceivedHello& received,
@@ -105,7 +105,7 @@ bool is_shut(const Descriptor& socket) {
   return count == 0 || (count < 0 && errno == ECONNRESET);
 }
 
-// Returns the desk's answer; nothing if it closes the connection instead.
+// Returns the desk's answer; null if it closes the connection instead.
 std::optional<nic::LaneAnswer> answer_on(NotingDesk& box, const Descriptor& socket) {
   std::optional<nic::LaneAnswer> answer;
   bool is_closed = false;
@@ -118,7 +118,7 @@ std::optional<nic::LaneAnswer> answer_on(NotingDesk& box, const Descriptor& sock
   return answer;
 }
 
-// Returns why the desk refuses this hello; empty: it does not.
+// Returns why the desk refuses this hello; empty if it accepts it.
 std::string refusal_of(NotingDesk& box, const LaneDesk::Offer& offer, const nic::LaneHello& hello) {
   const Descriptor socket = connect_to(offer);
   say(socket, hello);
@@ -244,7 +244,7 @@ TEST_CASE("a pipeline that cannot make a lane tells the worker its reason, cut t
   box.trouble = std::string(1000, 'x');
   CHECK(refusal_of(box, offer, hello_for(offer, 0)) == std::string(251, 'x'));
   box.trouble.clear();
-  CHECK(refusal_of(box, offer, hello_for(offer, 0)).empty());  // its offer is still good
+  CHECK(refusal_of(box, offer, hello_for(offer, 0)).empty());  // its offer is still valid
 }
 
 TEST_CASE("a connection that says nothing is displaced by as many others as may wait") {

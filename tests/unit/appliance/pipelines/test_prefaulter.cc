@@ -1,4 +1,4 @@
-// Real memory of this process, and the kernel's word about its pages.
+// Real memory of this process, and what the kernel reports about its pages.
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>

@@ -90,7 +90,7 @@ struct NoisyJob {
   double compute_seconds = 0.020;  // time of an iteration that nothing overlaps
   double stall_rounds = 0.4;       // cost of a move
   size_t rounds_to_move = 2;       // from a proposal to its effect
-  size_t rounds_unseen = 2;        // after a move
+  size_t rounds_unseen = 2;        // rounds after a move that are not observed
 };
 
 struct Played {

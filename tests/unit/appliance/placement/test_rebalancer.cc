@@ -183,7 +183,8 @@ TEST_CASE("explorations that would cost more than they can gain are not made") {
   while (!(first = world.rebalancer.observe(world.observation()))) {
   }
   world.rebalancer.carried_out(10'000 * first->stall_seconds);
-  // The first exploration is undone; after that every decision that chooses to explore holds.
+  // The first exploration is undone. After that, each exploration that is considered ends in a
+  // hold.
   const std::vector<Proposal> proposals = world.run(1000);
   REQUIRE(proposals.size() == 1);
   CHECK(proposals[0].kind == DecisionKind::kRevert);

@@ -102,7 +102,7 @@ TEST_CASE("a standby box that helps is found by exploring, and stays") {
   World world(3, 3000, kExploitOnly);
   world.rebalancer.set_state(2, BoxState::kStandby);
   world.run(1);
-  // The same boxes and map, but exploring.
+  // A rebalancer with the same boxes and map, which explores.
   world.rebalancer = Rebalancer(world.chunk_bytes, world.rebalancer.box_of_chunk(),
                                 world.rebalancer.boxes(), {.seed = 1, .explore_share = 0.5});
   world.run(1500);

@@ -33,7 +33,7 @@ Topology golden_plan(const std::string& name = "pbox-2x14-10nic") {
 
 }  // namespace
 
-// To renew the file after a change that is meant:
+// To renew the file after an intended change:
 //   pboxctl plan --config F.conf --topology F.xml > F.plan    (F = pbox-2x14-10nic, or with -dpdk)
 TEST_CASE("the plan for PBox's own machine is the golden one") {
   CHECK(to_text(golden_plan()) == text_of(kFolder + "/pbox-2x14-10nic.plan"));

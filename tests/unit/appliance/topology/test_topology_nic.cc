@@ -6,7 +6,8 @@
 namespace pbox::topology {
 namespace {
 
-// Every pipeline's core is on its NIC's node, no core serves two, and queues of a NIC are dense.
+// Checks that every pipeline's core is on its NIC's node, that no core serves two, and that queues
+// of a NIC are dense.
 void check_affinity(const Topology& topology, const host::HostFacts& facts) {
   std::map<int, int> pipelines_on_cpu;
   std::map<std::string, uint32_t> queues;

@@ -77,7 +77,7 @@ TEST_CASE("without a NIC's own, RDMA devices of the node share its pipelines eve
   on_sockets.data.port = config::PortKind::kSocket;
   on_sockets.rdma = {};
   CHECK(topology->job_memory_bytes < plan(on_sockets, facts)->job_memory_bytes);
-  // Slots that workers write to come on top.
+  // Slots that workers write to take more memory.
   auto written = config;
   written.rdma.mode = config::RdmaMode::kWriteImm;
   const auto larger = plan(written, facts);

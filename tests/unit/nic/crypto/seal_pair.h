@@ -43,7 +43,7 @@ class SealPair {
   seal::SessionSeal worker, box;
 };
 
-// Returns the packet's bytes on the wire. `header` is complete but for number and flags of keys.
+// Returns the packet's bytes on the wire. `header` lacks only the packet number and the key flags.
 inline std::vector<std::byte> sealed_bytes(seal::SessionSeal& seal, wire::Header header,
                                            std::span<const std::byte> payload) {
   header.payload_bytes = static_cast<uint16_t>(payload.size());

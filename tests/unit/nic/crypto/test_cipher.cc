@@ -1,5 +1,5 @@
-// The two suites, by each library: equal to a reference that gives the vectors of the standard's
-// authors, and open to nothing but what was sealed.
+// The two suites, by each library: they equal a reference that gives the vectors of the standard's
+// authors, and they open nothing but what was sealed.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <random>

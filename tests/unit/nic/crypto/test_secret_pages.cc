@@ -1,4 +1,4 @@
-// Memory for keys: what the kernel says of it, and what is left of it.
+// Memory for keys: the kernel's flags for it, and its erasure.
 #include <sys/wait.h>
 #include <unistd.h>
 

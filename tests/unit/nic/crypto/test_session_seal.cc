@@ -267,7 +267,7 @@ TEST_CASE("without keys a packet has a checksum, and none of the flags of keys")
   Bytes packet = sealed_bytes(worker, push_header(), payload);
   CHECK(flags_of(packet) == 0);
   CHECK(opens(box, packet));
-  CHECK(opens(box, packet));  // the protocol's own rounds and masks tell duplicates
+  CHECK(opens(box, packet));  // the protocol's own rounds and masks detect duplicates
   SealPair pair;
   CHECK_FALSE(opens(pair.box, packet));
   CHECK_FALSE(opens(box, make(pair, 1).packet));

@@ -36,7 +36,7 @@ class Cable {
 nic::DpdkInterfaceOptions options_for(const std::string& device, const std::string& addresses,
                                       uint32_t pipelines);
 
-// Aborts the test with the error's text.
+// Opens the interface. If that fails, aborts the test with the error's text.
 std::unique_ptr<nic::DpdkInterface> open_interface(const nic::DpdkInterfaceOptions& options);
 
 }  // namespace pbox::test

@@ -16,7 +16,7 @@ namespace {
 
 using Catch::Contains;
 
-// Serves a memif socket with a delay, as a busy process does.
+// Serves a memif socket with a delay, like a busy process.
 class SlowServer {
  public:
   explicit SlowServer(const std::string& path) : fd_(socket(AF_UNIX, SOCK_SEQPACKET, 0)) {

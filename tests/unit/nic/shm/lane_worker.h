@@ -92,7 +92,7 @@ class LaneWorker {
  public:
   LaneWorker(ShmPort& box, uint64_t owner, uint32_t spi = kLaneSpi)
       : LaneWorker(box, owner, LaneGrant{.spi = spi}) {}
-  // `memory`: a file of so many bytes that the worker shows the box; null: none.
+  // `memory`: a file of `memory_bytes` bytes that the worker shows the box; null if it shows none.
   LaneWorker(ShmPort& box, uint64_t owner, const LaneGrant& grant,
              const Descriptor* memory = nullptr, uint64_t memory_bytes = 0)
       : LaneWorker(box, owner, grant, std::move(*OwnSegment::make(kRingBytesMin)), SeqpacketPair(),
@@ -183,7 +183,8 @@ struct TakenPackets {
   std::vector<Endpoint> from;
 };
 
-// Receives until `count` packets have come, in some bursts. Waits for UDP only.
+// Receives bursts until `count` packets have arrived. Only UDP needs the wait: lanes deliver at
+// once.
 inline TakenPackets take_packets(ShmPort& box, size_t count) {
   TakenPackets taken;
   LaneBurst burst;

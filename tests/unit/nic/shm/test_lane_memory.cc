@@ -87,7 +87,7 @@ TEST_CASE("a worker that names memory beyond its own loses its lane") {
     CHECK(box.counters().get(PortCounter::kLanesBroken) == 1);
     CHECK(worker.sees_the_end());
   }
-  // The same without any memory.
+  // A worker that shows no memory loses its lane for such a packet, too.
   ShmPort box = open_box();
   LaneWorker worker(box, 1);
   REQUIRE(worker.writer.put_place(payload.packet, 0));

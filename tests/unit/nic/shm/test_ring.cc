@@ -1,5 +1,5 @@
-// Both ends of a ring in one process: the reader has the writer's memory mapped to read only, as in
-// another process.
+// Both ends of a ring in one process: the reader has the writer's memory mapped read-only, as it
+// would in another process.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -72,7 +72,7 @@ class NumberedPackets {
   std::vector<std::byte> noise_;
 };
 
-// Every size of a packet once in this many packets, in an order that mixes them.
+// This many consecutive packets have every size once, in mixed order.
 constexpr uint64_t kPacketSizes = limits::kFragmentBytesMax + 1;
 uint32_t mixed_size(uint64_t number) {
   return limits::kPacketOverheadBytes + static_cast<uint32_t>(number * 7919 % kPacketSizes);
@@ -82,12 +82,12 @@ void store_length(const OwnSegment& segment, uint64_t at, uint32_t bytes) {
   std::memcpy(segment.ring() + at, &bytes, sizeof(bytes));
 }
 
-// A writer that does what it likes with its memory, and the reader that suffers it.
+// A hostile writer, which may write anything to its memory, and the reader of that memory.
 class HostileWriter {
  public:
   HostileWriter() { restart(); }
 
-  // Does one thing, honest or not.
+  // Takes one step, honest or not.
   void act(Rng& rng) {
     std::atomic<uint64_t>& written = memory_.writing.head().written;
     const uint64_t line = rng.below(kSmallRing / kCacheLineBytes) * kCacheLineBytes;
@@ -355,7 +355,7 @@ TEST_CASE("a reader gives up a ring whose writer breaks its rules") {
       crime.commit(memory.writing);
       CHECK_FALSE(reader.next().has_value());
       CHECK(reader.is_broken());
-      // It stays so, whatever the writer does then.
+      // The reader stays broken, whatever the writer does then.
       REQUIRE(writer.put(packets.make(2, 1000)));
       writer.publish();
       CHECK_FALSE(reader.next().has_value());

@@ -214,7 +214,7 @@ TEST_CASE("a closed lane is freed once the polling thread has released it") {
   CHECK_FALSE(worker.sees_the_end());
   worker.send(LanePayload(2, 8));
   other.send(LanePayload(3, 8));
-  CHECK(box.rx_burst(burst) == 1);  // the closed lane's is not received
+  CHECK(box.rx_burst(burst) == 1);  // the closed lane's packet is not received
   CHECK(box.rx_burst(burst) == 0);
   CHECK(box.reap() == 0);
   CHECK(worker.sees_the_end());

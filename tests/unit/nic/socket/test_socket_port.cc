@@ -207,7 +207,8 @@ TEST_CASE("a port on all addresses reports the address that packets came to, and
       INFO(each.box << " used as " << each.used << ", offload " << offload);
       SocketPort box = open(each.box, {}, offload);
       Endpoint used = *parse_endpoint(each.used, box.local().port);
-      // Its own address is another: only packets from `used` reach it.
+      // The worker has another address than `used`, and receives only packets that come from
+      // `used`.
       SocketPort worker = open(used.ipv6 ? "::1" : "127.0.0.9", used, offload);
       send_all(worker, Burst({1408}));
       std::array<RxPacket, 1> asked;

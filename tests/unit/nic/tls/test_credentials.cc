@@ -69,7 +69,7 @@ TEST_CASE("a private key that others may use is refused, with its mode and the r
   }
   REQUIRE(chmod((folder.path() + "/key.pem").c_str(), 0400) == 0);
   CHECK(refusal(folder.path()).empty());
-  // As systemd and Kubernetes give root's files to a service.
+  // systemd and Kubernetes give root's files to a service with this mode.
   REQUIRE(chmod((folder.path() + "/key.pem").c_str(), 0440) == 0);
   CHECK(refusal(folder.path()).empty() == (geteuid() == 0));
 }
@@ -134,7 +134,7 @@ TEST_CASE("a leaf certificate cannot act as an authority") {
   REQUIRE(leaf.ok());
   const KeyFolder folder(*leaf, KeyFolder::order("pbox://rack/operator"), leaf->certificate);
   CHECK_THAT(refusal(folder.path()), Contains("does not belong to an authority"));
-  // Not even if it is sent along, and the authority that signed it is trusted.
+  // It is refused even if it is sent along and the authority that signed it is trusted.
   const KeyFolder chained(*leaf, KeyFolder::order("pbox://rack/operator"), signer.certificate);
   chained.write(
       "cert.pem",

@@ -16,7 +16,7 @@ TEST_CASE("a folder's stamp stays while its files do, and differs after each cha
   std::filesystem::remove(folder.path() + "/crl.pem");
   CHECK(tls::stamp_of(folder.path()) == before);
   for (const char* name : {"ca.pem", "cert.pem", "key.pem"}) {
-    // As an installer does: a new file takes the place of the former one.
+    // Like an installer, puts a new file in the place of the former one.
     const std::string file = folder.path() + "/" + name;
     std::filesystem::copy_file(file, file + ".new");
     std::filesystem::rename(file + ".new", file);

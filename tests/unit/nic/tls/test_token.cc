@@ -97,7 +97,7 @@ TEST_CASE("a token that others may read is refused, with its mode and the remedy
   }
   REQUIRE(chmod(path.c_str(), 0400) == 0);
   CHECK(refusal(path).empty());
-  // As Kubernetes mounts a secret for a user of its group.
+  // Kubernetes mounts a secret with this mode for a user of its group.
   REQUIRE(chmod(path.c_str(), 0440) == 0);
   CHECK(refusal(path).empty() == (geteuid() == 0));
 }

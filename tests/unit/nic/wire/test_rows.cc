@@ -30,7 +30,7 @@ struct Packet {
   Parsed parsed() const { return {header, payload.data()}; }
 };
 
-// Returns the packets of the chunk, those of whole fragments too.
+// Returns the packets of the chunk, including those of whole fragments.
 std::vector<Packet> packets_of(const Table& table) {
   std::vector<Packet> packets;
   const RowLayout& layout = table.layout;
@@ -97,7 +97,7 @@ TEST_CASE(
   for (uint32_t turn = 0; turn < 300; ++turn) {
     Table table(any_layout(rng));
     const uint64_t one_in = uint64_t{1} << rng.below(9);
-    const bool is_left_out = rng.below(2) == 0;  // one in `one_in` is not sent, instead of sent
+    const bool is_left_out = rng.below(2) == 0;  // leaves out one row in `one_in`, else sends one
     for (uint32_t row = 0; row < table.layout.row_count(); ++row) {
       if ((rng.below(one_in) == 0) != is_left_out) table.set(row);
     }

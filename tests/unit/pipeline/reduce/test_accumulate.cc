@@ -10,7 +10,8 @@ using namespace pbox;
 
 namespace {
 
-// A sum of two NaNs may be either of them (IEEE 754-2019, 6.2.3). Everything else is exact.
+// The sum of two NaNs may be either of them (IEEE 754-2019, 6.2.3), so such sums are made equal.
+// Everything else is exact.
 void make_sums_of_nans_equal(const std::vector<float>& before, const test::Array<float>& added,
                              std::vector<uint32_t>& left, std::vector<uint32_t>& right) {
   auto& widened = const_cast<test::Array<float>&>(added);

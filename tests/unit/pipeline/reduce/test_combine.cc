@@ -38,7 +38,7 @@ T of_two(Op op, T one, T other) {
   return other > one ? other : one;
 }
 
-// Any bits, so that integers wrap around and floats are of every class.
+// Returns random bits, so that integers wrap around and floats are of every class.
 std::vector<std::byte> random_bytes(size_t count, uint64_t seed) {
   Rng rng(seed);
   std::vector<std::byte> bytes(count);

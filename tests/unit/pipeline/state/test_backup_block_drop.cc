@@ -30,7 +30,7 @@ struct CopiedJob : SyncJob {
     shard->uplinks[0]->give_back(sum.chunk);
     return *state;
   }
-  // The copy is made. Returns the packets that leave.
+  // Makes the copy. Returns the packets that leave.
   std::vector<Sent> copy() {
     copied = take_block();
     CHECK(box.engine.finish_waiting(box.now_ns));
@@ -107,7 +107,7 @@ TEST_CASE("model drop: a part that continues from a copy counts each push once")
     CopiedJob lost(wire::Dtype::kF32, counts_late);
     lost.push(0, 1);
     lost.copy();
-    // The copy does not have these, and no rank has an answer to them.
+    // The copy does not contain these pushes, and no rank has received an answer to them.
     lost.push(0, 2);
     lost.box.deliver(lost.box.push(lost.options, 1, 0, 1.0f, 1));
 

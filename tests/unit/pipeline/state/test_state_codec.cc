@@ -94,7 +94,7 @@ TEST_CASE("a relaxed job's block gives back clocks and contributors too") {
     CHECK(decoded->clocks == state.clocks);
     for (const size_t bad : {layout.clocks, layout.clocks + 1, layout.clocks + 3}) {
       auto other = block;
-      other[bad] = 70'000;  // no number of 16 bits
+      other[bad] = 70'000;  // does not fit into 16 bits
       CHECK_FALSE(pipeline::decode_block(other, 7));
     }
     auto other = block;

@@ -226,7 +226,7 @@ TEST_CASE("a job with other fragments or another model begins with the cut of a 
     for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) {
       CHECK(weights_of(begun, chunk) == weights_of(shard, chunk));
     }
-    // The same gradients, in a round that has another number.
+    // The undisturbed job gets the same gradients, in a round with a different number.
     for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) {
       for (const uint32_t rank : {0u, 1u}) {
         undisturbed.push_chunk(job, rank, static_cast<float>(rank) - 0.3f, kCut, chunk);

@@ -20,7 +20,7 @@ RoundGrace grace_of(size_t chunks) {
   return grace;
 }
 
-// Chunk 0 has its quorum at 1000 ms. A rank comes `late_ns` later.
+// Chunk 0 has its quorum at 1000 ms. A rank's push arrives `late_ns` later.
 void come_late(RoundGrace& grace, uint64_t late_ns) {
   CHECK(grace.waits(0, kAuto, 1000 * kMs));
   grace.note_arrival(0, 1000 * kMs + late_ns);

@@ -1,6 +1,5 @@
-// Ranks that choose how their tensors travel, over a model of a box: all must choose alike in every
-// round, whatever the order of events, and though ranks are replaced by processes that know
-// nothing.
+// Ranks that choose how their tensors travel, over a model of a box. All must choose alike in every
+// round, whatever the order of events, and even if new processes that know nothing replace ranks.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>

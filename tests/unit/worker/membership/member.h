@@ -31,7 +31,7 @@ class Member {
   // Breaks the connection and rejoins up to JOIN. The actions are then JOIN and rounds.
   void lose_box();
   void ask_join_again();
-  // Up to kRunning, in a session of `epoch`, of a box whose chunks are in these rounds.
+  // Continues up to kRunning, in a session of `epoch`, at a box whose chunks are in these rounds.
   void resume(uint32_t epoch, const std::vector<uint32_t>& rounds,
               const std::vector<uint32_t>& give = {});
   // Moves the clock to the next deadline, or by at most limit_ns. Returns whether the deadline was

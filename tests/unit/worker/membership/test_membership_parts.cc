@@ -64,7 +64,7 @@ std::string ask_part_map(Member& member) {
   return box;
 }
 
-// Continues from there to a JOIN at the box that owns the part.
+// Continues after ask_part_map() up to a JOIN at the box that owns the part.
 const proto::Join& join_again(Member& member) {
   REQUIRE(member.message().has_ask_data_addresses());
   member.deliver(Member::data_addresses());
@@ -100,7 +100,7 @@ TEST_CASE("a part that moves is resumed at its new box at once") {
   CHECK(question.job() == "train");
   CHECK(question.protocol_version() == wire::kControlProtocolVersionMin);
   CHECK(question.lost_box() == "");
-  member.deliver(plan("nine", ""));  // the box that is asked
+  member.deliver(plan("nine", ""));  // the map says "nine", the box that was asked
   member.act();
   const proto::Join join = join_again(member);
   CHECK(join.resumes());

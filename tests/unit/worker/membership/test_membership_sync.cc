@@ -83,7 +83,7 @@ TEST_CASE("a rank of a relaxed job resumes where the box has counted it") {
   CHECK(member.membership.phase() == Phase::kRunning);
   const auto packets = member.membership.exchange()->to_send(0, member.now_ns);
   REQUIRE(packets.size() == 1);
-  // Whatever the box has: it is asked first, because it may have the push.
+  // In both cases the worker first asks whether the box has the push.
   CHECK(packets[0].header.type() == wire::PacketType::kPull);
   CHECK(packets[0].header.round == 1);
 }

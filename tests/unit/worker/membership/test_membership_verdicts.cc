@@ -66,7 +66,7 @@ TEST_CASE("a verdict takes the loss scale that was set before it came") {
   CHECK(held.held()->loss_scale() == 1024);
   CHECK(held.held()->scale_age() == 3);
   held.set_loss_scale(512, 0);
-  // Decided again by a later owner: it is the same round.
+  // A later owner has decided the same round again.
   CHECK(held.take(verdict(2, 6, 7)));
   CHECK(held.held()->norm() == 7);
   CHECK(held.held()->loss_scale() == 1024);
@@ -149,7 +149,7 @@ TEST_CASE("a rank passes a verdict of one part on to the boxes of all parts") {
     CHECK(member->message().step_verdict().norm() == 6);
     CHECK(member->act().empty());
   }
-  // A box that tells an older one is told the newer one.
+  // A box that sends an older verdict is sent the newer one.
   options.verdict->take(verdict(2, 3, 7));
   one.act();
   one.deliver(told(verdict(1, 4, 6)));

@@ -37,7 +37,7 @@ struct ShimOptions {
   float learning_rate = 1;  // used if reads are cached
   float gradient_scale = 1;
   uint32_t row_elements = 0;  // all tensors are tables of such rows; 0: none is
-  wire::Compression compression = wire::Compression::kNone;  // all tensors' own
+  wire::Compression compression = wire::Compression::kNone;  // the same for every tensor
 };
 
 // Returns a path whose chunks are known to need no time, so that only Window bounds what is in

@@ -34,7 +34,7 @@ class Link {
     const double seconds = static_cast<double>(now_ns - begin_ns) / 1e9;
     return static_cast<double>(bytes) / seconds / static_cast<double>(kLinkRate);
   }
-  // As run(), until a chunk is lost or so much time has passed.
+  // Like run(), but ends once a chunk is lost. Returns whether one was, within `limit_ns`.
   bool run_until_loss(uint64_t limit_ns) {
     const uint64_t until_ns = now_ns + limit_ns;
     const uint64_t before = lost_chunks;

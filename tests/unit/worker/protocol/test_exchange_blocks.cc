@@ -148,7 +148,7 @@ TEST_CASE("a fragment that was lost, and a push to another box, have the bits of
     shim.deliver(shim.status(1, 0, 0));
     const auto again = shim.take_all();
     CHECK(bytes_of(again, PacketType::kPush, dtype, 1, kFragmentBytes) == push);
-    // The next box's path is narrower, so its fragments are others.
+    // The next box's path is narrower, so its fragments are smaller.
     shim.session.fragment_bytes = 512;
     REQUIRE(shim.resume({0, 0}).ok());
     shim.take_all();

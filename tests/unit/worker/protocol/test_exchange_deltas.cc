@@ -23,7 +23,7 @@ ShimOptions options_of(Compression compression) {
   return {.tensor_chunks = {2}, .has_shadow = true, .optimizes = true, .compression = compression};
 }
 
-// Without a shadow: with model drop a job does not survive its box.
+// With model drop a job does not survive its box, so the worker keeps no shadow.
 ShimOptions dropping(Compression compression) {
   return {.tensor_chunks = {2},
           .optimizes = true,

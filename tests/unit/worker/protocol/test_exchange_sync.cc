@@ -1,4 +1,4 @@
-// Which results answer a push in jobs that do not wait for every rank: fresh reads, and dropped
+// Results that answer a push in jobs that do not wait for every rank: fresh reads, and dropped
 // rounds.
 #include <array>
 #include <catch2/catch.hpp>

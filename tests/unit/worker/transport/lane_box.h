@@ -91,7 +91,7 @@ class LaneBox {
   bool answers = true;
   bool accepts = true;
   Status status = ok_status();  // keep_alive returns it
-  // If set, it answers a hello, and no lane is made.
+  // If set, it answers a hello instead of this box, and no lane is made.
   std::function<void(const nic::ReceivedHello&, Descriptor&)> take_instead;
   const SharedHeap* heap = nullptr;     // the worker's
   uint64_t memory_bytes_max = 1 << 20;  // bound for the worker's memory
@@ -145,7 +145,7 @@ struct ShmPacket {
 
 using ShmBurst = std::array<nic::RxPacket, limits::kBurstPackets>;
 
-// Sends a packet to the box, which says where it came from.
+// Sends a packet to the box. Returns the address from which the box received it.
 inline nic::Endpoint introduce(ShmTransport& transport, uint32_t lane, LaneBox& box) {
   const ShmPacket packet(7, 1408, kShmSpi + lane);
   REQUIRE(transport.tx_burst(lane, std::span(&packet.packet, 1)) == 1);

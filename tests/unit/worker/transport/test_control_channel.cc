@@ -118,7 +118,7 @@ TEST_CASE("a channel with keys proves and checks identities, and carries message
   FakeBox box(keys.load()->accept());
   auto channel = open_channel(box, client.get(), "a");
   REQUIRE(connect(channel, box).empty());
-  // A channel may move, as those of a recovery do.
+  // A channel can be moved, as in a recovery.
   auto moved = std::move(channel);
   proto::WorkerMessage question;
   question.mutable_heartbeat()->set_sequence(7);

@@ -28,7 +28,8 @@ TEST_CASE("inputs in the shared heap stay there, on every lane, and others are c
     CHECK(own.is_same(burst[1]));
     input[5000] ^= std::byte{0x55};
     CHECK(burst[0].payload[5000] == input[5000]);
-    // Sent again, it is copied: the box may need the first packet no more.
+    // A retransmission is copied. The box may have received the first packet, and then the memory
+    // may change.
     shared.packet.header.flags = wire::flag::kRetransmission;
     REQUIRE(transport.tx_burst(lane, std::span(&shared.packet, 1)) == 1);
     REQUIRE(box.ports[lane].rx_burst(burst) == 1);
