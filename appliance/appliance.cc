@@ -112,6 +112,7 @@ void Appliance::on_second() {
   events_.end_windows(now_ns);
   if (audit_log_) audit_log_->on_second(now_ns);
   history_.add_second(pipelines_->views(), now_ns);
+  if (box_directory_) box_directory_->set_capacity(capacity_bytes_per_s());
   if (seconds_ > 0 && seconds_ % kKeysWarningSeconds == 0) warn_of_expiry();
   if (seconds_++ % admin::History::kJobIntervalSeconds == 0) {
     history_.add_interval(registry_->views(now_ns), now_ns);

@@ -81,6 +81,7 @@ class Appliance : public admin::AdminSource {
   Status open_state();
   Status open_store();
   cluster::BoxRecord record(uint64_t incarnation) const;
+  uint64_t capacity_bytes_per_s() const;
   storage::Epochs& epochs();
   control::PartDirectory& parts();
   void open_part_maps();

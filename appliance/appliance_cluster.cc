@@ -7,6 +7,7 @@
 #include "appliance/appliance.h"
 #include "appliance/cluster/environment.h"
 #include "appliance/cluster/open_store.h"
+#include "appliance/host/kernel.h"
 #include "appliance/preflight/keys.h"
 #include "base/version.h"
 #include "nic/wire/control_versions.h"
@@ -79,18 +80,24 @@ cluster::BoxRecord Appliance::record(uint64_t incarnation) const {
                             .protocol_version = wire::kControlProtocolVersion,
                             .protocol_version_min = wire::kControlProtocolVersionMin,
                             .incarnation = std::to_string(incarnation)};
-  std::set<std::string> nics;
   for (const admin::PipelineView& pipeline : pipelines_->views()) {
     record.data.push_back(address_and_port(pipeline.address, pipeline.udp_port));
-    nics.insert(pipeline.nic);
+  }
+  record.capacity_bytes_per_s = capacity_bytes_per_s();
+  return record;
+}
+
+// Links may come up, or change their speed, while the box runs.
+uint64_t Appliance::capacity_bytes_per_s() const {
+  std::set<std::string> nics;
+  for (const admin::PipelineView& pipeline : pipelines_->views()) nics.insert(pipeline.nic);
+  // The devices of data.port = dpdk are not among the kernel's network interfaces (facts_.nics).
+  uint64_t mbps = pipelines_->ports().device_mbps();
+  for (const host::Nic& nic : facts_.nics) {
+    if (nics.contains(nic.name)) mbps += host::link_mbps(nic.name);
   }
   constexpr uint64_t kBytesPerMegabit = 125'000;
-  // The devices of data.port = dpdk are not among the kernel's network interfaces (facts_.nics).
-  record.capacity_bytes_per_s = pipelines_->ports().device_mbps() * kBytesPerMegabit;
-  for (const host::Nic& nic : facts_.nics) {
-    if (nics.contains(nic.name)) record.capacity_bytes_per_s += nic.link_mbps * kBytesPerMegabit;
-  }
-  return record;
+  return mbps * kBytesPerMegabit;
 }
 
 storage::Epochs& Appliance::epochs() {

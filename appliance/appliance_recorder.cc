@@ -52,13 +52,16 @@ void Appliance::record_late_rounds(uint64_t now_ns) {
                            return one.awaited_s < other.awaited_s;
                          });
     if (longest == job.workers.end() || longest->awaited_s < late_s) continue;
-    late.insert(job.name);
-    if (late_jobs_.count(job.name) != 0) continue;
-    if (late_recorded_ns_ != 0 && now_ns - late_recorded_ns_ < kLateFileIntervalNs) continue;
+    const bool is_recorded = late_jobs_.count(job.name) != 0;
+    // A job that is late too soon after another one is recorded when the interval is over.
+    const bool is_too_soon =
+        late_recorded_ns_ != 0 && now_ns - late_recorded_ns_ < kLateFileIntervalNs;
+    if (is_recorded || !is_too_soon) late.insert(job.name);
+    if (is_recorded || is_too_soon) continue;
     late_recorded_ns_ = now_ns;
     const auto path = recorder_->write("late");
     log(EventLog::Level::kWarning, "late_round",
-        "job '" + job.name + "' waits for rank " + std::to_string(longest->rank) + " since " +
+        "job '" + job.name + "' has waited for rank " + std::to_string(longest->rank) + " for " +
             in_seconds(static_cast<uint64_t>(longest->awaited_s * 1e9)) + "; " +
             (path ? "recorded in " + *path : "not recorded: " + path.error().message));
   }

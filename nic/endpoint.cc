@@ -42,6 +42,13 @@ bool same_host(const Endpoint& a, const Endpoint& b) {
   return host_of(a) == host_of(b);
 }
 
+std::string source_of(const Endpoint& peer) {
+  constexpr size_t kNetworkBytes = 8, kIpv4Bytes = 4;
+  const Endpoint host = host_of(peer);
+  const auto* bytes = reinterpret_cast<const char*>(host.address.data());
+  return {bytes, host.ipv6 ? kNetworkBytes : kIpv4Bytes};
+}
+
 Result<Endpoint> parse_endpoint(const std::string& address, uint16_t port) {
   Endpoint endpoint;
   endpoint.port = port;

@@ -23,6 +23,10 @@ struct Endpoint {
 // its mapped form (::ffff:a.b.c.d), in which a dual-stack socket shows it.
 bool same_host(const Endpoint& a, const Endpoint& b);
 
+// Returns a key for bounds that hold per source: the bytes of an IPv4 address, or the network (the
+// first 8 bytes) of an IPv6 address, because a host may have all addresses of it.
+std::string source_of(const Endpoint& peer);
+
 // Returns whether an endpoint names a lane of shared memory (nic/shm) instead of a UDP address. Its
 // address is then an IPv6 multicast address of a reserved scope.
 inline bool is_lane(const Endpoint& endpoint) {

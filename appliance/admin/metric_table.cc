@@ -415,10 +415,10 @@ constexpr MetricRow kRows[] = {
     of_rank("pbox_worker_last_arrivals_total", kCounter,
             "Rounds of chunks in which this rank was the last to push",
             [](const control::WorkerView& worker) { return Value(worker.last_arrivals); }),
-    of_rank(
-        "pbox_worker_late_seconds_total", kCounter,
-        "Total time that this rank held rounds up: from the second last rank's arrival to its own",
-        [](const control::WorkerView& worker) { return Value(worker.late_s); }),
+    of_rank("pbox_worker_late_seconds_total", kCounter,
+            "Total time that this rank held rounds up: from the second-to-last rank's arrival to "
+            "its own",
+            [](const control::WorkerView& worker) { return Value(worker.late_s); }),
     of_rank("pbox_worker_awaited_seconds", kGauge,
             "Time for which all other ranks have waited for this rank's push; 0 if they do not",
             [](const control::WorkerView& worker) { return Value(worker.awaited_s); }),
@@ -428,7 +428,7 @@ constexpr MetricRow kRows[] = {
             [](const control::WorkerView& worker) { return Value(worker.nonfinite_fragments); }),
     of_rank("pbox_worker_gradient_squares", kGauge,
             "Sum of the squares of the rank's newest measured gradient, over the chunks on this "
-            "box; every 16th round of a job is measured, and 1, 2, 4 and 8",
+            "box; every 16th round of a job is measured, and rounds 1, 2, 4 and 8",
             [](const control::WorkerView& worker) { return worker.gradient_squares; }),
     of_rank("pbox_job_dropped_fragments_total", kCounter,
             "Fragments of the rank that came after their round had closed; model drop only",

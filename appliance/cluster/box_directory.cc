@@ -2,6 +2,7 @@
 
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace pbox::cluster {
 namespace {
@@ -36,6 +37,12 @@ BoxDirectory::BoxDirectory(boost::asio::io_context& context, Store& store, const
 void BoxDirectory::on_session() {
   registration_.on_session();
   lead_.on_session();
+}
+
+void BoxDirectory::set_capacity(uint64_t bytes_per_s) {
+  if (std::exchange(self_.capacity_bytes_per_s, bytes_per_s) != bytes_per_s) {
+    registration_.refresh();
+  }
 }
 
 void BoxDirectory::on_registered() {

@@ -31,18 +31,22 @@ void Claim::reconsider() {
   const bool changed = token != token_ || holder_revision != holder_revision_;
   token_ = token;
   holder_revision_ = holder_revision;
-  if (holder == nullptr && mirror_.loaded() && store_.session() != 0 && !making_) make();
+  const bool wants_to_write = holder == nullptr || (held() && is_stale_);
+  if (wants_to_write && mirror_.loaded() && store_.session() != 0 && !is_writing_) write();
   if (changed) on_change_();
 }
 
-void Claim::make() {
-  PBOX_CHECK(!making_);
-  making_ = true;
-  store_.commit({.conditions = {{key_, 0}}, .puts = {{key_, value_(), true}}, .deletes = {}},
+// Creates the key, or writes it again if it is held.
+void Claim::write() {
+  PBOX_CHECK(!is_writing_);
+  is_writing_ = true;
+  is_stale_ = false;
+  store_.commit({.conditions = {{key_, token_}}, .puts = {{key_, value_(), true}}, .deletes = {}},
                 [this, alive = alive_](const Result<Outcome>& outcome) {
                   if (!*alive) return;
-                  making_ = false;
-                  if (outcome) return;  // the mirror shows which box was first
+                  is_writing_ = false;
+                  if (outcome && !is_stale_) return;  // the mirror shows which box was first
+                  is_stale_ = true;
                   retry_.after(kStoreRetry, [this] { reconsider(); });
                 });
 }

@@ -1,11 +1,11 @@
 // A key that at most one box holds, for as long as its session lasts: a name among the boxes, or
 // the leadership of the cluster. A box that finds the key absent creates it; if several boxes do,
-// the store's transaction lets one succeed.
+// the store's transaction lets one succeed. The holder may change the value.
 //
 // Holding a key is only a hint: a box that was suspended may believe that it holds the key for
 // longer than the store does. Therefore every write that only the holder may make carries fence(),
-// and the store refuses the write once another box holds the key. The token is the revision that
-// created the key; revisions never repeat. Main thread.
+// and the store refuses the write once another box holds the key. The token is the revision in
+// which the holder has written the key last; revisions never repeat. Main thread.
 #pragma once
 
 #include "appliance/cluster/mirror.h"
@@ -15,7 +15,7 @@ namespace pbox::cluster {
 
 class Claim {
  public:
-  // `context` and `store` outlive the claim. `value` is called each time the key is created.
+  // `context` and `store` outlive the claim. `value` is called each time the key is written.
   // `on_change` is called whenever the holder or held() changes.
   Claim(boost::asio::io_context& context, Store& store, std::string key,
         std::function<std::string()> value, std::function<void()> on_change);
@@ -25,6 +25,11 @@ class Claim {
 
   // Must be called whenever the store's session changes.
   void on_session() { reconsider(); }
+  // `value` returns something else now. Writes it if the key is held, which changes token().
+  void refresh() {
+    is_stale_ = true;
+    reconsider();
+  }
 
   bool held() const { return token_ != 0; }
   int64_t token() const { return token_; }  // 0 if not held
@@ -38,7 +43,7 @@ class Claim {
 
  private:
   void reconsider();
-  void make();
+  void write();
 
   Store& store_;
   std::string key_;
@@ -47,7 +52,8 @@ class Claim {
   Timer retry_;
   int64_t token_ = 0;
   int64_t holder_revision_ = 0;
-  bool making_ = false;
+  bool is_writing_ = false;
+  bool is_stale_ = false;  // the key is held with a former value
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   Mirror mirror_;
 };

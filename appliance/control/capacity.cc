@@ -5,11 +5,22 @@
 namespace pbox::control {
 namespace {
 
+uint64_t bytes_of(const std::optional<snapshot::Restored>& restored) {
+  uint64_t bytes = 0;
+  if (!restored) return bytes;
+  for (const auto& chunk : restored->chunks) bytes += chunk.values.size() * sizeof(float);
+  return bytes;
+}
+
 uint64_t less(uint64_t limit, uint64_t taken) {
   return limit - std::min(limit, taken);
 }
 
 }  // namespace
+
+uint64_t memory_of(const Job& job) {
+  return job.footprint() + bytes_of(job.restored()) + bytes_of(job.optimizer_state());
+}
 
 std::vector<PipelineUse> pipeline_use(const JobTable& jobs, uint32_t pipelines) {
   std::vector<PipelineUse> uses(pipelines);

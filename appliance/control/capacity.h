@@ -18,6 +18,10 @@ struct PipelineUse {
   uint32_t sessions = 0;      // at most limits::kSessionsPerPipelineMax
 };
 
+// Returns the bytes that a part holds: its footprint, and states that were read from snapshots and
+// with which it will open.
+uint64_t memory_of(const Job& job);
+
 // Returns the use of each pipeline. `pipelines`: number of pipelines of the box.
 std::vector<PipelineUse> pipeline_use(const JobTable& jobs, uint32_t pipelines);
 

@@ -21,20 +21,6 @@ namespace {
 constexpr size_t kReadBytes = 4096;
 constexpr size_t kDecidingBytes = 3;  // may_be_tls() needs no more
 
-// Returns the bytes of an IPv4 address, also of one that is mapped into IPv6. For any other IPv6
-// address it returns the network, the first 8 bytes, because one host may have all addresses of its
-// network.
-std::string source_of(const nic::Endpoint& peer) {
-  constexpr size_t kNetworkBytes = 8, kIpv4Bytes = 4;
-  constexpr std::array<uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  const auto* bytes = reinterpret_cast<const char*>(peer.address.data());
-  if (!peer.ipv6) return {bytes, kIpv4Bytes};
-  if (std::equal(kMapped.begin(), kMapped.end(), peer.address.begin())) {
-    return {bytes + kMapped.size(), kIpv4Bytes};
-  }
-  return {bytes, kNetworkBytes};
-}
-
 }  // namespace
 
 struct Handshakes::Attempt {
@@ -103,7 +89,7 @@ void Handshakes::begin(tcp::socket& socket, const nic::Endpoint& peer) {
 }
 
 void Handshakes::start(const Pointer& attempt) {
-  const std::string source = source_of(attempt->peer);
+  const std::string source = nic::source_of(attempt->peer);
   make_room(source);
   attempt->number = next_number_++;
   attempts_[attempt->number] = attempt;
@@ -229,7 +215,7 @@ void Handshakes::end(const Pointer& attempt) {
   attempt->timer.cancel();
   error_code ignored;
   attempt->socket.close(ignored);
-  const auto source = by_source_.find(source_of(attempt->peer));
+  const auto source = by_source_.find(nic::source_of(attempt->peer));
   PBOX_CHECK(source != by_source_.end());
   source->second.erase(attempt->number);
   if (source->second.empty()) by_source_.erase(source);

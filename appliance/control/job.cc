@@ -30,17 +30,27 @@ Job::Job(JobSpec spec, uint64_t created_ns, const Placement& placement, JobTimeo
       shards_(spec_, placement),
       timeouts_(timeouts),
       control_bytes_(control_bytes(spec_)),
-      created_ns_(created_ns),
+      gather_times_{.begun_ns = created_ns},
       priority_policy_(spec_.priority_policy) {}
 
 void Job::on_rank_resumes(uint64_t now_ns) {
-  if (recovering_since_ns_ == 0) recovering_since_ns_ = now_ns;
+  if (gather_times_.resumed_ns == 0) gather_times_.resumed_ns = now_ns;
+}
+
+void Job::forgive(uint64_t gap_ns, uint64_t now_ns) {
+  const auto shift = [&](uint64_t& since_ns) { since_ns = std::min(now_ns, since_ns + gap_ns); };
+  for (Member& member : members_) {
+    if (member.state == Member::State::kLost) shift(member.lost_ns);
+  }
+  if (running()) return;
+  shift(gather_times_.begun_ns);
+  if (gather_times_.resumed_ns != 0) shift(gather_times_.resumed_ns);
 }
 
 void Job::begin_again(uint64_t now_ns) {
   PBOX_CHECK(!running());  // close() comes first: the pipelines would still use the shards
-  created_ns_ = now_ns;
-  recovering_since_ns_ = barrier_released_ = 0;
+  gather_times_ = {.begun_ns = now_ns};
+  barrier_released_ = 0;
   restored_.reset();
   optimizer_state_.reset();
   relay_.reset();

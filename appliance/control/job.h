@@ -45,14 +45,17 @@ class Job {
   bool running() const { return shards_.running(); }
   // Returns whether the part gathers after the loss of its box, so that some of its ranks resume.
   bool recovering() const { return !running() && members_.any_resumes(); }
-  // Time at which the part began to gather.
-  uint64_t created_ns() const { return created_ns_; }
-  // Time at which the first rank resumed; 0 if none has since the part began to gather.
-  uint64_t recovering_since_ns() const { return recovering_since_ns_; }
+  struct GatherTimes {
+    uint64_t begun_ns = 0;    // when the part began to gather
+    uint64_t resumed_ns = 0;  // when the first rank resumed since then; 0 if none has
+  };
+  const GatherTimes& gather_times() const { return gather_times_; }
   void on_rank_resumes(uint64_t now_ns);
+  // Does not count the last `gap_ns` against ranks that are awaited, because the box stood still.
+  void forgive(uint64_t gap_ns, uint64_t now_ns);
   // Records that the part is open and goes on from this barrier.
   void on_started(uint64_t barrier_released) {
-    recovering_since_ns_ = 0;
+    gather_times_.resumed_ns = 0;
     barrier_released_ = barrier_released;
   }
   // Has a closed part gather its ranks once more. The caller resets the members.
@@ -164,8 +167,7 @@ class Job {
   JobTrace trace_;
   JobTimeouts timeouts_;
   uint64_t control_bytes_ = 0;
-  uint64_t created_ns_ = 0;
-  uint64_t recovering_since_ns_ = 0;
+  GatherTimes gather_times_;
   uint32_t epoch_ = 0;
   uint32_t generation_ = 1;
   uint32_t fragment_bytes_ = 0;

@@ -267,6 +267,7 @@ void JobRegistry::on_standstill(uint64_t gap_ns, uint64_t now_ns) {
   for (auto& [id, connection] : context_.connections) {
     connection.heard_ns = std::min(now_ns, connection.heard_ns + gap_ns);
   }
+  for (const auto& [part, job] : context_.jobs) job->forgive(gap_ns, now_ns);
   context_.note(Severity::kWarning, "box_stood_still",
                 "this box did not run for " + in_seconds(gap_ns) +
                     ": it was stopped, its virtual machine was paused, or other programs had the "
@@ -430,9 +431,9 @@ Status JobRegistry::begin_snapshot(const std::string& job, uint64_t timeout_ns, 
 }
 
 uint64_t JobRegistry::memory_taken_bytes(std::optional<std::string_view> tenant) const {
-  uint64_t bytes = handover_.kept_bytes_of(tenant) + snapshots_.cut_bytes(tenant);
+  uint64_t bytes = handover_.bytes_of(tenant) + snapshots_.cut_bytes(tenant);
   for (const auto& [part, job] : context_.jobs) {
-    if (!tenant || wire::tenant_of(part.first) == *tenant) bytes += job->footprint();
+    if (!tenant || wire::tenant_of(part.first) == *tenant) bytes += memory_of(*job);
   }
   return bytes;
 }
@@ -443,7 +444,7 @@ std::map<std::string, TenantUse, std::less<>> JobRegistry::tenants() const {
     if (const auto tenant = tenant_of(connection)) ++uses[std::string(*tenant)].connections;
   }
   for (auto& [tenant, use] : uses) {
-    use.memory_bytes += handover_.kept_bytes_of(tenant) + snapshots_.cut_bytes(tenant);
+    use.memory_bytes += handover_.bytes_of(tenant) + snapshots_.cut_bytes(tenant);
   }
   return uses;
 }

@@ -75,11 +75,11 @@ void JobRegistry::gather_again(Job& job, Regathering how) {
 
 void JobRegistry::tick_gathering(Job& job) {
   if (starter_.on_tick(job)) return;
-  if (job.recovering_since_ns() != 0) return tick_recovering(job);
+  if (job.gather_times().resumed_ns != 0) return tick_recovering(job);
   if (has_enough_ranks(job, context_.now_ns)) {
     return starter_.advance_without_missing(key_of(job.spec()));
   }
-  const uint64_t waited_ns = context_.now_ns - job.created_ns();
+  const uint64_t waited_ns = context_.now_ns - job.gather_times().begun_ns;
   if (waited_ns <= job.timeouts().join_ns) return;
   const bool is_the_boxs = job.timeouts().join_ns == context_.options.join_timeout_ns;
   fail(job,
@@ -94,7 +94,7 @@ void JobRegistry::tick_gathering(Job& job) {
 // Waits longer than for a single lost rank, because the ranks do not all notice at the same time
 // that the box was lost.
 void JobRegistry::tick_recovering(Job& job) {
-  const uint64_t waited_ns = context_.now_ns - job.recovering_since_ns();
+  const uint64_t waited_ns = context_.now_ns - job.gather_times().resumed_ns;
   if (waited_ns <= job.timeouts().lost_ns + context_.options.dead_after_ns) return;
   const bool some_are_ready =
       std::any_of(job.members().begin(), job.members().end(),

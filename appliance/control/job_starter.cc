@@ -188,7 +188,7 @@ void JobStarter::note_started(const Job& job, bool recovers) {
 bool JobStarter::on_tick(Job& job) {
   const JobKey part = key_of(job.spec());
   const bool lacks_epoch = starts_[part].epoch_refusal.has_value();
-  if (lacks_epoch && context_.now_ns - job.created_ns() > job.timeouts().join_ns) {
+  if (lacks_epoch && context_.now_ns - job.gather_times().begun_ns > job.timeouts().join_ns) {
     owner_.fail(job, {ErrorCode::kUnavailable,
                       job.spec().title() + ": " + starts_[part].epoch_refusal->message});
     return true;

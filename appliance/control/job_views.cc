@@ -144,7 +144,7 @@ JobView Job::view(uint64_t now_ns) const {
   view.chunk_count = shards_.chunk_count();
   view.fragment_bytes = fragment_bytes_;
   view.memory_bytes = footprint();
-  view.age_s = static_cast<double>(now_ns - created_ns_) / 1e9;
+  view.age_s = static_cast<double>(now_ns - gather_times_.begun_ns) / 1e9;
   view.chunk_rounds = shards_.rounds_finished();
   if (relay_ && spec_.relayed) view.upstream = relay_->view();
   view_workers(*this, view, now_ns);

@@ -73,15 +73,18 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
 
  private:
   struct Connection {
-    Connection(tcp::socket opened, std::unique_ptr<tls::Connection> tls)
-        : socket(std::move(opened)), stream(std::move(tls)), pause(socket.get_executor()) {}
+    Connection(tcp::socket opened, std::unique_ptr<tls::Connection> tls, ConnectionBudget share)
+        : socket(std::move(opened)),
+          stream(std::move(tls)),
+          budget(std::move(share)),
+          pause(socket.get_executor()) {}
     tcp::socket socket;
     std::array<char, 16 * 1024> buffer;
     MessageStream stream;
     bool closing = false;  // close once everything is written
     uint64_t closing_since_ns = 0;
     bool waits_for_peer = false;  // read again once the peer has read most of what it was sent
-    WorkBudget budget;
+    ConnectionBudget budget;
     asio::steady_timer pause;
   };
   using Pointer = std::shared_ptr<Connection>;
@@ -95,7 +98,7 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   void read(ConnectionId id, const Pointer& connection);
   void handle(ConnectionId id, const Pointer& connection);
   bool handle_next(ConnectionId id, const Pointer& connection);
-  void pause(ConnectionId id, const Pointer& connection);
+  void pause(ConnectionId id, const Pointer& connection, uint64_t now_ns);
   static void begin_closing(const Pointer& connection);
   void close_slow_readers();
   void send(ConnectionId id, const Pointer& connection, const proto::BoxMessage& message);
@@ -109,6 +112,7 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   asio::steady_timer accept_timer_;
   bool is_accept_failing_ = false;
   uint64_t ticked_ns_ = monotonic_ns();
+  SourceDebts debts_;
   std::map<ConnectionId, Pointer> connections_;
   ConnectionId next_id_ = 1;
   asio::io_context& context_;
@@ -182,7 +186,9 @@ void ControlServer::Implementation::add(AcceptedPeer peer) {
   const ConnectionId id = next_id_++;
   std::optional<tls::Identity> identity;
   if (peer.tls != nullptr) identity = peer.tls->peer();
-  auto connection = std::make_shared<Connection>(std::move(peer.socket), std::move(peer.tls));
+  ConnectionBudget budget(debts_, nic::source_of(peer.endpoint), monotonic_ns());
+  auto connection =
+      std::make_shared<Connection>(std::move(peer.socket), std::move(peer.tls), std::move(budget));
   PBOX_CHECK(!connections_.contains(id));
   connections_[id] = connection;
   registry_.on_open(id, peer.endpoint, monotonic_ns(), std::move(identity));
@@ -247,22 +253,23 @@ void ControlServer::Implementation::read(ConnectionId id, const Pointer& connect
 // Handles the messages that have arrived, as many as the peer's budget allows, and then reads on.
 void ControlServer::Implementation::handle(ConnectionId id, const Pointer& connection) {
   const uint64_t begun_ns = monotonic_ns();
-  uint64_t now_ns = begun_ns;
+  if (connection->budget.heard_at_ns(begun_ns) > begun_ns) return pause(id, connection, begun_ns);
   while (!connection->closing && connection->stream.queued_bytes() <= kUnreadBytesMax &&
-         now_ns - begun_ns < WorkBudget::kBurstNs && handle_next(id, connection)) {
-    now_ns = monotonic_ns();
+         monotonic_ns() - begun_ns < WorkBudget::kBurstNs && handle_next(id, connection)) {
   }
+  const uint64_t now_ns = monotonic_ns();
+  connection->budget.charge(now_ns, now_ns - begun_ns);
   if (!connections_.contains(id)) return;
   if (connection->closing && connection->stream.is_empty()) {
     remove(id, "closed by the box");
     flush();
     return;
   }
-  connection->budget.charge(now_ns, now_ns - begun_ns);
   if (!connection->closing && connection->stream.queued_bytes() > kUnreadBytesMax) {
     connection->waits_for_peer = true;
-  } else if (now_ns - begun_ns >= WorkBudget::kBurstNs || connection->budget.pause_ns() > 0) {
-    pause(id, connection);
+  } else if (now_ns - begun_ns >= WorkBudget::kBurstNs ||
+             connection->budget.heard_at_ns(now_ns) > now_ns) {
+    pause(id, connection, now_ns);
   } else {
     read(id, connection);
   }
@@ -286,8 +293,10 @@ bool ControlServer::Implementation::handle_next(ConnectionId id, const Pointer& 
 }
 
 // Reads nothing from the connection for a while, so that other connections have their turn.
-void ControlServer::Implementation::pause(ConnectionId id, const Pointer& connection) {
-  connection->pause.expires_after(std::chrono::nanoseconds(connection->budget.pause_ns()));
+void ControlServer::Implementation::pause(ConnectionId id, const Pointer& connection,
+                                          uint64_t now_ns) {
+  const uint64_t heard_at_ns = std::max(connection->budget.heard_at_ns(now_ns), now_ns);
+  connection->pause.expires_after(std::chrono::nanoseconds(heard_at_ns - now_ns));
   connection->pause.async_wait([self = shared_from_this(), id, connection](error_code error) {
     if (!error && self->connections_.contains(id)) self->handle(id, connection);
   });
@@ -364,6 +373,7 @@ void ControlServer::Implementation::remove(ConnectionId id, const std::string& r
   found->second->socket.shutdown(tcp::socket::shutdown_both, ignored);
   found->second->socket.close(ignored);
   found->second->pause.cancel();
+  found->second->budget.end(monotonic_ns());
   connections_.erase(found);
   registry_.on_closed(id, reason, monotonic_ns());
 }

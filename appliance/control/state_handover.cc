@@ -108,10 +108,14 @@ uint64_t StateHandover::kept_bytes(const JobKey& part) const {
   return kept == kept_.end() ? 0 : kept->second.state.bytes();
 }
 
-uint64_t StateHandover::kept_bytes_of(std::optional<std::string_view> tenant) const {
+uint64_t StateHandover::bytes_of(std::optional<std::string_view> tenant) const {
+  const auto counts = [&](const JobKey& part) {
+    return !tenant || wire::tenant_of(part.first) == *tenant;
+  };
   uint64_t bytes = 0;
-  for (const auto& [part, kept] : kept_) {
-    if (!tenant || wire::tenant_of(part.first) == *tenant) bytes += kept.state.bytes();
+  for (const auto& [part, kept] : kept_) bytes += counts(part) ? kept.state.bytes() : 0;
+  for (const auto& [part, transfer] : transfers_) {
+    bytes += counts(part) ? transfer.state.state().bytes() : 0;
   }
   return bytes;
 }

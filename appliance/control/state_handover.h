@@ -37,8 +37,8 @@ class StateHandover {
   void drop(const JobKey& part) { kept_.erase(part); }
   bool keeps(const JobKey& part) const { return kept_.contains(part); }
   uint64_t kept_bytes(const JobKey& part) const;
-  // Bytes of all kept states, or of those of one tenant.
-  uint64_t kept_bytes_of(std::optional<std::string_view> tenant) const;
+  // Bytes of all states that are kept, or that are being fetched, or of those of one tenant.
+  uint64_t bytes_of(std::optional<std::string_view> tenant) const;
   // States that no box has acknowledged yet. Backup copies are excluded: the primary has the state.
   size_t states_kept() const;
 

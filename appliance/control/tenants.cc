@@ -1,5 +1,6 @@
 #include "appliance/control/tenants.h"
 
+#include "appliance/control/capacity.h"
 #include "appliance/control/control_connections.h"
 #include "appliance/control/job_table.h"
 #include "nic/wire/tenant.h"
@@ -23,7 +24,7 @@ std::map<std::string, TenantUse, std::less<>> tenant_uses(const JobTable& jobs) 
       ++use.jobs;
     }
     use.sessions += static_cast<uint32_t>(job->members().size() * job->shards().pipelines().size());
-    use.memory_bytes += job->footprint();
+    use.memory_bytes += memory_of(*job);
   }
   return uses;
 }

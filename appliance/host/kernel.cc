@@ -151,6 +151,10 @@ void read_addresses(HostFacts& facts) {
 
 }  // namespace
 
+uint32_t link_mbps(const std::string& nic) {
+  return static_cast<uint32_t>(number_in("/sys/class/net/" + nic + "/speed"));
+}
+
 void read_kernel_facts(HostFacts& facts) {
   utsname name{};
   if (uname(&name) == 0) facts.kernel = name.release;
@@ -175,7 +179,7 @@ void read_kernel_facts(HostFacts& facts) {
   facts.rdma = read_rdma("", facts.nics);
   for (auto& nic : facts.nics) {
     const std::string folder = "/sys/class/net/" + nic.name;
-    nic.link_mbps = static_cast<uint32_t>(number_in(folder + "/speed"));
+    nic.link_mbps = link_mbps(nic.name);
     nic.mtu = static_cast<uint32_t>(number_in(folder + "/mtu"));
   }
   for (auto& node : facts.nodes) {

@@ -13,4 +13,8 @@ namespace pbox::host {
 // addresses and free hugepages.
 void read_kernel_facts(HostFacts& facts);
 
+// Returns the present speed of a network interface in Mbit/s; 0 if it is unknown or the link is
+// down.
+uint32_t link_mbps(const std::string& nic);
+
 }  // namespace pbox::host

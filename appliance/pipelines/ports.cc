@@ -148,7 +148,7 @@ uint64_t Ports::device_mbps() const {
   uint64_t mbps = 0;
   for (const Group& group : groups_) {
     for (const auto& device : group.interface->devices()) {
-      mbps += device->capabilities().link_mbps;
+      mbps += device->link_mbps();
     }
   }
   return mbps;

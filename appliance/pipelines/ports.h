@@ -28,7 +28,8 @@ class Ports {
   std::vector<std::string> describe() const;
   // Returns the names of the devices that have no link now.
   std::vector<std::string> links_down() const;
-  // Returns the sum of the known link speeds of all DPDK devices, in Mbit/s.
+  // Returns the sum of the link speeds of all DPDK devices, as far as they are known now, in
+  // Mbit/s.
   uint64_t device_mbps() const;
 
  private:

@@ -275,11 +275,7 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
   capabilities_.affinity = steering.affinity;
   capabilities_.rss = std::move(steering.rss);
   for (auto& reason : steering.reasons) explain(std::move(reason));
-  rte_eth_link link{};
-  const bool speed_is_known =
-      rte_eth_link_get_nowait(port_id_, &link) == 0 && link.link_speed != RTE_ETH_SPEED_NUM_UNKNOWN;
   capabilities_.link_is_up = link_is_up();
-  capabilities_.link_mbps = speed_is_known ? link.link_speed : 0;
   if (!capabilities_.link_is_up)
     explain(
         "the link is down: no peer is connected yet, or the cable or the switch port is at fault");
@@ -293,6 +289,13 @@ bool DpdkDevice::link_is_up() const {
   }
   rte_eth_link link{};
   return rte_eth_link_get_nowait(port_id_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+}
+
+uint32_t DpdkDevice::link_mbps() const {
+  rte_eth_link link{};
+  const bool is_known =
+      rte_eth_link_get_nowait(port_id_, &link) == 0 && link.link_speed != RTE_ETH_SPEED_NUM_UNKNOWN;
+  return is_known ? link.link_speed : 0;
 }
 
 Status DpdkDevice::map_memory(const std::byte* memory, size_t bytes) {

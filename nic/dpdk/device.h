@@ -31,7 +31,6 @@ struct DeviceCapabilities {
   std::string driver;  // "net_memif", "net_ixgbe"
   MacAddress mac{};
   int node = SOCKET_ID_ANY;
-  uint32_t link_mbps = 0;  // speed in Mbit/s; 0: unknown
   bool link_is_up = false;
   uint32_t mtu = 0;            // bytes, at most the requested MTU
   uint32_t queue_count = 0;    // running RX queues and TX queues, at most the requested number
@@ -68,7 +67,9 @@ class DpdkDevice {
   Status map_memory(const std::byte* memory, size_t bytes);
   void unmap_memory(const std::byte* memory, size_t bytes);
 
-  bool link_is_up() const;  // the current state; control thread
+  // The current state. Control thread.
+  bool link_is_up() const;
+  uint32_t link_mbps() const;  // speed in Mbit/s; 0: unknown, perhaps because the link is down
 
  private:
   DpdkDevice() = default;

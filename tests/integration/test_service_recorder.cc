@@ -175,7 +175,7 @@ TEST_CASE("a late round leaves a file, and its replay names the awaited rank") {
   auto workers = start_ranks(daemon);
   CHECK(folder.files("late-").empty());
   stop_one(workers);
-  REQUIRE(daemon.program().await_errors("job 'job' waits for rank 2 since ", kDeadlineMs));
+  REQUIRE(daemon.program().await_errors("job 'job' has waited for rank 2 for ", kDeadlineMs));
   const auto late = folder.files("late-");
   REQUIRE(late.size() == 1);
   CHECK_THAT(daemon.program().errors(), Contains("recorded in " + late[0].string()));

@@ -168,14 +168,24 @@ void check_claims(Desk& desk, const StoreFactory& open) {
   }
   const auto store = open(desk, {});
   REQUIRE(desk.await_session(*store));
+  std::string value = "second";
   Claim claim(
-      desk.context, *store, "c/lead", [] { return "second"; }, [] {});
+      desk.context, *store, "c/lead", [&] { return value; }, [] {});
   REQUIRE(desk.run_until([&] { return claim.held(); }));
   CHECK(claim.token() > old_token);
   // Writes that the first holder still sends come too late.
   CHECK_FALSE(desk.commit(*store, {{old_fence}, {{"c/work", "late", false}}, {}})->committed);
   CHECK(desk.commit(*store, {{claim.fence()}, {{"c/work", "by second", false}}, {}})->committed);
   CHECK(desk.get(*store, "c/work")->entries[0].value == "by second");
+  // The holder may change the value, and holds the key with it.
+  const int64_t former_token = claim.token();
+  value = "third";
+  claim.refresh();
+  REQUIRE(desk.run_until([&] { return claim.token() != former_token; }));
+  CHECK(claim.held());
+  CHECK(claim.holder()->value == "third");
+  CHECK(desk.get(*store, "c/lead")->entries[0].session == store->session());
+  CHECK(desk.commit(*store, {{claim.fence()}, {{"c/work", "by third", false}}, {}})->committed);
   // A key that another party deletes is claimed again, under a new token.
   const int64_t token = claim.token();
   REQUIRE(desk.commit(*store, {{}, {}, {"c/lead"}})->committed);

@@ -118,6 +118,21 @@ TEST_CASE("the time in which the box stood still is not counted as a worker's si
   CHECK(desk.is_closed(ids[1]));
 }
 
+TEST_CASE("the time in which the box stood still is not counted against ranks that are awaited") {
+  Desk desk({.join_timeout_ns = 10 * kSecond, .lost_timeout_ns = 10 * kSecond});
+  const auto ids = desk.start("running", 2);
+  desk.hang_up(ids[1]);
+  const ConnectionId gathers = desk.join(join_message("gathering", 0, 2));
+  desk.pass(9 * kSecond, {ids[0], gathers});
+  desk.stand_still(15 * kSecond);
+  desk.pass(kSecond / 2, {ids[0], gathers});
+  CHECK(desk.take(ids[0]).empty());
+  CHECK(desk.take(gathers).empty());
+  desk.pass(kSecond, {ids[0], gathers});
+  CHECK_THAT(desk.take_failure(ids[0]).message(), Contains("rank 1"));
+  CHECK_THAT(desk.take_failure(gathers).message(), Contains("have not joined"));
+}
+
 TEST_CASE("a worker that falls silent is lost like one that closes") {
   Desk desk({.dead_after_ns = 2 * kSecond, .lost_timeout_ns = kSecond});
   const auto ids = desk.start("job", 2);

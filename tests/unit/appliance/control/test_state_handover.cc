@@ -72,7 +72,7 @@ TEST_CASE("a state is fetched from the box of the newest session, and the part i
   REQUIRE(state != nullptr);
   CHECK(state->epoch == kEpoch);
   CHECK(state->chunks.size() == 4);
-  CHECK(state->bytes() == former.handover.kept_bytes_of({}));
+  CHECK(state->bytes() == former.handover.bytes_of({}));
 }
 
 TEST_CASE("an answer within the question is recorded, and the caller goes on with it") {
