@@ -73,6 +73,31 @@ Owned<X509> begin_certificate(EVP_PKEY* key, const Validity& validity) {
   return certificate;
 }
 
+std::string bytes_of(const ASN1_STRING* text) {
+  return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+          static_cast<size_t>(ASN1_STRING_length(text))};
+}
+
+// Returns the names and IP addresses among the alternative names.
+std::vector<std::string> hosts_of(const X509* certificate) {
+  std::vector<std::string> hosts;
+  const Owned<GENERAL_NAMES> names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  for (int index = 0; index < sk_GENERAL_NAME_num(names.get()); ++index) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), index);
+    if (name->type == GEN_DNS) hosts.push_back(bytes_of(name->d.dNSName));
+    if (name->type != GEN_IPADD) continue;
+    const std::string address = bytes_of(name->d.iPAddress);
+    const bool is_ipv6 = address.size() == sizeof(in6_addr);
+    if (!is_ipv6 && address.size() != sizeof(in_addr)) continue;
+    std::array<char, INET6_ADDRSTRLEN> text{};
+    inet_ntop(is_ipv6 ? AF_INET6 : AF_INET, address.data(), text.data(), text.size());
+    hosts.emplace_back(text.data());
+  }
+  ERR_clear_error();
+  return hosts;
+}
+
 }  // namespace
 
 KeyPair make_authority(const std::string& cluster, const Validity& validity) {
@@ -104,9 +129,7 @@ Result<AuthorityFacts> authority_facts(const std::string& certificate) {
                        .expires_unix_s = unix_seconds_of(X509_get0_notAfter(authority)),
                        .fingerprint = fingerprint_of(authority)};
   if (index >= 0) {
-    const ASN1_STRING* text = X509_NAME_ENTRY_get_data(X509_NAME_get_entry(name, index));
-    facts.cluster.assign(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
-                         static_cast<size_t>(ASN1_STRING_length(text)));
+    facts.cluster = bytes_of(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(name, index)));
   }
   if (!is_identity_name(facts.cluster)) {
     return Error{ErrorCode::kInvalidArgument,
@@ -126,6 +149,7 @@ Result<CertificateFacts> certificate_facts(const std::string& certificate) {
   if (!identity)
     return Error{identity.error().code, "states no valid identity: " + identity.error().message};
   return CertificateFacts{.identity = std::move(*identity),
+                          .hosts = hosts_of(own),
                           .validity = {.from_unix_s = unix_seconds_of(X509_get0_notBefore(own)),
                                        .to_unix_s = unix_seconds_of(X509_get0_notAfter(own))}};
 }

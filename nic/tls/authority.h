@@ -46,6 +46,7 @@ struct CertificateOrder {
 // Facts that a certificate for a box, a worker or a person states.
 struct CertificateFacts {
   Identity identity;
+  std::vector<std::string> hosts;  // as CertificateOrder::hosts
   Validity validity;
 };
 // Errors complete the sentence "FILE ...".

@@ -24,22 +24,23 @@ Error unreadable(const std::string& path, int error_number) {
                       error_number);
 }
 
+// Leaves no copy of what it has read, which may be a key, but the returned one.
 Result<std::string> read_all(int fd, const std::string& path) {
   std::string text;
   std::array<char, 4096> buffer;
-  for (;;) {
-    const ssize_t bytes = read(fd, buffer.data(), buffer.size());
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes < 0) return unreadable(path, errno);
-    if (bytes == 0) break;
-    text.append(buffer.data(), static_cast<size_t>(bytes));
-    if (text.size() > kFileBytesMax) {
-      return Error{ErrorCode::kInvalidArgument,
-                   path + " is larger than 1 MiB; name a PEM file made by `pboxctl keys`"};
-    }
-  }
+  ssize_t bytes = 0;
+  int error_number = 0;
+  do {
+    bytes = read(fd, buffer.data(), buffer.size());
+    error_number = errno;
+    if (bytes > 0) text.append(buffer.data(), static_cast<size_t>(bytes));
+  } while (text.size() <= kFileBytesMax && (bytes > 0 || (bytes < 0 && error_number == EINTR)));
   OPENSSL_cleanse(buffer.data(), buffer.size());
-  return text;
+  if (bytes == 0) return text;
+  OPENSSL_cleanse(text.data(), text.size());
+  if (bytes < 0) return unreadable(path, error_number);
+  return Error{ErrorCode::kInvalidArgument,
+               path + " is larger than 1 MiB; name a PEM file made by `pboxctl keys`"};
 }
 
 // Returns the mode bits that a private file must not have. Credentials of systemd and secrets of

@@ -133,9 +133,9 @@ int show_page(const options::variables_map& given, const std::string& path,
   return kDone;
 }
 
-std::string text_of(const Json& object, const char* key) {
+std::string text_of(const Json& object, const char* key, const char* otherwise) {
   const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "-";
+  return found != object.end() && found->is_string() ? found->get<std::string>() : otherwise;
 }
 
 double number_of(const Json& object, const char* key) {

@@ -46,8 +46,8 @@ std::optional<nlohmann::json> fetch(const boost::program_options::variables_map&
 int show_page(const boost::program_options::variables_map& given, const std::string& path,
               void (*print)(const nlohmann::json& page));
 
-// Return a field of an answer. A field that is missing or of another type is "-" or 0.
-std::string text_of(const nlohmann::json& object, const char* key);
+// Return a field of an answer. A field that is missing or of another type is `otherwise` or 0.
+std::string text_of(const nlohmann::json& object, const char* key, const char* otherwise = "-");
 double number_of(const nlohmann::json& object, const char* key);
 // Returns a field that is a list; an empty list if there is none.
 nlohmann::json list_of(const nlohmann::json& object, const char* key);

@@ -22,7 +22,7 @@ void print_boxes(const Json& page) {
                 in_units(number_of(box, "capacity_bytes_per_second"), 1e9, "GB/s").c_str(),
                 in_units(number_of(box, "job_memory_bytes"), 1u << 30, "GiB").c_str(),
                 (duty + parts).c_str(), text_of(box, "version").c_str());
-    const std::string obstacle = text_of(box, "drain_obstacle");
+    const std::string obstacle = text_of(box, "drain_obstacle", "");
     if (!obstacle.empty()) std::printf("  %s\n", obstacle.c_str());
   }
   const auto since = static_cast<std::time_t>(number_of(page, "leader_since_unix_seconds"));
@@ -58,7 +58,7 @@ void print_job(const Json& job, const char* what) {
               in_time(number_of(job, "iteration_seconds")).c_str(),
               static_cast<unsigned long>(number_of(job, "parts_moved")), what,
               percent(job, "last_gain").c_str());
-  const std::string waits_for = text_of(job, "waits_for");
+  const std::string waits_for = text_of(job, "waits_for", "");
   if (!waits_for.empty()) std::printf("  waits for %s\n", waits_for.c_str());
   for (const Json& box : list_of(job, "boxes")) {
     std::printf("  %-24s %-8s %4lu %s  busy %8s of an iteration  %s\n",

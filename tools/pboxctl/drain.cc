@@ -70,7 +70,7 @@ int drain(const options::variables_map& given, const Words& more) {
   if (undo && standby) return complain("drain", "give --standby or --undo, not both");
   Json wanted{{"draining", !undo}};
   if (standby) wanted["standby"] = true;
-  const auto body = post(given, "/api/v1/boxes/" + more[0] + "/drain", wanted.dump());
+  const auto body = post(given, "/api/v1/boxes/" + in_path(more[0]) + "/drain", wanted.dump());
   if (!body) {
     std::cerr << "pboxctl: " << body.error().message << '\n';
     return kFailed;

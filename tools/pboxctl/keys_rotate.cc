@@ -65,6 +65,7 @@ Status renew(const AuthorityFolder& authority, const Trust& trust, const std::st
   const auto keys = tls::issue(
       signer,
       {.uris = {tls::to_uri(facts->identity)},
+       .hosts = facts->hosts,
        .serves = facts->identity.role == tls::Role::kBox,
        .validity = {.from_unix_s = from_s, .to_unix_s = std::min(from_s + lasts_s, ends_s)}});
   if (!keys) return keys.error();

@@ -60,7 +60,7 @@ int await_end(const options::variables_map& given, const std::string& path, bool
       if (!as_json) {
         std::printf("snapshot %.0f of job %s: %.0f steps, %s\n", number_of(*page, "number"),
                     text_of(*page, "job").c_str(), number_of(*page, "steps"),
-                    in_units(number_of(*page, "bytes"), 1024, "B").c_str());
+                    in_units(number_of(*page, "bytes"), 1 << 20, "MiB").c_str());
       }
       return kDone;
     }
@@ -122,8 +122,8 @@ void print(const std::vector<snapshot::Manifest>& list) {
     std::printf("%-24s %8llu %10llu %10s %6zu  %s\n", one.job.c_str(),
                 static_cast<unsigned long long>(one.number),
                 static_cast<unsigned long long>(one.steps),
-                in_units(static_cast<double>(bytes_of(one)), 1024, "B").c_str(), one.parts.size(),
-                one.taken_at.c_str());
+                in_units(static_cast<double>(bytes_of(one)), 1 << 20, "MiB").c_str(),
+                one.parts.size(), one.taken_at.c_str());
   }
 }
 

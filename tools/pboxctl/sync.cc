@@ -48,7 +48,12 @@ int change(const options::variables_map& given, const std::string& path, const s
     return kDone;
   }
   constexpr bool kThrows = false;
-  print_models(Json::parse(*answer, nullptr, kThrows));
+  const Json models = Json::parse(*answer, nullptr, kThrows);
+  if (!models.is_object()) {
+    std::cerr << "pboxctl: the box's answer is no JSON object: " << *answer << '\n';
+    return kFailed;
+  }
+  print_models(models);
   return kDone;
 }
 

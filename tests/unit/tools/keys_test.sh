@@ -97,7 +97,8 @@ expect 1 'private key that belongs to it' "$pboxctl" keys viewer "$ca" --out "$f
 # The authority is replaced in three steps, each of which may be repeated and none left out.
 root=$folder/root
 expect 0 'until 20' "$pboxctl" keys init "$root" --cluster rack
-expect 0 'box/a' "$pboxctl" keys box "$root" a --out "$folder/ra" --days 7
+expect 0 'box/a' "$pboxctl" keys box "$root" a --out "$folder/ra" --days 7 \
+  --hosts a.example.com,10.1.2.3,fd00::7
 expect 0 'rank/*' "$pboxctl" keys job "$root" acme/x --out "$folder/rw"
 expect 0 'rotation  none' "$pboxctl" keys show "$root"
 expect 1 'the replacement of the authority has not begun' "$pboxctl" keys rotate "$root" --issue
@@ -123,6 +124,9 @@ fi
 cmp "$folder/first-key" "$root/former-key.pem"
 test ! -e "$root/next-key.pem"
 cp "$folder/ra/cert.pem" "$folder/renewed"
+for name in DNS:a DNS:a.example.com 'IP Address:10.1.2.3' 'IP Address:FD00:0:0:0:0:0:0:7'; do
+  openssl x509 -noout -ext subjectAltName -in "$folder/renewed" | grep -qF "$name"
+done
 expect 0 'step 2 of 3' "$pboxctl" keys rotate "$root" --issue "$folder/ra"
 cmp "$folder/renewed" "$folder/ra/cert.pem"
 mode_is 600 "$folder/ra/key.pem"
