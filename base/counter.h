@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/check.h"
+
 namespace pbox {
 
 // A counter that only one thread writes, so that an increment is a plain load, add and store.
@@ -55,10 +57,17 @@ struct alignas(64) CounterSet {
   std::array<SingleWriterCounter, static_cast<size_t>(Counter::kCount)> values;
 
   void add(Counter counter, uint64_t amount = 1) {
+    PBOX_DCHECK(counter < Counter::kCount);
     values[static_cast<size_t>(counter)].add(amount);
   }
-  void set(Counter counter, uint64_t value) { values[static_cast<size_t>(counter)].set(value); }
-  uint64_t get(Counter counter) const { return values[static_cast<size_t>(counter)].get(); }
+  void set(Counter counter, uint64_t value) {
+    PBOX_DCHECK(counter < Counter::kCount);
+    values[static_cast<size_t>(counter)].set(value);
+  }
+  uint64_t get(Counter counter) const {
+    PBOX_DCHECK(counter < Counter::kCount);
+    return values[static_cast<size_t>(counter)].get();
+  }
 };
 
 }  // namespace pbox

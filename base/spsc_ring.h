@@ -28,6 +28,7 @@ class SpscRing {
     const size_t used = tail - head_.load(std::memory_order_acquire);
     PBOX_DCHECK(used <= mask_ + 1);  // fails if two threads push
     if (used > mask_) return false;
+    PBOX_DCHECK((mask_ & (mask_ + 1)) == 0);
     slots_[tail & mask_] = value;
     tail_.store(tail + 1, std::memory_order_release);
     return true;

@@ -27,6 +27,7 @@ class Coalescing {
     packets_ += packets;
     const uint64_t elapsed_ns = now_ns > begin_ns_ ? now_ns - begin_ns_ : 0;
     if (elapsed_ns < kWindowNs) return;
+    PBOX_DCHECK(elapsed_ns > 0);
     is_dense_ = packets_ >= kDensePackets * elapsed_ns / kPauseNs;
     packets_ = 0;
     begin_ns_ = now_ns;

@@ -43,6 +43,7 @@ class PayloadMemory {
     for (Region& region : regions_) {
       if (region.end.load(std::memory_order_relaxed) != nullptr) continue;
       PBOX_CHECK(region.in_flight.load(std::memory_order_relaxed) == 0);
+      PBOX_CHECK(region.begin.load(std::memory_order_relaxed) == nullptr);
       region.key.store(key, std::memory_order_relaxed);
       region.begin.store(begin, std::memory_order_relaxed);
       region.end.store(begin + bytes, std::memory_order_relaxed);

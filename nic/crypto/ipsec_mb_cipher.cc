@@ -3,6 +3,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "base/limits.h"
 #include "nic/crypto/ciphers.h"
 
 namespace pbox::crypto {
@@ -26,6 +27,7 @@ class IpsecMbCipher final : public Cipher {
   IpsecMbCipher(Suite suite, SecretPages& pages, std::byte* slot)
       : suite_(suite), pages_(pages), slot_(slot), key_(new (slot) gcm_key_data) {
     static_assert(sizeof(gcm_key_data) <= SecretPages::kSlotBytes);
+    PBOX_CHECK(functions_ != nullptr);
     set_keys({});
   }
   ~IpsecMbCipher() override { pages_.give_back(slot_); }
@@ -39,7 +41,9 @@ class IpsecMbCipher final : public Cipher {
 
   wire::Tag seal(const wire::HeaderWords& header, std::span<const std::byte> payload,
                  std::byte* to) override {
+    PBOX_DCHECK(payload.size() <= limits::kFragmentBytesMax);
     if (suite_ == Suite::kGmac256) return authenticate(header, payload);
+    PBOX_DCHECK(to != nullptr || payload.empty());
     const Nonce nonce = nonce_of(iv_, header);
     gcm_context_data context;
     wire::Tag tag;
@@ -51,7 +55,9 @@ class IpsecMbCipher final : public Cipher {
 
   bool open(const wire::HeaderWords& header, std::span<const std::byte> payload,
             const wire::Tag& tag, std::byte* to) override {
+    PBOX_DCHECK(payload.size() <= limits::kFragmentBytesMax);
     if (suite_ == Suite::kGmac256) return wire::is_equal(authenticate(header, payload), tag);
+    PBOX_DCHECK(to != nullptr || payload.empty());
     const Nonce nonce = nonce_of(iv_, header);
     gcm_context_data context;
     wire::Tag found;
@@ -67,6 +73,7 @@ class IpsecMbCipher final : public Cipher {
 
   wire::Tag authenticate(const wire::HeaderWords& header,
                          std::span<const std::byte> payload) const {
+    PBOX_DCHECK(functions_ != nullptr);
     const Nonce nonce = nonce_of(iv_, header);
     gcm_context_data context;
     wire::Tag tag;

@@ -124,7 +124,8 @@ struct NeighbourTable::Entry {
   // Returns whether this thread must solicit now: the last solicitation was at least `pause_ns`
   // ago, and no other thread has claimed this one. Sets the number of earlier solicitations.
   bool claim_solicitation(uint64_t pause_ns, uint64_t now_ns, uint32_t& tries_before) {
-    PBOX_DCHECK(now_ns != 0);
+    PBOX_DCHECK(now_ns != 0 && pause_ns > 0);
+    PBOX_DCHECK(!is_free());
     tries_before = tries.load(std::memory_order_relaxed);
     uint64_t last_ns = solicited_ns.load(std::memory_order_relaxed);
     if (last_ns != 0 && elapsed(now_ns, last_ns) < pause_ns) return false;
@@ -166,6 +167,7 @@ class NeighbourTable::Writer {
     if (!owns_) table_.contended_.fetch_add(1, std::memory_order_relaxed);
   }
   ~Writer() {
+    PBOX_DCHECK(!owns_ || table_.writing_.load(std::memory_order_relaxed));
     if (owns_) table_.writing_.store(false, std::memory_order_release);
   }
   Writer(const Writer&) = delete;
@@ -188,6 +190,7 @@ std::span<NeighbourTable::Entry, kNeighbourWays> NeighbourTable::set_of(const Ke
   // Multiplicative hashing (Knuth): the high bits depend on all bits of the key.
   const uint64_t mixed = (key.low ^ key.high * 0xff51afd7ed558ccd) * 0x9e3779b97f4a7c15;
   const size_t set = (mixed >> 32) & (kNeighbourSets - 1);
+  PBOX_DCHECK(set < kNeighbourSets);
   return std::span<Entry, kNeighbourWays>(&entries_[set * kNeighbourWays], kNeighbourWays);
 }
 
@@ -202,6 +205,7 @@ NeighbourLookup NeighbourTable::lookup(const IpAddress& address, uint64_t now_ns
 }
 
 NeighbourLookup NeighbourTable::add(const Key& key, uint64_t now_ns) {
+  PBOX_DCHECK(now_ns != 0);
   const Writer writer(*this);
   if (!writer) return {};
   Entry* victim = nullptr;

@@ -88,6 +88,7 @@ HWY_INLINE Integers round_vector(const float* values, float* residue, const refe
 template <Dtype dtype>
 HWY_INLINE void store_integers(Integers first, Integers second, std::byte* integers, size_t i) {
   const IntegerTag d;
+  PBOX_DCHECK(i < kHalf<dtype>);
   if constexpr (dtype == Dtype::kQ8) {
     const hn::Rebind<int8_t, IntegerTag> d_bytes;
     auto* to = reinterpret_cast<int8_t*>(integers);
@@ -108,6 +109,7 @@ HWY_INLINE void encode_full_block(std::byte* to, const float* values, float* res
   constexpr wire::BlockLayout kLayout = wire::block_layout(dtype);
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
+  PBOX_DCHECK(kHalf<dtype> % lanes == 0);
   const reference::Scale scale = reference::scale_of(dtype, largest_of<dtype>(values, residue));
   reference::put_scale(dtype, to, scale.coded);
   std::byte* const integers = to + kLayout.scale_bytes;
@@ -142,6 +144,7 @@ void encode_blocks(std::byte* blocks, const float* values, float* residue, size_
     values += kLayout.elements;
     residue += kLayout.elements;
   }
+  PBOX_DCHECK(count < kLayout.elements);
   if (count == 0) return;
   reference::encode_block(dtype, blocks, values, residue, static_cast<uint32_t>(count), key, block);
 }
@@ -151,6 +154,7 @@ template <Dtype dtype>
 HWY_INLINE void load_integers(const std::byte* integers, size_t i, Integers& first,
                               Integers& second) {
   const IntegerTag d;
+  PBOX_DCHECK(i < kHalf<dtype>);
   if constexpr (dtype == Dtype::kQ8) {
     const hn::Rebind<int8_t, IntegerTag> d_bytes;
     const auto* from = reinterpret_cast<const int8_t*>(integers);
@@ -202,6 +206,7 @@ bool accumulate(float* accumulator, const std::byte* blocks, size_t count, float
   }
   const auto bound = hn::Set(d_bits, 2 * std::bit_cast<uint32_t>(limit) + 1);
   const bool are_sound = hn::AllTrue(d_bits, hn::Lt(largest, bound));
+  PBOX_DCHECK(count < kLayout.elements);
   if (count == 0) return are_sound;
   return reference::accumulate(dtype, accumulator, blocks, count, limit, kAdds, kZeroes) &&
          are_sound;
@@ -250,6 +255,7 @@ Kernels kernels_for(int64_t target) {
 }
 
 double finite_squares(wire::Dtype dtype, const std::byte* blocks, size_t count) {
+  PBOX_DCHECK(wire::is_in_blocks(dtype) && (count == 0 || blocks != nullptr));
   double sum = 0;
   for (size_t i = 0; i < count; ++i) {
     const float value = reference::load_element(dtype, blocks, i);

@@ -32,6 +32,7 @@ class HeldPackets {
     std::array<std::byte, kInlineBytes> small;
 
     TxPacket to_send() const {
+      PBOX_DCHECK(region != nullptr || header.payload_bytes <= small.size());
       TxPacket packet;
       packet.header = header;
       packet.payload = region != nullptr ? payload : small.data();
@@ -83,6 +84,7 @@ class HeldPackets {
     size_t kept = 0;
     for (size_t index = 0; index < packets_.size(); ++index) {
       Packet& packet = packets_[index];
+      PBOX_DCHECK(packet.peer < passed_by_.size() && kept <= index);
       if (passed_by_[packet.peer] == 0 && leave(packet)) {
         PBOX_DCHECK(counts_[packet.peer] > 0);
         --counts_[packet.peer];
@@ -102,6 +104,7 @@ class HeldPackets {
     PBOX_DCHECK(peer < counts_.size());
     const uint32_t count = counts_[peer];
     if (count > 0) release([peer](const Packet& packet) { return packet.peer == peer; });
+    PBOX_DCHECK(counts_[peer] == 0);
     return count;
   }
 

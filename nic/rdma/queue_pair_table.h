@@ -16,6 +16,7 @@ class QueuePairTable {
  public:
   // `entries_max`: the largest number of entries at a time. Half of the places stay free.
   explicit QueuePairTable(uint32_t entries_max) {
+    PBOX_CHECK(entries_max < UINT32_MAX / 4);
     while (size_ < 2 * entries_max) size_ *= 2;
     places_ = std::make_unique<std::atomic<uint64_t>[]>(size_);
   }
@@ -67,6 +68,7 @@ class QueuePairTable {
   static constexpr uint32_t kErased = 1;
 
   std::atomic<uint64_t>& place_of(uint32_t number, uint32_t step) const {
+    PBOX_DCHECK((size_ & (size_ - 1)) == 0 && step <= size_);
     return places_[(number * 0x9e3779b1u + step) & (size_ - 1)];
   }
 

@@ -168,7 +168,10 @@ struct RdmaQueue::State {
                       size_t index);
   uint32_t make_pieces(Peer& peer, const TxPacket& packet, PayloadMemory::Region* region,
                        ibv_sge* pieces, Sent& sent, unsigned& flags);
-  uint32_t slot_of(const Peer& peer) const { return static_cast<uint32_t>(&peer - peers.get()); }
+  uint32_t slot_of(const Peer& peer) const {
+    PBOX_DCHECK(&peer >= peers.get() && &peer < peers.get() + peer_count);
+    return static_cast<uint32_t>(&peer - peers.get());
+  }
   static void write_to_ring(Peer& peer, const TxPacket& packet, ibv_send_wr& request);
   void post(Peer& peer);
 };

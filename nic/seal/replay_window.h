@@ -24,6 +24,7 @@ class ReplayWindow {
     } else if (newest_ - number >= kPackets) {
       return false;
     }
+    PBOX_DCHECK(number <= newest_ && newest_ - number < kPackets);
     uint64_t& word = seen_[number / kWordBits % kWords];
     const uint64_t bit = uint64_t{1} << number % kWordBits;
     if ((word & bit) != 0) return false;
@@ -42,6 +43,7 @@ class ReplayWindow {
     PBOX_DCHECK(number > newest_);
     const uint64_t first = newest_ / kWordBits + 1;
     const uint64_t last = number / kWordBits;
+    PBOX_DCHECK(last + 1 >= first);
     if (last >= first + kWords) {
       seen_.fill(0);
     } else {

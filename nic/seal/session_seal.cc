@@ -68,6 +68,8 @@ void SessionSeal::seal(const wire::TagPolicy& policy, nic::TxPacket& packet, std
 // Returns a tag with which the other end cannot open the packet. If the session encrypts, replaces
 // the payload by zeros, so that it is not sent unencrypted.
 wire::Tag SessionSeal::refuse_to_seal(const std::byte*& payload, size_t bytes, std::byte* room) {
+  PBOX_DCHECK(bytes <= limits::kFragmentBytesMax);
+  PBOX_DCHECK(!keys_->encrypts || room != nullptr);
   if (keys_->encrypts) {
     std::memset(room, 0, bytes);
     payload = room;
@@ -83,10 +85,13 @@ void SessionSeal::begin_generation(uint64_t first_number) {
   sending.update_at = first_number + packets;
   sending.update_at_ns = 0;
   receiving.update_at = receiving.window.newest() + packets;
+  PBOX_DCHECK(sending.update_at > first_number && sending.update_at <= sending.limit_at);
 }
 
 void SessionSeal::update_sending(uint64_t first_number) {
   Sending& sending = keys_->sending;
+  PBOX_DCHECK(sending.chain != nullptr);
+  PBOX_DCHECK(sending.generation <= keys_->receiving.generation);
   sending.chain->advance();
   ++sending.generation;
   begin_generation(first_number);
@@ -105,6 +110,7 @@ bool SessionSeal::open_with_keys(wire::Parsed& parsed, std::byte* room) {
   const bool is_present = phase == ((receiving.generation & 1) != 0);
   const bool is_next = !is_present && header.packet_number > receiving.first_number;
   if (!is_present && !is_next && !receiving.has_before) return false;
+  PBOX_DCHECK(!is_encrypted || room != nullptr);
   PacketCipher& cipher = is_present ? receiving.chain->present()
                          : is_next  ? receiving.chain->next()
                                     : receiving.chain->before();
@@ -123,6 +129,7 @@ bool SessionSeal::open_with_keys(wire::Parsed& parsed, std::byte* room) {
     receiving.has_before = true;
     receiving.forgets_before = false;
     if (keys_->sending.generation < receiving.generation) update_sending(next_number_);
+    PBOX_DCHECK(keys_->sending.generation >= receiving.generation);
   }
   if (header.packet_number >= receiving.update_at) [[unlikely]]
     note_update_due();
@@ -134,6 +141,7 @@ void SessionSeal::note_update_due() {
 }
 
 void SessionSeal::take_tick(uint64_t now_ns) {
+  PBOX_DCHECK(keys_ != nullptr && now_ns >= keys_->next_tick_ns);
   keys_->next_tick_ns = now_ns + kTickNs;
   Sending& sending = keys_->sending;
   if (keys_->updates) {

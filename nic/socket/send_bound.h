@@ -34,7 +34,10 @@ class SendBound {
   uint64_t bytes() const { return bytes_; }
 
   // Records that the kernel has taken a message.
-  void add(uint64_t message_bytes) { taken_bytes_ += message_bytes; }
+  void add(uint64_t message_bytes) {
+    PBOX_DCHECK(message_bytes <= limits::kUdpPayloadMax);
+    taken_bytes_ += message_bytes;
+  }
   // Records that the kernel takes no more. Returns the new bound if it has changed enough to tell
   // the kernel.
   std::optional<uint64_t> on_full(uint64_t now_ns) {
@@ -55,6 +58,7 @@ class SendBound {
     const uint64_t wanted =
         std::min(most_bytes_, kLeastBytes + bytes_per_ms_ * kSlackNs / kNanosPerMilli);
     if (wanted < bytes_ + bytes_ / 4 && wanted > bytes_ - bytes_ / 4) return std::nullopt;
+    PBOX_DCHECK(wanted >= kLeastBytes && wanted <= most_bytes_);
     return bytes_ = wanted;
   }
 

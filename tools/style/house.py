@@ -60,11 +60,19 @@ DATA_PATH = (
     "pipeline/*",
     "nic/*_datapath.*", "nic/shm/ring.h", "nic/shm/lane.*", "nic/wire/*", "nic/loopback/port.*",
     "nic/ethernet/checksum.*", "nic/ethernet/receive.*", "nic/ethernet/transmit.*",
-    "worker/protocol/*",
+    "nic/ethernet/neighbours.*",
+    "nic/port.h", "nic/coalescing.h", "nic/payload_memory.h", "nic/socket/send_bound.h",
+    "nic/rdma/held_packets.h", "nic/rdma/queue_pair_table.h", "nic/rdma/queue_state.h",
+    "nic/seal/*", "nic/crypto/cipher.h", "nic/crypto/*_cipher.cc", "nic/quantize/quantize.*",
+    "nic/quantize/rounding.h",
+    "base/spsc_ring.h", "base/counter.h",
+    "worker/protocol/*", "worker/*_datapath.*",
     "worker/transport/transport.h", "worker/transport/socket_transport.*",
 )
 # Files among them that run at set-up or for control messages only, and why.
 DATA_PATH_SET_UP = {
+    "nic/seal/session_keys.h": "derives keys when a session begins",
+    "nic/seal/session_keys.cc": "derives keys when a session begins",
     "nic/wire/control_frame.h": "frames messages of the control connection",
     "nic/wire/control_frame.cc": "frames messages of the control connection",
     "nic/wire/control_versions.h": "compares versions of the control protocol",
@@ -78,6 +86,12 @@ DATA_PATH_SET_UP = {
 }
 # Single uses in files that otherwise run per packet: path -> {use: why}.
 DATA_PATH_EXCEPTIONS = {
+    "nic/crypto/ipsec_mb_cipher.cc": {"std::make_unique": "a cipher is made with its keys"},
+    "nic/crypto/openssl_cipher.cc": {"std::make_unique": "a cipher is made with its keys"},
+    "nic/ethernet/neighbours.cc": {"std::make_unique": "the table takes its memory at start"},
+    "nic/rdma/queue_pair_table.h": {"std::make_unique": "the table takes its memory at start"},
+    "nic/seal/session_seal.cc": {"std::make_unique": "a seal is made with its session"},
+    "nic/seal/session_seal.h": {"std::make_shared": "a seal is made with its session"},
     "nic/wire/sync.h": {"std::string": "the text of a consistency model is for people"},
     "pipeline/job_shard.cc": {"std::make_unique": "JobShard::create runs at admission"},
     "pipeline/job_shard.h": {"std::string": "the job's name is set at admission, for people"},
