@@ -63,13 +63,13 @@ void step_with_guard(const std::string& box, pbox_guard guard, Line& line) {
   }
 }
 
-constexpr int kQuorumSteps = 300;
+constexpr int kStepsAfter = 100;
 
-// Takes kQuorumSteps steps on each go(), and says how often it has recovered. A round closes with
-// one rank, and each push is 1 everywhere. So the mean is 1 whichever ranks are in it, and each
-// closed round lowers all weights of its chunk by 1. The weights that this rank has received
-// therefore show whether a round was lost.
-void step_with_quorum(const std::string& box, uint32_t rank, Line& line) {
+// On each go(), takes steps until the job has recovered from a loss, and kStepsAfter more. Counts
+// them in `progress`. A round closes with one rank, and each push is 1 everywhere. So the mean is 1
+// whichever ranks are in it, and each closed round lowers all weights of its chunk by 1. The
+// weights that this rank has received therefore show whether a round was lost.
+void step_with_quorum(const std::string& box, uint32_t rank, const Progress& progress, Line& line) {
   AbiWorker worker({.box = box,
                     .job = "quorum",
                     .rank = rank,
@@ -87,9 +87,10 @@ void step_with_quorum(const std::string& box, uint32_t rank, Line& line) {
   std::vector<float> weights(kElements, 1e6f), former = weights;
   worker.join_with_sgd(1, tensor, weights);
   for (;;) {
-    line.say(std::to_string(worker.statistics().recoveries));
+    const uint64_t recoveries = worker.statistics().recoveries;
+    line.say("ready");
     line.await_go();
-    for (int step = 0; step < kQuorumSteps; ++step) {
+    for (int after = 0; after < kStepsAfter;) {
       usleep(500 * (1 + rank));
       former = weights;
       const std::vector<float> gradient(kElements, 1);
@@ -99,6 +100,8 @@ void step_with_quorum(const std::string& box, uint32_t rank, Line& line) {
         require(weights[element] <= former[element] - 1, "a round was lost");
         require(weights[element] == std::floor(weights[element]), "a mean is wrong");
       }
+      progress.advance(rank);
+      if (worker.statistics().recoveries > recoveries) ++after;
     }
   }
 }
@@ -108,27 +111,24 @@ void step_with_quorum(const std::string& box, uint32_t rank, Line& line) {
 TEST_CASE("rounds that closed with a quorum are not lost with the boxes that closed them") {
   const EtcdCluster etcd(3);
   BoxCluster boxes(etcd, {"a", "b", "c"});
+  const Progress progress(2);
   std::vector<WorkerProcess> ranks;
   for (uint32_t rank = 0; rank < 2; ++rank) {
-    ranks.emplace_back(
-        [&, rank, box = boxes.control()](Line& line) { step_with_quorum(box, rank, line); });
+    ranks.emplace_back([&, rank, box = boxes.control()](Line& line) {
+      step_with_quorum(box, rank, progress, line);
+    });
   }
-  for (auto& rank : ranks) REQUIRE(rank.heard() == "0");
+  for (auto& rank : ranks) REQUIRE(rank.heard() == "ready");
   const std::string leader = boxes.leader();
-  uint64_t recoveries = 0;
   for (const std::string& dying : {leader == "b" ? std::string("c") : std::string("b"), leader}) {
     REQUIRE(await([&] { return all_have_copies(boxes); }));
     CHECK(boxes.parts(dying) > 0);
+    const uint64_t steps = progress.least();
     for (auto& rank : ranks) rank.go();
-    usleep(100'000);
+    progress.await(steps + kStepsBefore);
     boxes[dying].program().signal(SIGKILL);
     boxes.remove(dying);
-    for (auto& rank : ranks) {
-      const auto said = rank.heard();
-      REQUIRE(said);
-      CHECK(std::stoull(*said) > recoveries);
-    }
-    ++recoveries;
+    for (auto& rank : ranks) REQUIRE(rank.heard() == "ready");
   }
   CHECK(sum_of(boxes, "pbox_jobs_failed_total") == 0);
   // The last box has no other box that could hold a copy.

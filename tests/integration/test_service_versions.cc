@@ -187,13 +187,14 @@ void run(
 
 }  // namespace
 
-TEST_CASE("workers of this release train at a box that talks the protocol of the release before") {
+TEST_CASE(
+    "workers of this release train at a box that talks the protocol of the previous release") {
   Daemon daemon;
   const OlderPeer older(daemon.control());
   run({older.control(), older.control()});
 }
 
-TEST_CASE("a worker of the release before trains beside one of this release") {
+TEST_CASE("a worker of the previous release trains beside one of this release") {
   Daemon daemon;
   const OlderPeer older(daemon.control());
   run({daemon.control(), older.control()});
@@ -229,7 +230,7 @@ TEST_CASE("zeros are named to and by this release only") {
   for (WorkerProcess& rank : ranks) CHECK(rank.finish() == "");
 }
 
-TEST_CASE("a connection that talks the protocol of the release before is made anew after a loss") {
+TEST_CASE("a connection with the previous protocol is made anew after a loss") {
   Daemon daemon;
   std::optional<OlderPeer> older(std::in_place, daemon.control());
   const uint16_t port = older->port();
@@ -239,7 +240,7 @@ TEST_CASE("a connection that talks the protocol of the release before is made an
   });
 }
 
-TEST_CASE("every dtype and mode of the release before is understood in both directions") {
+TEST_CASE("every dtype and mode of the previous release is understood in both directions") {
   Daemon daemon;
   const OlderPeer older(daemon.control());
   for (const pbox_dtype dtype : {PBOX_F32, PBOX_F16, PBOX_BF16}) {

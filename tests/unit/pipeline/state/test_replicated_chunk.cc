@@ -8,7 +8,7 @@
 #include "pipeline/state/state_cut.h"
 #include "tests/unit/pipeline/box.h"
 
-namespace pbox::test::backup_block_test {
+namespace pbox::test::replicated_chunk_test {
 namespace {
 
 using optimizer::OptimizerKind;
@@ -218,4 +218,4 @@ TEST_CASE("counters of any size survive, and an invalid block is rejected") {
   CHECK_FALSE(pipeline::decode_block(block, 7));
 }
 
-}  // namespace pbox::test::backup_block_test
+}  // namespace pbox::test::replicated_chunk_test

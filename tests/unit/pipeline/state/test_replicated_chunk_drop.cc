@@ -3,7 +3,7 @@
 #include "pipeline/state/chunk_state.h"
 #include "tests/unit/pipeline/sync_job.h"
 
-namespace pbox::test::backup_block_drop_test {
+namespace pbox::test::replicated_chunk_drop_test {
 namespace {
 
 using pipeline::ChunkState;
@@ -138,4 +138,4 @@ TEST_CASE("model drop: a rank that is excluded or comes back while the copy is m
   CHECK(job.copied.values[0] == kInitialWeight - 2);
 }
 
-}  // namespace pbox::test::backup_block_drop_test
+}  // namespace pbox::test::replicated_chunk_drop_test
