@@ -105,7 +105,7 @@ void add_addresses_and_ports(std::vector<Field>& list) {
   list.push_back(address("box.listen", PBOX_MEMBER(box, listen),
                          "address of control and data; 0.0.0.0 or :: for all NICs"));
   list.push_back(number("control.port", PBOX_MEMBER(control, port), 0, kPortMax, Reload::kNo,
-                        "TCP port of the workers' control connections; 0: a free one"));
+                        "TCP port of the workers' control connections; 0: any free port"));
   list.push_back(number(
       "control.join_timeout_s", PBOX_MEMBER(control, join_timeout_s), 1, 86'400, Reload::kYes,
       "time within which all workers of a job must join; workers may set a shorter one"));

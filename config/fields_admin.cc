@@ -72,7 +72,7 @@ void add_admin(std::vector<Field>& list) {
                          "serve metrics, health and the JSON API over HTTP"));
   list.push_back(address("admin.listen", PBOX_MEMBER(admin, listen), "address of the HTTP server"));
   list.push_back(number("admin.port", PBOX_MEMBER(admin, port), 0, kPortMax, Reload::kNo,
-                        "TCP port of the HTTP server; 0: a free one"));
+                        "TCP port of the HTTP server; 0: any free port"));
   list.push_back(admin_hosts());
   list.push_back(admin_socket());
   list.push_back(

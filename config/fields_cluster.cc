@@ -95,7 +95,7 @@ void add_cluster(std::vector<Field>& list) {
                          "move parts of jobs, while they train, to boxes that finish sooner"));
   list.push_back(number("cluster.rebalance_interval_ms",
                         PBOX_MEMBER(cluster, rebalance_interval_ms), 100, 60'000, Reload::kNo,
-                        "time between two reports of a box on its rounds' duration"));
+                        "time between two reports of a box on how long its rounds take"));
   list.push_back(boolean("cluster.standby", PBOX_MEMBER(cluster, standby),
                          "this box takes no parts until the cluster needs it"));
   list.push_back(

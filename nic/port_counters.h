@@ -30,7 +30,7 @@ namespace pbox::nic {
     "Packets whose payload was copied because it is not registered with the RDMA device")          \
   X(kNoQueuePair, "pbox_port_no_queue_pair_total", "", "",                                         \
     "Packets not sent because their queue pair is broken, stuck or closed")                        \
-  X(kLanes, "pbox_port_lanes_total", "", "", "Lanes of shared memory made with workers")           \
+  X(kLanes, "pbox_port_lanes_total", "", "", "Lanes of shared memory opened to workers")           \
   X(kLanesBroken, "pbox_port_lanes_broken_total", "", "",                                          \
     "Lanes of shared memory closed because the worker broke the rules of the ring")                \
   X(kLaneFull, "pbox_port_lane_full_total", "", "",                                                \

@@ -58,7 +58,7 @@ Status remove_stale(const std::string& path) {
     return failed(path, "cannot look at it", errno);
   }
   if (!S_ISSOCK(found.st_mode)) {
-    return in_socket(path, "there is a file that is no socket; remove it, or name another path");
+    return in_socket(path, "a file there is not a socket; remove it, or name another path");
   }
   const Descriptor probe = stream_socket();
   if (!probe.ok()) return failed(path, "socket", errno);

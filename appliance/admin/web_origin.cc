@@ -88,9 +88,10 @@ std::optional<OriginRefusal> check_origin(const OwnNames& names, const OriginHea
   if (headers.host_count != 1) return OriginRefusal{400, "a request must have one header Host"};
   const auto own = read_authority(headers.host);
   if (!own || !names.contains(own->host)) {
-    return OriginRefusal{421, in_quotes(headers.host) +
-                                  " (header Host) is no name of this box; use its IP address, or "
-                                  "list the name in [admin] hosts of the box"};
+    return OriginRefusal{421,
+                         in_quotes(headers.host) +
+                             " (header Host) is not a name of this box; use its IP address, or "
+                             "list the name in [admin] hosts of the box"};
   }
   if (headers.origin && !is_own_origin(*headers.origin, *own)) {
     return OriginRefusal{403, "a page of " + in_quotes(*headers.origin) +

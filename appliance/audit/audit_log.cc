@@ -152,7 +152,7 @@ Status AuditLog::open_file() {
   if (!file->ok()) return failed(path_, std::strerror(errno));
   struct stat found {};
   if (fstat(file->get(), &found) != 0) return failed(path_, std::strerror(errno));
-  if (!S_ISREG(found.st_mode)) return failed(path_, "it is no ordinary file");
+  if (!S_ISREG(found.st_mode)) return failed(path_, "it is not a regular file");
   if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return failed(path_, "users other than its owner can write to it; run chmod 600");
   }

@@ -173,7 +173,8 @@ Status parse_guard(const proto::Join& join, JobSpec& spec) {
                    " the ranks share no round that could be rejected; set guard zero");
   }
   if (join.is_backup() && spec.guard != wire::GuardSpec{}) {
-    return invalid("backup = 1 needs guard flag without guard_max_abs: a copy is no gradient");
+    return invalid(
+        "backup = 1 sends weights, not gradients; set guard flag and leave guard_max_abs out");
   }
   return ok_status();
 }

@@ -243,8 +243,8 @@ std::string obstacle(const SyncSpec& former, const SyncSpec& next) {
   const bool had_rounds = !wire::applies_on_arrival(former.model);
   return std::string("bsp sums a round before it steps the weights, and ") +
          to_string(had_rounds ? next.model : former.model) +
-         " has no memory for sums; start all ranks again with it" +
-         (had_rounds ? "" : ", or set ssp:0, which has the bound of bsp");
+         " has no memory for sums; start all ranks again with " + to_string(next.model) +
+         (had_rounds ? "" : ", or set ssp:0, which bounds staleness as bsp does");
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ Status parse_hosts(const std::string& text, std::vector<PeerHost>& hosts) {
   for (const std::string& host : entries_of(text)) {
     const size_t at = host.find('@');
     if (at == std::string::npos) {
-      return bad_option("--hosts", host, "must be PATH@ADDRESS, separated by commas");
+      return bad_option("--hosts", host, "must be PATH@ADDRESS; separate several by commas");
     }
     hosts.push_back({host.substr(0, at), host.substr(at + 1)});
   }

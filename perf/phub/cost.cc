@@ -22,9 +22,10 @@ void add_options(po::options_description& options) {
   options.add_options()("prices", po::value<std::string>()->default_value("perf/phub/prices.json"),
                         "file of prices in the form of perf/phub/prices.json, which has examples")(
       "figures", po::value<std::string>()->default_value(""),
-      "output of `pbox-perf phub --json` with the same number of workers: exchanges take as many "
-      "times what the cables allow as they did there; without it, exchanges are as fast as the "
-      "cables allow")("workers", po::value<uint32_t>()->default_value(8), "worker machines")(
+      "output of `pbox-perf phub --json` with the same number of workers: the time that the cables "
+      "allow is multiplied by the factor measured there (over_limit); without it, exchanges are as "
+      "fast as the cables allow")("workers", po::value<uint32_t>()->default_value(8),
+                                  "worker machines")(
       "model", po::value<std::string>()->default_value("resnet50"), kModelHelp)(
       "compute-ms", po::value<double>()->default_value(100), "computing time of one iteration");
 }
@@ -59,7 +60,10 @@ CostCase case_from(const po::variables_map& options) {
     throw std::runtime_error("--workers is " + std::to_string(wanted.workers) +
                              ": use a number from 2 to " + std::to_string(kWorkersMax));
   }
-  if (!(wanted.compute_ms >= 0)) throw std::runtime_error("--compute-ms must be at least 0");
+  if (!(wanted.compute_ms >= 0)) {
+    throw std::runtime_error("--compute-ms is " + std::to_string(wanted.compute_ms) +
+                             ": use a number of at least 0");
+  }
   if (const auto path = options["figures"].as<std::string>(); !path.empty()) {
     read_figures(path, wanted);
   }

@@ -9,15 +9,15 @@ namespace pbox::pipeline {
 // X(identifier, metric, label, value, help)
 #define PBOX_PIPELINE_COUNTERS(X)                                                                  \
   X(kRxPackets, "pbox_rx_packets_total", "", "", "Packets received from the port")                 \
-  X(kRxBytes, "pbox_rx_bytes_total", "", "", "Bytes received, headers and tags included")          \
+  X(kRxBytes, "pbox_rx_bytes_total", "", "", "Bytes received, including headers and tags")         \
   X(kTxPackets, "pbox_tx_packets_total", "", "", "Packets handed to the port")                     \
-  X(kTxBytes, "pbox_tx_bytes_total", "", "", "Bytes sent, headers and tags included")              \
+  X(kTxBytes, "pbox_tx_bytes_total", "", "", "Bytes sent, including headers and tags")             \
   X(kAggregated, "pbox_fragments_total", "reason", "aggregated", "Gradient fragments by outcome")  \
   X(kDuplicate, "pbox_fragments_total", "reason", "duplicate", "")                                 \
   X(kStale, "pbox_fragments_total", "reason", "stale", "")                                         \
   X(kDropped, "pbox_fragments_total", "reason", "dropped", "")                                     \
   X(kAggregatedBytes, "pbox_aggregated_bytes_total", "", "",                                       \
-    "Payload bytes of pushes that were added, initial weights included")                           \
+    "Payload bytes of pushes that were added, including initial weights")                          \
   X(kZeroFragments, "pbox_zero_fragments_total", "", "",                                           \
     "Zero fragments of pushes that workers named instead of sending them")                         \
   X(kZeroResults, "pbox_zero_result_fragments_total", "", "",                                      \
@@ -55,10 +55,10 @@ namespace pbox::pipeline {
   X(kRejectRound, "pbox_rejected_packets_total", "reason", "round", "")                            \
   X(kRejectShape, "pbox_rejected_packets_total", "reason", "shape", "")                            \
   X(kKeyUpdatesBegun, "pbox_key_updates_total", "state", "begun",                                  \
-    "Updates of session keys that the box has begun and that the worker has followed")             \
+    "Updates of session keys, begun by the box and followed by the worker")                        \
   X(kKeyUpdatesFollowed, "pbox_key_updates_total", "state", "followed", "")                        \
   X(kSleeps, "pbox_pipeline_sleeps_total", "", "",                                                 \
-    "Times the pipeline slept or paused: for want of work, or to let packets gather")              \
+    "Times the pipeline slept or paused: because there was no work, or to let packets gather")     \
   X(kCyclesReceive, "pbox_pipeline_sampled_cycles_total", "phase", "receive",                      \
     "Processor cycles in sampled turns of the loop, by phase")                                     \
   X(kCyclesAuthenticate, "pbox_pipeline_sampled_cycles_total", "phase", "authenticate", "")        \

@@ -143,7 +143,7 @@ STRAGGLER_PANELS = [
       f"group_left sum by (instance, training_job) "
       f"({rate('pbox_worker_late_seconds_total', JOB)}))"}),
     ("time", "Lateness by rank", "s",
-     "How much earlier rounds would end without the rank, a second, summed over chunks.",
+     "How much earlier rounds would end without the rank, per second, summed over chunks.",
      {"{{training_job}} rank {{rank}}": rate("pbox_worker_late_seconds_total", JOB)}),
     ("time", "Was the last", "percentunit", "Share of chunk rounds in which the rank was the last.",
      {"{{training_job}} rank {{rank}}":
@@ -155,7 +155,7 @@ STRAGGLER_PANELS = [
      "Time from the first rank's push of a chunk to the last one's.",
      {"{{training_job}}": quantile(0.99, "pbox_job_arrival_skew_seconds")}),
     ("time", "Missed rounds", "cps",
-     "Rounds of chunks that closed before the rank's push was complete, a second (model drop).",
+     "Rounds of chunks that closed before the rank's push was complete, per second (model drop).",
      {"{{training_job}} rank {{rank}}": rate("pbox_job_missed_rounds_total", JOB)}),
     ("table", "Ranks", "s", "Total lateness of each rank since the job began.",
      {"": f"sort_desc(pbox_worker_late_seconds_total{{{JOB}}})"}),

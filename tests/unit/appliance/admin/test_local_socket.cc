@@ -83,12 +83,12 @@ TEST_CASE("nothing but a stale socket is removed, and no symbolic link is follow
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/admin.sock", target = folder.path() + "/target";
   folder.write("admin.sock", "a file");
-  CHECK_THAT(error_of(path), Contains("no socket"));
+  CHECK_THAT(error_of(path), Contains("not a socket"));
   CHECK(std::filesystem::file_size(path) == 6);
   std::filesystem::remove(path);
 
   std::filesystem::create_symlink(target, path);
-  CHECK_THAT(error_of(path), Contains("no socket"));
+  CHECK_THAT(error_of(path), Contains("not a socket"));
   CHECK(std::filesystem::is_symlink(path));
   std::filesystem::remove(path);
 

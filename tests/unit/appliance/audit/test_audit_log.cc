@@ -226,7 +226,7 @@ TEST_CASE("a target that is no file of the box's own is refused, with the remedy
   CHECK_FALSE(error_of("link").empty());
   CHECK_FALSE(std::filesystem::exists(folder.path() + "/target"));
   REQUIRE(mkfifo((folder.path() + "/pipe").c_str(), 0600) == 0);
-  CHECK_THAT(error_of("pipe"), Contains("no ordinary file"));
+  CHECK_THAT(error_of("pipe"), Contains("not a regular file"));
 }
 
 }  // namespace

@@ -366,7 +366,7 @@ TEST_CASE("a change that some tensor cannot have changes nothing, and says what 
     const char *job, *own, *next, *says;
   } rows[] = {
       {"bsp", "ssp:3", "asp", "sums a round before it steps the weights, and asp has no memory"},
-      {"ssp:3", "asp", "bsp", "or set ssp:0, which has the bound of bsp"},
+      {"ssp:3", "asp", "bsp", "or set ssp:0, which bounds staleness as bsp does"},
       {"ssp:3", "", "essp:3", "make their copies of the model for cached reads"},
       {"essp:3", "", "essp:4", "start all ranks again"},
       {"ssp:3", "", "drop:2", "only with drop do ranks skip rounds"},
