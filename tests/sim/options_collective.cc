@@ -48,8 +48,13 @@ void delay_slot(Draw& draw, const JobOptions& job, uint32_t first_worker, uint32
                 Options& options) {
   uint32_t workers = 0;
   for (const JobOptions& other : options.jobs) workers += other.workers;
-  const uint64_t chosen = uint64_t{slot} << 32 | uint64_t{1} << 56;  // fragment 0 of a PUSH
-  const uint64_t number = chosen + (draw.number() >> 33);
+  // In the form that World::drop_fragment() reads: fragment 0 of a PUSH, of the chunk that is the
+  // number above bit 32 modulo their number. A slot is one chunk.
+  constexpr uint64_t kPush = uint64_t{3} << 56;
+  static_assert((kPush >> 48) % 3 == 0 && (kPush >> 56 & 1) != 0);
+  const uint64_t chunks = job.tensors.size();
+  const uint64_t chunk = (slot + chunks - (kPush >> 32) % chunks) % chunks;
+  const uint64_t number = (kPush | chunk << 32) + (draw.number() >> 33);
   Episode episode{.kind = EpisodeKind::kDropFragment, .begin_ns = 0};
   episode.length_ns = draw.scaled(2 * kNanosPerMilli, 4 * work_ns(options));
   episode.draw = number / workers * workers + first_worker + draw.below(job.workers);
