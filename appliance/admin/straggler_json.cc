@@ -67,7 +67,6 @@ std::string stragglers_json(const std::vector<control::StragglerView>& jobs) {
                     {"state", job.state},
                     {"world_size", job.world_size},
                     {"chunk_rounds", job.chunk_rounds},
-                    {"kept", job.kept},
                     {"awaited", objects_of(job.awaited, awaited_object)},
                     {"ranks", objects_of(job.ranks, rank_object)},
                     {"tensors", objects_of(job.tensors, tensor_object)},

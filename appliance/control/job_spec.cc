@@ -367,12 +367,6 @@ std::string JobSpec::unsound_value() const {
   return "an infinity, a NaN or a value beyond guard_max_abs " + number(guard.max_abs);
 }
 
-bool JobSpec::has_shared_rounds() const {
-  return std::any_of(tensors.begin(), tensors.end(), [](const TensorSpec& tensor) {
-    return !wire::applies_on_arrival(tensor.sync.model);
-  });
-}
-
 bool JobSpec::applies_on_arrival() const {
   return std::any_of(tensors.begin(), tensors.end(), [](const TensorSpec& tensor) {
     return wire::applies_on_arrival(tensor.sync.model);

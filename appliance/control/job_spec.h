@@ -108,8 +108,6 @@ struct JobSpec {
   }
   // Returns whether some tensor of the job has a consistency model other than BSP.
   bool is_relaxed() const { return relaxed_model != wire::SyncModel::kBsp; }
-  // Returns whether some tensor has rounds that several ranks push before its weights change.
-  bool has_shared_rounds() const;
   // Returns whether some tensor's weights change with every push.
   bool applies_on_arrival() const;
   // Returns whether its parts can move from one running box to another. A relaxed job needs no

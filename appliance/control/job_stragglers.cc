@@ -162,7 +162,6 @@ void Job::view_values(JobView& view, uint64_t now_ns) const {
 }
 
 void Job::view_stragglers(JobView& view) const {
-  if (!spec_.has_shared_rounds()) return;
   view.arrival_skew = sum(shards_.all(), &pipeline::StragglerLedger::skews);
   view.round_times = sum(shards_.all(), &pipeline::StragglerLedger::round_times);
   for (WorkerView& worker : view.workers) {
@@ -180,8 +179,7 @@ StragglerView Job::stragglers(uint64_t now_ns) const {
   StragglerView view{.job = job.name,
                      .state = job.state,
                      .world_size = job.world_size,
-                     .chunk_rounds = job.chunk_rounds,
-                     .kept = spec_.has_shared_rounds()};
+                     .chunk_rounds = job.chunk_rounds};
   for (const WorkerView& worker : job.workers) {
     add_awaited(shards_.all(), worker, tensors, view);
     view.ranks.push_back(rank_view(shards_.all(), worker, tensors, now_ns));

@@ -58,7 +58,6 @@ struct StragglerView {
   std::string state;  // as in JobView
   uint32_t world_size = 0;
   uint64_t chunk_rounds = 0;
-  bool kept = true;  // false: the job's consistency model has no rounds that wait for all ranks
   std::vector<AwaitedView> awaited = {};     // longest wait first
   std::vector<LateRankView> ranks = {};      // latest first
   std::vector<LateTensorView> tensors = {};  // latest first; at most kStragglerTensorsShown

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tests/support/box_cluster.h"
 #include "tests/support/daemon.h"
 #include "tests/support/worker_process.h"
 
@@ -193,6 +194,53 @@ TEST_CASE("pboxctl stragglers reports a box without jobs, and says what to do if
   CHECK(nowhere.wait_exit(kDeadlineMs) == 1);
   CHECK(nowhere.errors().find("give the HOST:PORT that pboxd prints as admin=") !=
         std::string::npos);
+}
+
+TEST_CASE("a silent rank of a job whose ranks run ahead of each other is named too") {
+  const Daemon daemon;
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    workers.emplace_back([&daemon, rank](Line& line) {
+      AbiWorker worker({.box = daemon.control(),
+                        .rank = rank,
+                        .world_size = kRanks,
+                        .adjust = [](pbox_options& options) {
+                          options.mode = PBOX_MODE_OPTIMIZE;
+                          options.recovery = PBOX_RECOVERY_NONE;
+                          options.sync = PBOX_SYNC_ASP;
+                        }});
+      const uint32_t tensor = worker.tensor("embedding", 50'000);
+      const std::vector<float> gradient(50'000, 1);
+      std::vector<float> weights(50'000);
+      worker.join_with_sgd(1, tensor, weights);
+      for (const char* said : {"joined", "done"}) {
+        for (int count = 0; count < 3; ++count) {
+          worker.push_pull(tensor, gradient.data(), weights.data());
+          worker.wait(tensor);
+        }
+        line.say(said);
+        line.await_go();
+      }
+      worker.leave();
+    });
+  }
+  for (auto& worker : workers) REQUIRE(worker.heard() == "joined");
+  for (const uint32_t rank : {0u, 1u}) {
+    workers[rank].go();
+    REQUIRE(workers[rank].heard() == "done");
+  }
+  REQUIRE(await([&] { return daemon.metric("pbox_worker_awaited_seconds", "rank=\"2\"") >= 1; }));
+  const Json waiting = ledger(daemon);
+  INFO(waiting.dump(2));
+  REQUIRE(waiting["awaited"].size() == 1);
+  CHECK(waiting["awaited"][0]["rank"] == kStopped);
+  CHECK(waiting["awaited"][0]["tensor"] == "embedding");
+  CHECK(output_of({"stragglers"}, daemon).find("waits for rank 2 (") != std::string::npos);
+  workers[kStopped].go();
+  REQUIRE(workers[kStopped].heard() == "done");
+  CHECK(daemon.metric("pbox_worker_late_seconds_total", "rank=\"2\"") >= 1);
+  for (auto& worker : workers) worker.go();
+  for (auto& worker : workers) CHECK(worker.finish() == "");
 }
 
 }  // namespace pbox::test

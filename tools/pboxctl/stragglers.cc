@@ -74,11 +74,6 @@ void print_stragglers(const Json& page) {
     std::printf("job %s: %s, %lu ranks, %lu chunk rounds\n", text_of(job, "job").c_str(),
                 text_of(job, "state").c_str(), whole(job, "world_size"),
                 whole(job, "chunk_rounds"));
-    if (!job.value("kept", true)) {
-      std::printf(
-          "  rounds of its consistency model do not wait for all ranks; see `pboxctl jobs`\n");
-      continue;
-    }
     print_awaited(job);
     print_ranks(job);
     print_tensors(job);

@@ -216,7 +216,7 @@ class FakeSource : public AdminSource {
                    .late_s = 0.0625,
                    .rank = 2,
                    .tensor = "head"}}},
-      {.job = kOddName, .state = "running", .world_size = 1, .kept = false}};
+      {.job = kOddName, .state = "running", .world_size = 1}};
   std::array<pipeline::Counters, 2> counters;
   nic::PortCounters port_counters;
 };

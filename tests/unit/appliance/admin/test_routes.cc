@@ -175,7 +175,6 @@ TEST_CASE("the page of stragglers shows the ranks that each job waits for, and p
   CHECK(jobs[0]["rounds"][0]["seconds"] == 0.125);
   CHECK(jobs[0]["rounds"][0]["late_seconds"] == 0.0625);
   CHECK(jobs[0]["rounds"][0]["rank"] == 2);
-  CHECK(jobs[1]["kept"] == false);
   CHECK(jobs[1]["awaited"] == Json::array());
 }
 

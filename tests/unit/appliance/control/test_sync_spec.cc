@@ -287,7 +287,6 @@ TEST_CASE("a tensor has its own model, or the job's") {
   const JobSpec job = job_of("bsp", {"", "ssp:3", "asp", "bsp"});
   CHECK(job.sync == spec_of("bsp"));
   CHECK(job.relaxed_model == SyncModel::kSsp);
-  CHECK(job.has_shared_rounds());
   CHECK(job.applies_on_arrival());
   CHECK(job.may_move());
   const auto chunks = cut_into_chunks(job);
@@ -295,7 +294,6 @@ TEST_CASE("a tensor has its own model, or the job's") {
   CHECK(chunks[0].sync == spec_of("bsp"));
   CHECK(chunks[1].sync == spec_of("ssp:3"));
   CHECK(chunks[2].sync == spec_of("asp"));
-  CHECK_FALSE(job_of("asp", {"", "ssp:3"}).has_shared_rounds());
   CHECK_FALSE(job_of("bsp", {"", "bsp"}).is_relaxed());
 }
 
