@@ -70,7 +70,7 @@ template <typename Ahead>
   __builtin_prefetch(begin + packet.bytes - 1, 0, 1);  // the tag
 }
 
-// Fetches the rest of the packet; called after that work.
+// Fetches the rest of a packet; called after the work on the earlier packet (see fetch()).
 template <typename Ahead>
 [[gnu::always_inline]] inline void fetch_rest(const nic::RxPacket& packet) {
   if constexpr (Ahead::kFirstBytes < Ahead::kBytes) {

@@ -324,8 +324,8 @@ class JobShard {
     return mode == Mode::kOptimize && (chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank);
   }
 
-  // Relaxed shards: queues a reply with the chunk's result for the rank. It replaces a reply of the
-  // chunk to the rank that has begun to leave.
+  // Relaxed shards: queues a reply with the chunk's result for the rank. If an earlier reply of the
+  // chunk to this rank is partly sent, its remaining fragments are not sent.
   void queue_reply(Chunk& chunk, uint32_t rank);
   // Queues the chunk for all ranks in its `replies_due`. The chunk is not in the queue yet.
   void queue_replies(Chunk& chunk);

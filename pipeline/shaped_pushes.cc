@@ -91,7 +91,8 @@ bool ShapedPushes::check_fragment(const JobShard& shard, const Chunk& chunk,
   return false;
 }
 
-// Does what Engine::claim() does. A push without data claims all fragments of the round, `mask`.
+// Like Engine::claim(), without the check of STATE. `mask`: the round's fragments. A push without
+// data claims all of them. Each push also claims the chunk's fragments that the round lacks.
 bool ShapedPushes::claim(const JobShard& shard, Session& session, Chunk& chunk,
                          const wire::Header& header, uint64_t mask) {
   const uint64_t unused = chunk.full_mask & ~mask;

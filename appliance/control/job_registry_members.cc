@@ -209,9 +209,9 @@ void JobRegistry::on_rounds(ConnectionId id, const Connection& connection,
   if (!fits || !names_chunks) {
     return context_.connections.refuse(
         id, {ErrorCode::kInvalidArgument,
-             "rank " + std::to_string(connection.rank) + " states rounds of chunks up to " +
-                 std::to_string(stated) + "; the job has " + std::to_string(chunks) +
-                 ", each to be stated once, by a worker that resumes"});
+             "rank " + std::to_string(connection.rank) + " sent an invalid round map: it covers " +
+                 std::to_string(stated) + " chunks, and the job has " + std::to_string(chunks) +
+                 "; a worker that resumes must state the round of each chunk exactly once"});
   }
   member.consumed.reserve(chunks);
   member.consumed.insert(member.consumed.end(), rounds.rounds().begin(), rounds.rounds().end());

@@ -65,7 +65,8 @@ Status check_relayed(const JobSpec& spec) {
   }
   if (!spec.restore.empty()) {
     return refuse(
-        "restore cannot be used here, because snapshots are the upper box's; load a checkpoint on "
+        "restore cannot be used here, because only the upper box has snapshots; load a checkpoint "
+        "on "
         "rank 0 of rack 0, or let all ranks join the upper box");
   }
   if (spec.replicas > 0) {

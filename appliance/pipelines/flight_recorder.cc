@@ -96,10 +96,9 @@ Result<std::unique_ptr<FlightRecorder>> FlightRecorder::start(const config::Reco
     if (status) status = recorder->keep_crash();
     if (status) status = recorder->open_rings(capacity, nodes);
     if (status) return recorder;
-    recorder->warning_ =
-        status.error().message +
-        "; packets are recorded in memory only, and a crash leaves no record. Make "
-        "the folder, or name another with recorder.directory";
+    recorder->warning_ = status.error().message +
+                         "; packets are recorded in memory only, and a crash leaves no record. Set "
+                         "recorder.directory to a writable folder that no other pboxd uses";
     recorder->rings_.clear();
     recorder->lock_.reset();
     recorder->directory_.clear();

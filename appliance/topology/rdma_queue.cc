@@ -6,8 +6,8 @@ namespace pbox::topology {
 
 namespace {
 
-// Landing slots for all workers together. Workers ask for a quarter more than their credit, so this
-// is a quarter more than the credits allow in flight.
+// Landing slots for all workers together: a quarter more than the 1,024 receive slots. The credits
+// cover at most 3/4 of those, and a worker asks for a quarter more slots than its credit, plus one.
 constexpr uint32_t kLandingSlots = 1280;
 constexpr uint32_t kHeldPackets = 512;
 

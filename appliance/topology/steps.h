@@ -87,8 +87,8 @@ Status size_packet_memory(const config::Config& config, const host::HostFacts& f
                           Topology& topology);
 
 // rdma.cc: chooses an RDMA device for each pipeline, on its NIC or at least on its node. Fails if a
-// named device does not exist or has no link, and, unless pipeline.numa = off, if a pipeline's node
-// has none.
+// named device does not exist or has no link, or if no device has a link. Unless pipeline.numa =
+// off, also fails if a pipeline has no such device on its NIC or node.
 Status choose_rdma_devices(const config::Config& config, const host::HostFacts& facts,
                            Topology& topology);
 

@@ -15,8 +15,8 @@ struct RoundingKey {
 
 // Identifies the values that are encoded.
 struct RoundingSource {
-  uint64_t seed = 0;    // hash_of() the job's name
-  uint64_t tensor = 0;  // hash_of() the tensor's name, or the number of the chunk or slot
+  uint64_t seed = 0;    // hash of the job's name (hash_of)
+  uint64_t tensor = 0;  // hash of the tensor's name, or the number of the chunk or slot
   uint64_t first_element = 0;
   uint32_t rank = 0;
   uint32_t round = 0;

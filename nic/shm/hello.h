@@ -64,7 +64,7 @@ Result<Descriptor> listen_for_lanes(const std::string& name);
 // Does not block. Sets `would_block` if the box has too many connections to accept; then try again.
 Result<Descriptor> connect_lane(const std::string& name, bool& would_block);
 
-// Send a message with descriptors. Do not block.
+// Both functions send a message with its descriptors. Neither blocks.
 Status send_hello(int socket, const LaneHello& hello, const std::vector<int>& descriptors);
 Status send_answer(int socket, const LaneAnswer& answer, const std::vector<int>& descriptors);
 

@@ -16,7 +16,7 @@ namespace pbox::sync {
 
 // A rank that has pushed `round` in full and wants to read.
 struct Reader {
-  uint64_t seed = 0;  // seed_of() the job's name; draw() depends on seed, rank and round
+  uint64_t seed = 0;  // hash of the job's name (seed_of); draw() uses seed, rank and round
   uint32_t rank = 0;
   uint64_t round = 0;
   uint64_t slowest = 0;    // V, with this push counted

@@ -1,5 +1,5 @@
-// Collectives of worker processes at a real box, by the C ABI alone: results, ranks that disagree,
-// ranks and boxes that are lost.
+// Collectives of worker processes with a real box, through the C ABI alone: results, ranks that
+// disagree, and ranks and boxes that are lost.
 #include <signal.h>
 
 #include <atomic>

@@ -69,9 +69,9 @@ control::RegistryOptions Box::registry_options() {
   options.jobs_max = rack_.options.job_slots;
   options.job_memory_bytes = rack_.options.memory_of(host_);
   options.arena_bytes.assign(pipelines_.size(), rack_.options.arena_of(host_));
-  // In half of all seeds a box draws the same session numbers at each start. Then only the epoch
-  // distinguishes a session from one before the crash. The names of backup copies must differ in
-  // all seeds.
+  // With same_sessions (half of all seeds) a box draws the same session numbers at each start. Then
+  // only the epoch distinguishes a session from one before the crash. Not with backup copies: their
+  // names come from the same draws, and must differ at each start.
   const auto& jobs = rack_.options.jobs;
   const bool names_copies =
       std::any_of(jobs.begin(), jobs.end(), [](const JobOptions& job) { return job.has_copy; });

@@ -52,9 +52,11 @@ int await_empty(const options::variables_map& given, const std::string& name) {
     if (parts != shown) std::cerr << "box " << name << " still has " << parts << " parts\n";
     shown = parts;
     if (std::chrono::steady_clock::now() > end) {
-      std::cerr << "pboxctl: box " << name << " still has " << parts
-                << " parts. Jobs of models other than bsp, or without recovery, cannot move: wait "
-                   "for their end, or stop them (`pboxctl jobs` lists them)\n";
+      std::cerr
+          << "pboxctl: box " << name << " still has " << parts
+          << " parts. Jobs of model bsp with recovery none cannot move: wait for their end, or "
+             "stop them (`pboxctl jobs` lists them). `pboxctl boxes` says what other parts "
+             "wait for\n";
       return kFailed;
     }
     std::this_thread::sleep_for(kDrainTick);

@@ -26,7 +26,8 @@ class DpdkTransport : public Transport {
   explicit DpdkTransport(DpdkPortSettings settings) : settings_(std::move(settings)) {}
   ~DpdkTransport() override;
 
-  // Returns the MTU of the port's name; open() fails if the device cannot carry it.
+  // Returns the MTU that the worker's port states (mtu=BYTES). open() fails if the device's MTU is
+  // smaller.
   Result<uint32_t> path_mtu(const nic::Endpoint& box) override;
   // Opens the device and sends probes to every pipeline that owns a chunk until each has answered.
   // The probes also make the box's MAC address known. An error names the first pipeline that cannot

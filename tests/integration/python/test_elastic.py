@@ -32,8 +32,8 @@ def trained(options, rank, begun, steps_together):
     return weights, counts[0]
 
 
-# Trains alone until the second agent comes; then torchrun restarts the ranks. The model and the
-# number of steps come from a file that rank 0 writes after each step.
+# The script trains alone until the second agent joins; then torchrun restarts the ranks. They read
+# the number of steps from a file that rank 0 writes after each step.
 RANGED = """
 import os
 import pathlib

@@ -1,6 +1,6 @@
-// Tables on a box: which rows are summed and stepped, and which leave. One chunk of 768 elements in
-// three fragments of 256; its rows have 50 elements, and 10 of the first are in an earlier chunk.
-// Row 5 begins in fragment 0 and ends in fragment 1.
+// Tables on a box: which rows are summed and stepped, and which are sent. The job has one chunk of
+// 768 elements, in three fragments of 256. Its rows have 50 elements; the first 10 elements of its
+// first row are in an earlier chunk. Row 5 begins in fragment 0 and ends in fragment 1.
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>

@@ -17,7 +17,7 @@ extern "C" {
  *
  * BSP    Every rank waits for every other rank. push_pull returns the result of this iteration,
  *        which is the same on all ranks. It is the only model for PBOX_MODE_AGGREGATE, and the only
- *        one that survives the loss of the box or of the connection to it.
+ *        one that survives the loss of the box without a replica.
  * ASP    No rank waits. The box applies each gradient to the weights as it arrives, and push_pull
  *        returns the weights of that moment. They always include this rank's own gradients.
  * SSP    Like ASP, but a rank waits when it is `staleness` iterations ahead of the slowest rank.
@@ -43,8 +43,9 @@ extern "C" {
  * All models except BSP need PBOX_MODE_OPTIMIZE and PBOX_RECOVERY_NONE. With DROP a rank may
  * rejoin at any time, with the others only before it is excluded, and with cached reads never. A
  * rank whose connection breaks resumes by itself with every model. Jobs of these models can move
- * from box to box with all their state, but they cannot be moved away from a box that is lost. The
- * box refuses combinations that are not possible and says why. */
+ * from box to box with all their state, but not away from a box that is lost, unless the model is
+ * DROP and the job has a replica. The box refuses combinations that are not possible, and says
+ * why. */
 typedef int32_t pbox_sync;
 enum pbox_sync_value {
   PBOX_SYNC_BSP = 0,

@@ -169,7 +169,7 @@ struct Cluster {
     REQUIRE(desk.run_until(
         [&] { return box(0).maps.duty_of(name) == duty && box(1).maps.duty_of(name) == duty; }));
   }
-  // The job ends on both boxes; returns once both see its map as over.
+  // Ends the job on box b. Returns once both boxes see its map as over.
   void end_job() {
     box(1).maps.on_job_over(kJob);
     REQUIRE(desk.run_until([&] {

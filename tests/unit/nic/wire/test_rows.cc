@@ -1,4 +1,4 @@
-// Packets by rows of a table: how they are made and read, for layouts and rows at random.
+// Tests how packets that carry a table's rows are written and read, with random layouts and rows.
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <vector>
