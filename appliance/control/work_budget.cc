@@ -13,7 +13,7 @@ void SourceDebts::add(const std::string& source, uint64_t debt_ns, uint64_t now_
   if (by_source_.size() > kSourcesKept) {
     std::erase_if(by_source_, [&](const auto& entry) { return entry.second.debt_ns(now_ns) == 0; });
   }
-  by_source_.try_emplace(source, kPauseMaxNs).first->second.charge(now_ns, debt_ns);
+  by_source_[source].charge(now_ns, debt_ns);
 }
 
 WorkBudget* SourceDebts::find(const std::string& source, uint64_t now_ns) {

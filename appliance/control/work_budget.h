@@ -22,14 +22,11 @@ class WorkBudget {
   // not stop hearing that rank for long.
   static constexpr uint64_t kPauseMaxNs = 250 * kNanosPerMilli;
 
-  explicit WorkBudget(uint64_t pause_max_ns = kPauseMaxNs)
-      : level_max_ns_(kBurstNs + pause_max_ns / kShare) {}
-
   // Charges `spent_ns`, the time that the peer's messages took up to now.
   void charge(uint64_t now_ns, uint64_t spent_ns) {
-    level_ns_ = std::min(debt_ns(now_ns) + spent_ns, level_max_ns_);
+    level_ns_ = std::min(debt_ns(now_ns) + spent_ns, kBurstNs + kPauseMaxNs / kShare);
     charged_ns_ = now_ns;
-    PBOX_CHECK(pause_ns() <= (level_max_ns_ - kBurstNs) * kShare);
+    PBOX_CHECK(pause_ns() <= kPauseMaxNs);
   }
 
   // Returns the part of the charged time that the peer's share has not paid off yet.
@@ -43,7 +40,6 @@ class WorkBudget {
   uint64_t heard_at_ns() const { return charged_ns_ + pause_ns(); }
 
  private:
-  uint64_t level_max_ns_;
   uint64_t level_ns_ = 0;
   uint64_t charged_ns_ = 0;
 };
@@ -53,9 +49,6 @@ class WorkBudget {
 // would have a burst for each.
 class SourceDebts {
  public:
-  // A source that was paused for this long is heard, however much it owes.
-  static constexpr uint64_t kPauseMaxNs = 5 * kNanosPerSecond;
-
   void add(const std::string& source, uint64_t debt_ns, uint64_t now_ns);
   // Returns the budget of a source that is in debt, else null. Valid until the next call.
   WorkBudget* find(const std::string& source, uint64_t now_ns);
