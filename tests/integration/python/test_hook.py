@@ -401,19 +401,21 @@ if len(sys.argv) > 4: raise SystemExit(int(sys.argv[4]))
 
 # The process exits while a thread of libpbox runs the continuation of a future.
 EXIT_DURING_CONTINUATION = """
-import sys, time, torch, pbox.torch
+import sys, threading, time, torch, pbox.torch
 import torch.distributed as dist
 dist.init_process_group("gloo", init_method="file://" + sys.argv[3], rank=0, world_size=1)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 hook = pbox.torch.DDPCommHook(model, box=sys.argv[1], job=sys.argv[2])
+exits = threading.Event()
 def average(state, bucket):
     future = hook(state, bucket)
-    future.then(lambda _: (time.sleep(0.5), print("continued", flush=True)))
+    future.then(lambda _: (exits.wait(), time.sleep(0.5), print("continued", flush=True)))
     return future
 average.__annotations__ = hook.__call__.__annotations__
 model.register_comm_hook(None, average)
 model(torch.ones(1, 4)).sum().backward()
 print("exits", flush=True)
+exits.set()
 """
 
 
