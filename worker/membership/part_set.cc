@@ -26,6 +26,8 @@ std::vector<std::vector<Piece>> one_part(const std::vector<TensorSpec>& tensors,
 PartSet::PartSet(const MembershipOptions& options, const proto::PartMap& map,
                  const std::vector<TensorSpec>& tensors, const proto::Optimizer& optimizer)
     : world_size_(options.world_size),
+      optimizes_(options.optimize),
+      drops_rounds_(options.sync.model == wire::SyncModel::kDrop),
       verdict_(std::make_shared<HeldVerdict>(options.rejoin)),
       pieces_(tensors.size()),
       left_(tensors.size(), 0) {
@@ -99,13 +101,17 @@ Status PartSet::begin() {
     for (const Piece& piece : pieces) least = std::min(least, exchange(piece).round(piece.tensor));
     for (Piece& piece : pieces) {
       const uint32_t ahead = exchange(piece).round(piece.tensor) - least;
-      if (ahead > 1) {
+      // With model `drop` other ranks need not wait for this one. A part that is behind answers the
+      // first push with its newest result, and then skips to the round that is open.
+      if (ahead > 1 && !drops_rounds_) {
         return Error{ErrorCode::kWorkerLost,
                      "the job went on between the joins of its parts: one part is in round " +
                          std::to_string(least) + ", another in round " +
                          std::to_string(least + ahead) + "; start this rank again with rejoin"};
       }
-      piece.is_ahead = ahead == 1;
+      // The operation for initial weights brings every part to round 1 by itself: a part that has
+      // finished round 0 fetches them.
+      piece.is_ahead = ahead > 0 && (least > 0 || !optimizes_);
     }
   }
   return ok_status();

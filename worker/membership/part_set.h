@@ -96,8 +96,8 @@ class PartSet {
     uint32_t part = 0;    // index into parts_
     uint32_t tensor = 0;  // index among the part's tensors
     uint64_t offset = 0;  // bytes into the job's tensor
-    // When this worker took a lost rank's place, the part had finished a round that other parts had
-    // not. The result of that round has to be fetched.
+    // When this worker took a lost rank's place, the part had finished rounds that other parts had
+    // not. The newest result has to be fetched: the next operation pushes nothing to this part.
     bool is_ahead = false;
   };
 
@@ -106,6 +106,8 @@ class PartSet {
   }
 
   uint32_t world_size_;
+  bool optimizes_;     // mode optimize
+  bool drops_rounds_;  // model `drop`
   std::shared_ptr<HeldVerdict> verdict_;
   std::vector<std::unique_ptr<Part>> parts_;
   std::vector<std::vector<Piece>> pieces_;  // indexed by tensor of the job
