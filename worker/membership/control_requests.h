@@ -65,6 +65,11 @@ class ControlRequests {
     join.set_learning_rate(learning_rate_);
   }
 
+  // Returns the newest learning rate that the box has confirmed; nullopt if it has confirmed none.
+  std::optional<float> learning_rate() const {
+    return learning_rates_set_ > 0 ? std::optional(learning_rate_) : std::nullopt;
+  }
+
   // The box confirms every barrier up to `sequence`, counted through the job.
   void on_barrier_released(uint64_t sequence) {
     const uint64_t own = sequence > barrier_base_ ? sequence - barrier_base_ : 0;

@@ -297,7 +297,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   spec_.sync = options_.sync;
   spec_.relaxed_model = options_.relaxed_model;
   spec_.guard = options_.guard;
-  spec_.learning_rate = optimizer_.learning_rate();
+  spec_.learning_rate = requests_.learning_rate().value_or(optimizer_.learning_rate());
   if (options_.mean) spec_.gradient_scale = 1.0f / static_cast<float>(options_.world_size);
   on_membership(session.generation(), session.absent_ranks());
   heartbeat_interval_ns_ = std::max(session.heartbeat_interval_ms(), 10u) * kNanosPerMilli;

@@ -144,6 +144,27 @@ TEST_CASE("own gradients are applied with the box's learning rate and mean") {
   CHECK(values == std::vector<float>(kElements, 8.0f));
 }
 
+TEST_CASE("after a resumption own gradients are applied with the newest learning rate") {
+  proto::Optimizer optimizer;
+  optimizer.set_kind(1);
+  optimizer.set_learning_rate(0.5f);
+  Member member(relaxed({.model = wire::SyncModel::kEssp, .staleness = 4}), optimizer);
+  member.join();
+  begin(member, 10.0f);
+  member.membership.ask_learning_rate(2.0f);
+  proto::BoxMessage set;
+  set.mutable_learning_rate_set()->set_sequence(1);
+  member.deliver(set);
+  member.act();
+  member.lose_box();
+  member.ask_join_again();
+  member.resume(3, {0, 0, 1});
+  std::vector<float> values(kElements, 4.0f);
+  push(member, values);
+  acknowledge(member, 1);
+  CHECK(values == std::vector<float>(kElements, 6.0f));  // 10 - 2 * 4 / 2
+}
+
 TEST_CASE("memory for cached reads is allocated when the job begins; fresh reads need none") {
   Member cached(relaxed({.model = wire::SyncModel::kSsp, .reads = wire::Reads::kCached}));
   cached.join();
