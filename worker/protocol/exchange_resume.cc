@@ -65,6 +65,7 @@ Status Exchange::resume(const SessionSpec& session) {
   PBOX_CHECK(suspended_);
   if (Status status = check_resumption(session); !status) return status;
   state_.session = session;
+  if (state_.cache) state_.cache->set_fragment_bytes(session.fragment_bytes);
   open_lanes();
   suspended_ = false;
   for (const uint32_t id : session.chunks_to_restore) {

@@ -67,8 +67,7 @@ uint64_t ReadCache::footprint_bytes(const std::vector<CachedChunk>& chunks, uint
   for (const CachedChunk& chunk : chunks) {
     bytes += align_up(chunk.bytes, kCacheLineBytes) +
              align_up(kept * chunk.bytes, kCacheLineBytes) +
-             align_up(kept * sizeof(float), kCacheLineBytes) +
-             align_up(fragments_of(chunk) * sizeof(Version), kCacheLineBytes);
+             align_up(kept * sizeof(float), kCacheLineBytes);
   }
   return bytes;
 }
@@ -83,19 +82,27 @@ ReadCache::ReadCache(const std::vector<CachedChunk>& chunks, uint32_t staleness,
     PBOX_CHECK(layout.bytes > 0 && layout.fragment_bytes > 0);
     Chunk& chunk = chunks_.emplace_back();
     chunk.layout = layout;
-    chunk.fragments = fragments_of(layout);
     chunk.model = arena.take(layout.bytes);
     chunk.gradients = arena.take(size_t{kept_} * layout.bytes);
     chunk.rates = reinterpret_cast<float*>(arena.take(kept_ * sizeof(float)));
-    chunk.versions = reinterpret_cast<Version*>(arena.take(chunk.fragments * sizeof(Version)));
+    chunk.versions.resize(fragments_of(layout));
+  }
+}
+
+void ReadCache::set_fragment_bytes(uint32_t fragment_bytes) {
+  PBOX_CHECK(fragment_bytes > 0);
+  for (Chunk& chunk : chunks_) {
+    if (chunk.layout.fragment_bytes == fragment_bytes) continue;
+    chunk.layout.fragment_bytes = fragment_bytes;
+    chunk.versions.assign(fragments_of(chunk.layout), {});
   }
 }
 
 bool ReadCache::store(uint32_t chunk_id, uint32_t fragment, Version version,
                       const std::byte* payload) {
   PBOX_DCHECK(chunk_id < chunks_.size());
-  const Chunk& chunk = chunks_[chunk_id];
-  PBOX_DCHECK(fragment < chunk.fragments);
+  Chunk& chunk = chunks_[chunk_id];
+  PBOX_DCHECK(fragment < chunk.versions.size());
   Version& here = chunk.versions[fragment];
   const int32_t newer = wire::round_distance(version.clock, here.clock);
   if (newer < 0) return false;
@@ -108,7 +115,7 @@ bool ReadCache::store(uint32_t chunk_id, uint32_t fragment, Version version,
 }
 
 void ReadCache::begin(uint32_t chunk_id, uint32_t fragment, const std::byte* payload) {
-  PBOX_DCHECK(chunk_id < chunks_.size() && fragment < chunks_[chunk_id].fragments);
+  PBOX_DCHECK(chunk_id < chunks_.size() && fragment < chunks_[chunk_id].versions.size());
   chunks_[chunk_id].versions[fragment] = {};
   store(chunk_id, fragment, {.clock = 1, .applied = 1}, payload);
 }
@@ -117,28 +124,28 @@ uint32_t ReadCache::clock(uint32_t chunk_id) const {
   PBOX_DCHECK(chunk_id < chunks_.size());
   const Chunk& chunk = chunks_[chunk_id];
   uint32_t least = chunk.versions[0].clock;
-  for (uint32_t fragment = 1; fragment < chunk.fragments; ++fragment) {
-    const uint32_t clock = chunk.versions[fragment].clock;
-    if (wire::round_distance(clock, least) < 0) least = clock;
+  for (const Version& version : chunk.versions) {
+    if (wire::round_distance(version.clock, least) < 0) least = version.clock;
   }
   return least;
 }
 
 bool ReadCache::is_readable(const Version& version, uint32_t round) const {
-  return wire::round_distance(version.clock, round + 1) + static_cast<int32_t>(staleness_) >= 0;
+  return version.clock != 0 &&
+         wire::round_distance(version.clock, round + 1) + static_cast<int32_t>(staleness_) >= 0;
 }
 
 bool ReadCache::is_readable(uint32_t chunk_id, uint32_t round) const {
   PBOX_DCHECK(chunk_id < chunks_.size());
   const Chunk& chunk = chunks_[chunk_id];
-  return std::all_of(chunk.versions, chunk.versions + chunk.fragments,
+  return std::all_of(chunk.versions.begin(), chunk.versions.end(),
                      [&](const Version& version) { return is_readable(version, round); });
 }
 
 uint64_t ReadCache::readable_mask(uint32_t chunk_id, uint32_t round) const {
   const Chunk& chunk = chunks_[chunk_id];
   uint64_t mask = 0;
-  for (uint32_t fragment = 0; fragment < chunk.fragments; ++fragment) {
+  for (uint32_t fragment = 0; fragment < chunk.versions.size(); ++fragment) {
     if (is_readable(chunk.versions[fragment], round)) mask |= uint64_t{1} << fragment;
   }
   return mask;
@@ -148,7 +155,7 @@ void ReadCache::read(uint32_t chunk_id, uint32_t round, float rate, const std::b
                      std::byte* output) {
   PBOX_DCHECK(is_readable(chunk_id, round));
   const Chunk& chunk = chunks_[chunk_id];
-  for (uint32_t fragment = 0; fragment < chunk.fragments; ++fragment) {
+  for (uint32_t fragment = 0; fragment < chunk.versions.size(); ++fragment) {
     read_fragment(chunk, fragment, round, rate, gradient, output);
   }
   if (kept_ > 0) chunk.rates[round % kept_] = rate;

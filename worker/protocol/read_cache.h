@@ -9,8 +9,8 @@
 // number of these gradients: in iteration r the clock is at least r + 1 - staleness, so the
 // gradients of the last staleness - 1 iterations are kept.
 //
-// Not thread-safe. No allocation after construction: all memory except one record per chunk is
-// taken from an arena.
+// Not thread-safe. No allocation after construction, except in set_fragment_bytes(): all memory
+// except the records of chunks and fragments is taken from an arena.
 #pragma once
 
 #include <cstddef>
@@ -45,6 +45,10 @@ class ReadCache {
   ReadCache(const std::vector<CachedChunk>& chunks, uint32_t staleness, float gradient_scale,
             const wire::GuardSpec& guard, NumaArena& arena);
 
+  // A session begins whose fragments have this size. If it is another one, the copy has no data
+  // until the box sends it again, because its versions are those of the former fragments.
+  void set_fragment_bytes(uint32_t fragment_bytes);
+
   // Stores a fragment from the box. The payload has the length that the chunk's layout says.
   // Returns false and changes nothing if the stored fragment is at least as new.
   bool store(uint32_t chunk, uint32_t fragment, Version version, const std::byte* payload);
@@ -71,11 +75,10 @@ class ReadCache {
  private:
   struct Chunk {
     CachedChunk layout;
-    uint32_t fragments = 0;
     std::byte* model = nullptr;      // weights as received from the box
     std::byte* gradients = nullptr;  // `bytes` for each kept gradient, indexed by round % kept_
-    float* rates = nullptr;       // learning rate of each kept gradient, indexed by round % kept_
-    Version* versions = nullptr;  // indexed by fragment
+    float* rates = nullptr;         // learning rate of each kept gradient, indexed by round % kept_
+    std::vector<Version> versions;  // indexed by fragment
   };
 
   bool is_readable(const Version& version, uint32_t round) const;

@@ -238,15 +238,40 @@ TEST_CASE("after abandon nothing that arrives is stored") {
   CHECK(shim.exchange.take_completed().empty());
 }
 
+TEST_CASE("in a session with another fragment size the copy is read from the box again") {
+  const bool comes_unasked = GENERATE(false, true);
+  Shim shim = cached(comes_unasked ? kEssp : kSsp);
+  push(shim, 4.0f);
+  shim.deliver(shim.status(0, 1, kAllFragments));
+  CHECK(holds(shim, 98.0f));
+  shim.session.fragment_bytes = kFragmentBytes / 2;  // the chunk has eight fragments now
+  REQUIRE(shim.resume({2}));
+  shim.start(0, 4.0f);
+  CHECK(shim.take_all(PacketType::kPush).size() == 8);
+  shim.deliver(shim.status(0, 2, 0xff));
+  CHECK(shim.exchange.busy(0));  // the copy has no data
+  if (comes_unasked) shim.expire();
+  const auto pulls = shim.take_all(PacketType::kPull);
+  REQUIRE(pulls.size() == 1);
+  CHECK(pulls[0].held_mask() == 0);
+  for (uint32_t fragment = 0; fragment < 8; ++fragment) {
+    Answer answer = shim.relaxed_result(0, 2, 2, fragment, 50.0f);
+    answer.header.payload_bytes = kFragmentBytes / 2;
+    answer.payload.resize(kFragmentBytes / 2);
+    shim.deliver(answer);
+  }
+  CHECK_FALSE(shim.exchange.busy(0));
+  CHECK(holds(shim, 48.0f));
+}
+
 TEST_CASE("the copy's memory is the model plus gradients for a staleness above one") {
   const auto bytes = [](uint32_t staleness) {
     Shim shim({.sync = {.model = SyncModel::kEssp, .staleness = staleness}});
     return shim.exchange.statistics().shadow_bytes;
   };
-  const uint64_t versions = 4 * sizeof(worker::ReadCache::Version);
-  CHECK(bytes(0) == kChunkBytes + versions);
-  CHECK(bytes(1) == kChunkBytes + versions);
-  CHECK(bytes(3) == 3 * kChunkBytes + versions + kCacheLineBytes);
+  CHECK(bytes(0) == kChunkBytes);
+  CHECK(bytes(1) == kChunkBytes);
+  CHECK(bytes(3) == 3 * kChunkBytes + 2 * sizeof(float));
   CHECK(Shim().exchange.statistics().shadow_bytes == 0);
 }
 
