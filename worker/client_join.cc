@@ -47,10 +47,9 @@ Error cannot_choose() {
           "set q8, q4 or none"};
 }
 
-Error unanswered(const MembershipOptions& options) {
+Error unanswered(const MembershipOptions& options, uint64_t waited_ns) {
   return {ErrorCode::kTimeout, "box " + options.box + " did not answer this worker of job '" +
-                                   options.job + "' within " +
-                                   std::to_string(options.join_timeout_ms) + " ms"};
+                                   options.job + "' within " + in_seconds(waited_ns)};
 }
 
 bool is_sane(const proto::PartMap& map) {
@@ -91,6 +90,7 @@ Result<proto::PartMap> ask_box(const MembershipOptions& options, const tls::Clie
                                BoxAddresses& addresses, const proto::WorkerMessage& request,
                                uint64_t end_ns, const std::atomic<bool>& leaving,
                                bool& is_reachable) {
+  const uint64_t begin_ns = monotonic_ns();
   auto channel = ControlChannel::connect({.box = options.box, .keys = keys}, addresses,
                                          left_ms(end_ns), &leaving);
   if (leaving) return left_during_join();
@@ -112,7 +112,7 @@ Result<proto::PartMap> ask_box(const MembershipOptions& options, const tls::Clie
       if (message.has_part_map()) return message.part_map();
     }
   }
-  return unanswered(options);
+  return unanswered(options, end_ns - std::min(end_ns, begin_ns));
 }
 
 bool matches(const std::string& tensors, const TensorSpec& tensor) {
@@ -164,7 +164,7 @@ Status open_wake(Descriptor& wake) {
 
 // Asks the boxes that the caller has named, in turn, and sets joining.box to the one that answered.
 // A reachable box that has no answer yet is asked again until end_ns. A box that cannot be reached
-// is not waited for.
+// or that closes the connection is not waited for. A silent box takes an equal share of the time.
 Result<proto::PartMap> Client::ask_part_map(MembershipOptions& joining,
                                             const std::vector<TensorSpec>& tensors,
                                             uint64_t end_ns) {
@@ -177,21 +177,27 @@ Result<proto::PartMap> Client::ask_part_map(MembershipOptions& joining,
       first_request(joining, bytes, version_of_job(joining, tensors, optimizer_));
   for (;;) {
     std::optional<Error> why;
-    bool any_reachable = false;
-    for (const std::string& box : boxes) {
-      joining.box = box;
+    bool any_waits = false;
+    for (size_t index = 0; index < boxes.size(); ++index) {
+      joining.box = boxes[index];
       bool is_reachable = false;
-      auto map = ask_box(joining, keys_.get(), addresses_, request, end_ns, leaving_, is_reachable);
+      const uint64_t now_ns = std::min(monotonic_ns(), end_ns);
+      const uint64_t share_ns = (end_ns - now_ns) / (boxes.size() - index);
+      auto map = ask_box(joining, keys_.get(), addresses_, request, now_ns + share_ns, leaving_,
+                         is_reachable);
+      if (leaving_) return left_during_join();
       if (map && is_sane(*map)) {
         if (map->boxes_size() > 0) joining.boxes = boxes;  // a box without a cluster lists none
         return map;
       }
       if (map) return Error{ErrorCode::kInternal, "the box's part map of the job is invalid"};
-      if (is_reachable && map.error().code != ErrorCode::kUnavailable) return map.error();
+      const ErrorCode code = map.error().code;
+      const bool is_lost = code == ErrorCode::kTimeout || code == ErrorCode::kBoxLost;
+      if (is_reachable && !is_lost && code != ErrorCode::kUnavailable) return map.error();
       if (!why || is_reachable) why = map.error();
-      if (is_reachable) any_reachable = true;
+      if (is_reachable && !is_lost) any_waits = true;
     }
-    if (!any_reachable || left_ms(end_ns) == 0 || leaving_) return *why;
+    if (!any_waits || left_ms(end_ns) == 0) return *why;
     std::this_thread::sleep_for(kAskAgain);
   }
 }

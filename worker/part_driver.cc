@@ -93,7 +93,7 @@ void PartDriver::advance_connection(uint64_t now_ns) {
     if (!found && now_ns < connect_by_ns_) return;
     if (!found) return fail_connection(unresolved(target_.box), now_ns);
     if (!*found) return fail_connection(found->error(), now_ns);
-    auto channel = ControlChannel::open(target_, **found);
+    auto channel = ControlChannel::open(target_, **found, connect_by_ns_);
     if (!channel) return fail_connection(channel.error(), now_ns);
     channel_.emplace(std::move(*channel));
     sent_ = ok_status();

@@ -12,13 +12,15 @@ namespace pbox::test {
 
 class LoopbackListener {
  public:
-  LoopbackListener() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+  // `pending`: how many connections may wait to be accepted; one more than that is let in.
+  explicit LoopbackListener(int pending = 4)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof(address);
     REQUIRE(bind(fd_, reinterpret_cast<sockaddr*>(&address), size) == 0);
-    REQUIRE(listen(fd_, 4) == 0);
+    REQUIRE(listen(fd_, pending) == 0);
     REQUIRE(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
     port_ = ntohs(address.sin_port);
   }

@@ -44,8 +44,8 @@ Error unresolved(const std::string& box) {
 }
 
 Result<ControlChannel> ControlChannel::open(const ControlTarget& target,
-                                            BoxAddresses::Addresses addresses) {
-  ControlChannel channel(target);
+                                            BoxAddresses::Addresses addresses, uint64_t end_ns) {
+  ControlChannel channel(target, end_ns);
   channel.addresses_ = std::move(addresses);
   if (const Status begun = channel.try_next(); !begun) return begun.error();
   return channel;
@@ -73,6 +73,8 @@ Status ControlChannel::try_next() {
       ::close(fd);
       continue;
     }
+    const uint64_t now_ns = std::min(monotonic_ns(), end_ns_);
+    next_ns_ = now_ns + (end_ns_ - now_ns) / (addresses_.size() - tried_ + 1);
     const int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     close_in_child(fd);
@@ -88,10 +90,14 @@ Result<bool> ControlChannel::connected() {
   if (is_reached_) return shake_hands();
   PBOX_CHECK(fd_ >= 0 && tried_ <= addresses_.size());
   pollfd wait{fd_, POLLOUT, 0};
-  if (poll(&wait, 1, 0) == 0) return false;
   int error = 0;
-  socklen_t size = sizeof(error);
-  if (getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  if (poll(&wait, 1, 0) == 0) {
+    if (tried_ == addresses_.size() || monotonic_ns() < next_ns_) return false;
+    error = ETIMEDOUT;
+  } else {
+    socklen_t size = sizeof(error);
+    if (getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  }
   if (error == 0) {
     is_reached_ = true;
     if (target_.keys == nullptr) return is_connected_ = true;
@@ -139,7 +145,7 @@ Result<ControlChannel> ControlChannel::connect(const ControlTarget& target, BoxA
   const uint64_t end_ns = monotonic_ns() + timeout_ms * kNanosPerMilli;
   const auto found = await_addresses(box, addresses, end_ns, cancelled);
   if (!found) return found.error();
-  auto channel = open(target, *found);
+  auto channel = open(target, *found, end_ns);
   while (channel) {
     const auto established = channel->connected();
     if (!established) {
@@ -164,6 +170,8 @@ Result<ControlChannel> ControlChannel::connect(const ControlTarget& target, BoxA
 ControlChannel::ControlChannel(ControlChannel&& other) noexcept
     : addresses_(std::move(other.addresses_)),
       tried_(other.tried_),
+      end_ns_(other.end_ns_),
+      next_ns_(other.next_ns_),
       is_reached_(other.is_reached_),
       is_connected_(other.is_connected_),
       fd_(std::exchange(other.fd_, -1)),
@@ -178,6 +186,8 @@ ControlChannel& ControlChannel::operator=(ControlChannel&& other) noexcept {
   std::swap(fd_, other.fd_);
   addresses_ = std::move(other.addresses_);
   tried_ = other.tried_;
+  end_ns_ = other.end_ns_;
+  next_ns_ = other.next_ns_;
   is_reached_ = other.is_reached_;
   is_connected_ = other.is_connected_;
   peer_ = other.peer_;

@@ -29,10 +29,11 @@ struct ControlTarget {
 
 class ControlChannel {
  public:
-  // Starts to connect to the box at one of its addresses after another. No message can be sent or
-  // received until connected().
-  static Result<ControlChannel> open(const ControlTarget& target,
-                                     BoxAddresses::Addresses addresses);
+  // Starts to connect to the box at one of its addresses after another. An address that is silent
+  // gets an equal share of the time until end_ns; the caller gives up the last one. No message can
+  // be sent or received until connected().
+  static Result<ControlChannel> open(const ControlTarget& target, BoxAddresses::Addresses addresses,
+                                     uint64_t end_ns);
   // Connects, and blocks until the connection is established, for at most timeout_ms, or until
   // another thread has set `cancelled`. If no address answers, the name is resolved again.
   static Result<ControlChannel> connect(const ControlTarget& target, BoxAddresses& addresses,
@@ -67,7 +68,8 @@ class ControlChannel {
   Result<std::vector<proto::BoxMessage>> receive();
 
  private:
-  explicit ControlChannel(ControlTarget target) : target_(std::move(target)) {}
+  ControlChannel(ControlTarget target, uint64_t end_ns)
+      : end_ns_(end_ns), target_(std::move(target)) {}
   Status try_next();
   Result<bool> shake_hands();
   void read_socket();
@@ -76,6 +78,8 @@ class ControlChannel {
 
   BoxAddresses::Addresses addresses_;
   size_t tried_ = 0;           // number of addresses tried so far
+  uint64_t end_ns_;            // see open()
+  uint64_t next_ns_ = 0;       // when the next address is tried, if this one is still silent
   bool is_reached_ = false;    // one of them has accepted the connection
   bool is_connected_ = false;  // and the TLS handshake, if keys need one, is done
   int fd_ = -1;

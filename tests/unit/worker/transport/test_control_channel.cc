@@ -6,6 +6,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "base/clock.h"
+#include "nic/socket/address.h"
 #include "nic/wire/control_frame.h"
 #include "tests/support/key_folder.h"
 #include "tests/support/loopback_listener.h"
@@ -87,7 +89,7 @@ std::shared_ptr<const WorkerKeys> keys_of(const KeyFolder& folder) {
 ControlChannel open_channel(const FakeBox& box, const tls::Client* keys,
                             const std::string& name = "") {
   auto opened = ControlChannel::open({.box = box.name(), .keys = keys, .name = name},
-                                     addresses_of(box.name()));
+                                     addresses_of(box.name()), UINT64_MAX);
   REQUIRE(opened.ok());
   return std::move(*opened);
 }
@@ -142,6 +144,23 @@ TEST_CASE("a channel with keys proves and checks identities, and carries message
   const auto over = moved.receive();
   REQUIRE_FALSE(over.ok());
   CHECK(over.error().code == ErrorCode::kBoxLost);
+}
+
+TEST_CASE("an address that is silent leaves time for the next address of the same name") {
+  // Connections to this socket wait for ever, because its queue of connections is full.
+  const test::LoopbackListener silent(0);
+  const auto former = addresses_of("127.0.0.1:" + std::to_string(silent.port()));
+  auto filler = ControlChannel::open({.box = "filler"}, former, UINT64_MAX);
+  REQUIRE(filler.ok());
+  await_events(*filler);
+  FakeBox box;
+  auto addresses = former;
+  addresses.push_back(addresses_of(box.name()).front());
+  auto channel =
+      ControlChannel::open({.box = "box:9541"}, addresses, monotonic_ns() + kNanosPerSecond / 5);
+  REQUIRE(channel.ok());
+  CHECK(connect(*channel, box).empty());
+  CHECK(channel->peer().port == nic::from_sockaddr(addresses[1].address).port);
 }
 
 TEST_CASE("a channel waits for reading, not for writing, while the box is silent") {
