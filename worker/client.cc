@@ -402,20 +402,6 @@ Status Client::barrier(uint32_t timeout_ms) {
                                         absent_ranks_text(absent_ranks_)};
 }
 
-Status Client::leave(const std::string& reason) {
-  leaving_ = true;
-  {
-    const std::lock_guard lock(mutex_);
-    if (phase_ != Phase::kJoined) return ok_status();
-    phase_ = Phase::kLeft;
-    leave_reason_ = reason;
-    stop_ = true;
-  }
-  wake();
-  thread_.join();
-  return ok_status();
-}
-
 Result<uint32_t> Client::round(uint32_t tensor) {
   const std::lock_guard lock(mutex_);
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");

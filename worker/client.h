@@ -115,7 +115,8 @@ class Client {
   Status set_loss_scale(float loss_scale, uint64_t age);
   Result<std::optional<proto::StepVerdict>> last_step();
   Status barrier(uint32_t timeout_ms);
-  Status leave(const std::string& reason = "");  // `reason`: see Membership::leave
+  // In client_io.cc: like pbox_leave. `reason`: see Membership::leave.
+  Status leave(const std::string& reason = "");
   // Like pbox_tensor_round and pbox_contributors.
   Result<uint32_t> round(uint32_t tensor);
   Result<uint32_t> contributors(uint32_t tensor);
@@ -177,7 +178,7 @@ class Client {
   Status join_parts(const MembershipOptions& joining, const std::vector<TensorSpec>& tensors,
                     const proto::PartMap& map);
   Status drive_join();
-  void await_control(uint64_t limit_ns);
+  Status start_io();
 
   // In client_io.cc, on the I/O thread.
   void run_io();

@@ -93,6 +93,25 @@ Status Client::run_source(OperationSource& source) {
   return asked;
 }
 
+Status Client::leave(const std::string& reason) {
+  leaving_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != Phase::kJoined) return ok_status();
+    if (thread_.get_id() == std::this_thread::get_id()) {
+      return Error{ErrorCode::kInvalidArgument,
+                   "a callback cannot leave the job, because the thread that runs it has to end "
+                   "first; call pbox_leave from another thread"};
+    }
+    phase_ = Phase::kLeft;
+    leave_reason_ = reason;
+    stop_ = true;
+  }
+  wake();
+  thread_.join();
+  return ok_status();
+}
+
 // Sends LEAVE, waits a bounded time for the boxes to read it, and completes the operations in
 // flight. A backup's job does not wait, because two boxes that keep replicas of each other's parts
 // would wait for each other, and because LEAVE does not decide what happens to a replica.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <system_error>
 #include <thread>
 
 #include "base/check.h"
@@ -160,6 +161,17 @@ Status open_wake(Descriptor& wake) {
   return ok_status();
 }
 
+// Waits for an event of a control connection, but not longer than until limit_ns.
+void await_control(const std::vector<std::unique_ptr<PartDriver>>& drivers, uint64_t limit_ns) {
+  std::vector<pollfd> waits;
+  uint64_t until_ns = limit_ns;
+  for (const auto& driver : drivers) {
+    driver->add_control_wait(waits);
+    until_ns = std::min(until_ns, driver->next_deadline_ns());
+  }
+  poll(waits.data(), waits.size(), static_cast<int>(left_ms(until_ns)));
+}
+
 }  // namespace
 
 // Asks the boxes that the caller has named, in turn, and sets joining.box to the one that answered.
@@ -202,16 +214,6 @@ Result<proto::PartMap> Client::ask_part_map(MembershipOptions& joining,
   }
 }
 
-void Client::await_control(uint64_t limit_ns) {
-  std::vector<pollfd> waits;
-  uint64_t until_ns = limit_ns;
-  for (const auto& driver : drivers_) {
-    driver->add_control_wait(waits);
-    until_ns = std::min(until_ns, driver->next_deadline_ns());
-  }
-  poll(waits.data(), waits.size(), static_cast<int>(left_ms(until_ns)));
-}
-
 // On failure the box must see at once that this rank does not join, so no connection is left open.
 Status Client::join_parts(const MembershipOptions& joining, const std::vector<TensorSpec>& tensors,
                           const proto::PartMap& map) {
@@ -247,7 +249,7 @@ Status Client::drive_join() {
     return false;
   };
   while (is_joining() && !parts_->failure()) {
-    await_control(monotonic_ns() + kPollNs);
+    await_control(drivers_, monotonic_ns() + kPollNs);
     for (const auto& driver : drivers_) driver->pump(monotonic_ns());
     if (leaving_) return left_during_join();
   }
@@ -331,9 +333,26 @@ Status Client::join() {
   }
   absent_ranks_ = parts_->absent_ranks();
   verdict_ = parts_->verdict();
-  phase_ = Phase::kJoined;
   address_watch_ = AddressWatch::open();
-  thread_ = std::thread([this] { run_io(); });
+  return start_io();
+}
+
+// The I/O thread waits for mutex_, which the caller holds. If there can be no such thread, the join
+// has failed.
+Status Client::start_io() {
+  try {
+    thread_ = std::thread([this] { run_io(); });
+  } catch (const std::system_error& error) {
+    tensor_states_.clear();
+    collectives_.reset();
+    job_tensors_.reset();
+    drivers_.clear();
+    parts_.reset();
+    return Error{ErrorCode::kResourceExhausted,
+                 std::string("cannot start the I/O thread: ") + error.what() +
+                     "; raise the limit on threads (ulimit -u, or the container's pids limit)"};
+  }
+  phase_ = Phase::kJoined;
   return ok_status();
 }
 

@@ -1,9 +1,13 @@
 // libpbox in a process that belongs to somebody else: its thread, its signals, its environment.
+#include <dlfcn.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -12,6 +16,23 @@
 
 #include "tests/support/daemon.h"
 #include "tests/support/worker_process.h"
+
+namespace {
+
+// Threads that the process may still start; negative: any number.
+std::atomic<int> threads_left = -1;
+
+}  // namespace
+
+// Takes the place of the C library's function for libpbox too.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                              void* (*run)(void*), void* argument) {
+  static const auto create =
+      reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  if (threads_left == 0) return EAGAIN;
+  if (threads_left > 0) --threads_left;
+  return create(thread, attributes, run, argument);
+}
 
 namespace pbox::test {
 namespace {
@@ -139,6 +160,58 @@ TEST_CASE("no call waits for ever behind a callback that does not return") {
         status = PBOX_TIMEOUT;
         while (status == PBOX_TIMEOUT) status = add();
         worker.must(status);  // the attempts that timed out have not registered it
+      }).finish();
+  CHECK(failure == "");
+}
+
+TEST_CASE("a callback cannot leave the job, but another thread still can") {
+  Daemon daemon;
+  const auto failure =
+      WorkerProcess([&](Line&) {
+        const AbiWorker worker({.box = daemon.control()});
+        float value = 1;
+        worker.tensor("t", 1);
+        worker.join();
+        struct Leaver {
+          pbox_context* context;
+          pbox_status status = PBOX_OK;
+          std::string why = {};
+        } leaver{worker.context()};
+        const auto leave = [](void* user, uint32_t, pbox_status) {
+          auto& self = *static_cast<Leaver*>(user);
+          self.status = pbox_leave(self.context);
+          self.why = pbox_last_error(self.context);
+        };
+        worker.must(pbox_push_pull(worker.context(), 0, &value, &value, leave, &leaver));
+        worker.wait(0);
+        worker.push_pull(0, &value, &value);  // ends after the callback of the one before
+        worker.wait(0);
+        require(leaver.status == PBOX_INVALID_ARGUMENT, "a callback has left the job");
+        require_contains(leaver.why, "call pbox_leave from another thread");
+        worker.leave();
+      }).finish();
+  CHECK(failure == "");
+}
+
+TEST_CASE("a join without the threads that it needs fails, and can be repeated") {
+  Daemon daemon;
+  const auto failure =
+      WorkerProcess([&](Line&) {
+        const AbiWorker worker({.box = daemon.control()});
+        worker.tensor("t", 1);
+        const char* const missing[] = {"a thread to open lanes", "the I/O thread"};
+        for (int allowed = 0; allowed < 2; ++allowed) {
+          threads_left = allowed;
+          require_contains(worker.must_be(PBOX_RESOURCE_EXHAUSTED, pbox_join(worker.context())),
+                           std::string("cannot start ") + missing[allowed]);
+          require(daemon.await_no_jobs(kDeadlineMs), "the box still has the job");
+        }
+        threads_left = -1;
+        worker.join();
+        float value = 1;
+        worker.push_pull(0, &value, &value);
+        worker.wait(0);
+        worker.leave();
       }).finish();
   CHECK(failure == "");
 }

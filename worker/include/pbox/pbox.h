@@ -451,7 +451,7 @@ PBOX_API pbox_status pbox_take_chunk_times(pbox_context* context, pbox_chunk_tim
 
 /* Leaves the job. Operations in flight are completed with PBOX_CLOSED. May be called from another
  * thread while pbox_join still waits: pbox_join then returns PBOX_CLOSED soon, and this context
- * cannot join any more. */
+ * cannot join any more. Refused in a callback, with PBOX_INVALID_ARGUMENT. */
 PBOX_API pbox_status pbox_leave(pbox_context* context);
 
 /* Leaves the job if that has not happened yet, and frees the context. NULL is allowed. Must not be
