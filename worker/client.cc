@@ -16,6 +16,8 @@ namespace {
 
 // How long a wait that has timed out may take to find out which rank is late.
 constexpr uint32_t kLaggardMs = 1000;
+// More than any box has, and so little that the bytes of all tensors fit into 64 bits.
+constexpr uint64_t kTensorBytesMax = uint64_t{1} << 46;
 
 // "rank 2 is late, and 1 more; the box has waited 3.0 s for it; it was the last one in 71 % of ..."
 std::string describe(const Laggard& laggard, uint64_t now_ns) {
@@ -102,6 +104,11 @@ Result<uint32_t> Client::register_tensor(TensorSpec tensor) {
   }
   if (tensor.elements == 0) {
     return invalid("tensor '" + tensor.name + "' has no elements; leave it out");
+  }
+  const uint64_t elements_max = kTensorBytesMax / wire::dtype_bytes(tensor.dtype);
+  if (tensor.elements > elements_max) {
+    return invalid("tensor '" + tensor.name + "' has " + std::to_string(tensor.elements) +
+                   " elements; give at most " + std::to_string(elements_max));
   }
   const uint64_t elements_min =
       options_.chooses_compression ? ChosenTensors::kElementsMin : wire::kCompressedElementsMin;
@@ -249,6 +256,11 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
   std::string text = what + " after " +
                      std::to_string(timeout_ms == 0 ? options_.wait_timeout_ms : timeout_ms) +
                      " ms: ";
+  if (tensor < tensor_states_.size() && tensor_states_[tensor].awaits_input) {
+    return {ErrorCode::kTimeout, text +
+                                     "the device has not copied its gradient to host memory "
+                                     "yet; the work that computes it has not ended"};
+  }
   if (loss_) return {ErrorCode::kTimeout, text + lost_box_text(loss_)};
   PBOX_CHECK(tensor < tensors_.size() && parts_.has_value());
   PartSet::Late laggard;
@@ -281,12 +293,6 @@ Status Client::wait(uint32_t tensor, uint32_t timeout_ms) {
   }
   TensorState& state = tensor_states_[tensor];
   if (!wait_until(lock, timeout_ms, [&] { return !state.pending; })) {
-    if (state.awaits_input) {
-      return Error{ErrorCode::kTimeout,
-                   incomplete(tensors_[tensor]) +
-                       ": the device has not copied its gradient to host memory yet; the work "
-                       "that computes it has not ended"};
-    }
     return timeout_error(lock, tensor, timeout_ms, incomplete(tensors_[tensor]));
   }
   if (state.status == ErrorCode::kOk) return ok_status();

@@ -167,6 +167,9 @@ TEST_CASE("wrong usage is refused with the mistake and the remedy") {
             "1 to 256");
     refused(PBOX_INVALID_ARGUMENT, pbox_register_tensor(context, "e", 0, PBOX_F32, 0, &id),
             "'e' has no elements");
+    refused(PBOX_INVALID_ARGUMENT,
+            pbox_register_tensor(context, "h", uint64_t{1} << 62, PBOX_F32, 0, &id),
+            "'h' has 4611686018427387904 elements; give at most 17592186044416");
     refused(PBOX_INVALID_ARGUMENT, pbox_register_tensor(context, nullptr, 1, PBOX_F32, 0, &id),
             "name");
     refused(PBOX_INVALID_ARGUMENT,

@@ -398,6 +398,8 @@ TEST_CASE("the box steps weights of a device, and they stay the last ones when a
       worker.must(push());
       require_contains(worker.must_be(PBOX_TIMEOUT, pbox_wait(worker.context(), tensor, 20)),
                        "the device has not copied its gradient to host memory yet");
+      require_contains(worker.must_be(PBOX_TIMEOUT, pbox_wait_all(worker.context(), 20)),
+                       "the device has not copied its gradient to host memory yet");
       worker.must(pull());
       require_contains(worker.must_be(PBOX_INVALID_ARGUMENT, pull()), "once for each");
       fake_cuda_release();
