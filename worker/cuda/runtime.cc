@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include <cstring>
 #include <mutex>
 
 #include "base/check.h"
@@ -15,22 +14,17 @@ constexpr const char* kRemedy =
     "use a torch build for CUDA (torch.version.cuda names its release), or keep the tensors in "
     "host memory";
 
-// Returns the path of the library that the process has loaded under the name "PREFIX...", or "".
-std::string loaded_path(const char* prefix) {
-  struct Search {
-    const char* prefix;
-    std::string path;
-  } search{prefix, ""};
+// Returns the path of the libcudart that the process has loaded, or "".
+std::string loaded_path() {
+  std::string path;
   const auto look = [](dl_phdr_info* library, size_t, void* user) {
-    auto& found = *static_cast<Search*>(user);
-    const char* slash = std::strrchr(library->dlpi_name, '/');
-    const char* name = slash == nullptr ? library->dlpi_name : slash + 1;
-    if (std::strncmp(name, found.prefix, std::strlen(found.prefix)) != 0) return 0;
-    found.path = library->dlpi_name;
+    const std::string_view name = library->dlpi_name;
+    if (!is_cudart(name.substr(name.rfind('/') + 1))) return 0;
+    *static_cast<std::string*>(user) = name;
     return 1;
   };
-  dl_iterate_phdr(look, &search);
-  return search.path;
+  dl_iterate_phdr(look, &path);
+  return path;
 }
 
 // Finds a function, whose type is that of `function`. Adds the name to `missing` if there is none.
@@ -63,7 +57,7 @@ std::string fill(Runtime& runtime, void* cudart, void* driver) {
 }
 
 Result<Runtime> load() {
-  const std::string path = loaded_path("libcudart.so");
+  const std::string path = loaded_path();
   if (path.empty()) {
     return Error{ErrorCode::kNotFound,
                  std::string("this process has loaded no libcudart.so, but a tensor is on a CUDA "
@@ -89,6 +83,11 @@ Result<Runtime> load() {
 }
 
 }  // namespace
+
+bool is_cudart(std::string_view name) {
+  return (name.starts_with("libcudart.") || name.starts_with("libcudart-")) &&
+         name.find(".so") != std::string_view::npos;
+}
 
 Status Runtime::check(int error, const std::string& what, const std::string& remedy) const {
   PBOX_DCHECK(get_last_error != nullptr && get_error_string != nullptr);

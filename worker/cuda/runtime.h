@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 
@@ -49,6 +50,10 @@ struct Runtime {
   // the error in libcudart, where the next check of another library would find it.
   Status check(int error, const std::string& what, const std::string& remedy) const;
 };
+
+// Returns whether a file of this name, without its folder, is a libcudart: "libcudart.so.12", or
+// "libcudart-9335f6a2.so.12". Python wheels that bring their libraries along put a hash there.
+bool is_cudart(std::string_view name);
 
 // Returns the functions. kNotFound: the process has no libcudart, or no driver. kVersionMismatch: a
 // function is missing. The text says what to do. Any thread may call it.
