@@ -71,6 +71,7 @@ Status Transfer::start(int32_t priority) {
        .input_follows = layout_.input_rows > 0,
        .slice_callback = &Transfer::on_slice});
   if (!started) {
+    copied_slices_ = slices_.count;  // no host function will be queued
     on_ended(this, 0, static_cast<pbox_status>(started.error().code));
     open_all();
     return started.error();
@@ -89,7 +90,10 @@ void Transfer::open_all() {
   for (uint64_t slice = 0; slice < slices_.count; ++slice) open(slice);
 }
 
+// Once the last slice is noted, this transfer may be destroyed as soon as the lock is released.
 void Transfer::copied_up_to(uint64_t slices) {
+  Client& client = client_;
+  const uint64_t operation = operation_;
   {
     const std::lock_guard lock(mutex_);
     copied_slices_ = std::max(copied_slices_, slices);
@@ -99,7 +103,7 @@ void Transfer::copied_up_to(uint64_t slices) {
     }
     if (has_ended_) return;
   }
-  client_.give_input(operation_, slices);
+  client.give_input(operation, slices);
 }
 
 void Transfer::on_slice(void* user, uint64_t slice) {
@@ -119,7 +123,7 @@ void Transfer::on_ended(void* user, uint64_t, pbox_status status) {
 
 bool Transfer::has_ended() {
   const std::lock_guard lock(mutex_);
-  return has_ended_;
+  return has_ended_ && copied_slices_ == slices_.count;
 }
 
 void Transfer::open(uint64_t slice) {

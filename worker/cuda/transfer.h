@@ -55,7 +55,8 @@ class Transfer {
   // precede those of later transfers. Copies that were queued may still write to the memory.
   void open_all();
 
-  // Returns whether the client has ended the operation, and no longer uses its buffers.
+  // Returns whether the client has ended the operation and no longer uses its buffers, and all host
+  // functions have run. A job that fails ends operations whose input is still being copied.
   bool has_ended();
   std::unique_ptr<PinnedBlock> take_block() { return std::move(block_); }
 
