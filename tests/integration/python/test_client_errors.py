@@ -93,6 +93,38 @@ class ArgumentsTest(BoxTestCase):
         with self.assertRaisesRegex(pbox.InvalidArgument, "mode"):
             self.client(mode="guess")
 
+    def test_options_out_of_the_range_of_their_field_are_refused(self):
+        for name, value, words in (
+                ("wait_timeout_ms", 2 ** 32, r"wait_timeout_ms is 4294967296: .* \[0, 4294967296\)"),
+                ("join_timeout_ms", -1, r"join_timeout_ms is -1: .* \[0, 4294967296\)"),
+                ("staleness", 2 ** 64 + 3, "staleness is 18446744073709551619"),
+                ("lost_timeout_ms", 1.5, "lost_timeout_ms is 1.5: it must be an integer"),
+                ("rank", "0", "rank is '0': it must be an integer"),
+                ("guard_max_abs", -1, "guard_max_abs is -1: it must be a number"),
+                ("restore", 3, "restore is 3: it must be a string")):
+            with self.assertRaisesRegex(pbox.InvalidArgument, words):
+                pbox.Client(**{**self.options(1), "rank": 0, name: value})
+        for name in ("wait_timeout_ms", "lost_timeout_ms"):
+            self.client(**{name: numpy.int64(2 ** 32 - 1)})
+
+    def test_wait_timeout_0_is_the_default(self):
+        self.assertEqual(self.client(wait_timeout_ms=0).wait_timeout_ms, 60000)
+        with unittest.mock.patch.dict(os.environ, PBOX_WAIT_TIMEOUT_MS="0"):
+            self.assertEqual(self.client().wait_timeout_ms, 60000)
+
+    def test_priorities_and_roots_out_of_range_are_refused(self):
+        client, tensor = self.joined(torch.ones(4))
+        words = r"priority is 2147483648: .* \[-2147483648, 2147483648\)"
+        for call in (lambda: self.client().register("other", torch.ones(4), 2 ** 31),
+                     lambda: client.push_pull(tensor, torch.ones(4), priority=2 ** 31),
+                     lambda: client.set_priorities(by_tensor=[2 ** 31])):
+            with self.assertRaisesRegex(pbox.InvalidArgument, words):
+                call()
+        group = self.client(mode="collective", job="roots")
+        group.join()
+        with self.assertRaisesRegex(pbox.InvalidArgument, "root is 4294967296"):
+            group.collective("broadcast", torch.ones(4), root=2 ** 32)
+
     def test_port_comes_from_the_caller_or_the_environment(self):
         client = self.client(port="absent:device")
         client.register("tensor", torch.ones(4))
@@ -160,6 +192,32 @@ class LateReturn:
         self.destroyed.set()
         if self.destroyed_during_wait is not None:  # otherwise pbox_wait() is using the context
             self._library.pbox_destroy(context)
+
+
+class FailureBetween:
+    """libpbox with a pbox_wait() before whose return another thread's call has failed."""
+
+    def __init__(self, library):
+        self._library = library
+
+    def __getattr__(self, name):
+        return getattr(self._library, name)
+
+    def pbox_wait(self, context, *arguments):
+        status = self._library.pbox_wait(context, *arguments)
+        other = threading.Thread(target=self._library.pbox_set_sync, args=(context, None, b"odd"))
+        other.start()
+        other.join()
+        return status
+
+
+class ThreadsTest(BoxTestCase):
+    def test_error_has_the_text_of_the_call_that_failed_not_of_another_threads(self):
+        client, tensor = self.joined(torch.ones(4))
+        tensor.id = 7
+        client._library = FailureBetween(client._library)
+        with self.assertRaisesRegex(pbox.InvalidArgument, "tensor 7 is unknown"):
+            client.wait(tensor)
 
 
 class CloseTest(BoxTestCase):

@@ -1,5 +1,7 @@
 """Checks the arguments of a collective."""
 
+import ctypes
+
 from . import _buffer, _options
 from .errors import InvalidArgument
 
@@ -21,7 +23,8 @@ def collective_arguments(verb, source, target, op, root, priority, world_size, o
             + ("they must be alike" if times == 1 else
                f"one must have {times} times the elements of the other, of the same dtype"))
     return (_options.choice("verb", verb, VERBS), source_address, target_address, count, dtype,
-            _options.choice("op", op, OPERATORS), root, priority)
+            _options.choice("op", op, OPERATORS), _options.integer("root", root, ctypes.c_uint32),
+            _options.priority(priority))
 
 
 def _describe(buffer, what, writable, on_device):

@@ -1,6 +1,8 @@
 """The options of a Client: their strings, and their values from the environment."""
 
 import ctypes
+import numbers
+import operator
 
 from . import _library
 from .errors import InvalidArgument, error_for
@@ -20,6 +22,7 @@ RELEASES = {"soft": 0, "lazy": 1}
 READS = {"fresh": 0, "cached": 1}
 LATE_PUSHES = {"drop": 0, "next": 1}
 GRACES = {"auto": 2 ** 32 - 1}  # besides numbers of milliseconds
+WAIT_TIMEOUT_MS = 60000  # what wait_timeout_ms 0 stands for
 _CHOICES = {
     "mode": MODES, "reduction": REDUCTIONS, "recovery": RECOVERIES,
     "on_worker_lost": LOST_POLICIES, "priority_policy": PRIORITY_POLICIES,
@@ -35,7 +38,7 @@ def fill(library, given):
         ctypes.byref(filled), ctypes.sizeof(filled))
     if status != 0:
         raise error_for(status, library.pbox_last_error(None).decode(errors="replace"))
-    known = [name for name, _ in filled._fields_ if name != "struct_size"]
+    known = {name: kind for name, kind in filled._fields_ if name != "struct_size"}
     for name, value in given.items():
         if name not in known:
             raise TypeError(f"unknown option {name!r}; options are {', '.join(known)}")
@@ -45,10 +48,41 @@ def fill(library, given):
             continue
         if name == "grace_ms" and isinstance(value, str):
             value = choice(name, value, GRACES)
-        if not isinstance(value, str) and value < 0:
-            raise InvalidArgument(f"{name} is {value}: it cannot be negative")
-        setattr(filled, name, value.encode() if isinstance(value, str) else value)
+        setattr(filled, name, _of_kind(name, value, known[name]))
     return filled
+
+
+def _of_kind(name, value, kind):
+    """Returns an option's value in the form that its field, of this type of ctypes, takes."""
+    if kind is ctypes.c_char_p:
+        if not isinstance(value, str):  # ctypes would take an int as an address
+            raise InvalidArgument(f"{name} is {value!r}: it must be a string")
+        return value.encode()
+    if kind is ctypes.c_float:
+        if not isinstance(value, numbers.Real) or value < 0:
+            raise InvalidArgument(f"{name} is {value!r}: it must be a number and not negative")
+        return float(value)
+    return integer(name, value, kind)
+
+
+def integer(what, value, kind):
+    """Returns an argument as an int that fits into an integer type of ctypes, which would cut
+    it off silently."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    bits = 8 * ctypes.sizeof(kind)
+    first = 0 if kind(-1).value > 0 else -2 ** (bits - 1)
+    if number is None or not first <= number < first + 2 ** bits:
+        raise InvalidArgument(f"{what} is {value!r}: it must be an integer in "
+                              f"[{first}, {first + 2 ** bits})")
+    return number
+
+
+def priority(value):
+    """Returns a priority in the form that libpbox takes."""
+    return integer("priority", value, ctypes.c_int32)
 
 
 def name_of(value, choices):

@@ -148,11 +148,11 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
         context = ctypes.c_void_p()
         status = self._library.pbox_create(ctypes.byref(filled), ctypes.byref(context))
         if status != 0:
-            raise error_for(status, self._message(None))
+            raise error_for(status, self._message())
         self._context = context
         self.rank = filled.rank
         self.world_size = filled.world_size
-        self.wait_timeout_ms = filled.wait_timeout_ms
+        self.wait_timeout_ms = filled.wait_timeout_ms or _options.WAIT_TIMEOUT_MS
         self.rejoin = filled.rejoin != 0 or 0 < filled.min_world_size < filled.world_size
         self.guard = _options.name_of(filled.guard, _options.GUARDS)
         self.compression = _options.name_of(filled.compression, _options.COMPRESSIONS)
@@ -168,7 +168,7 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
         _, element_count, dtype = _buffer.describe(like, name, on_device=True)
         tensor_id = ctypes.c_uint32()
         self._call(self._library.pbox_register_tensor, name.encode(), element_count, dtype,
-                   priority, ctypes.byref(tensor_id))
+                   _options.priority(priority), ctypes.byref(tensor_id))
         self._tensor_count = tensor_id.value + 1
         rows = row_elements(like, name) if table else 0
         if table:
@@ -206,7 +206,8 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
         operation = _library.Operation(
             input=self._address(tensor, gradient, writable=False),
             output=self._address(tensor, result, writable=True), tensor_id=tensor.id,
-            priority=priority or 0, has_priority=priority is not None, weight=weight)
+            priority=_options.priority(priority or 0), has_priority=priority is not None,
+            weight=weight)
         self._exchange([operation], [tensor], [(gradient, result)], callback)
 
     def push_pull_many(self, exchanges: Sequence[tuple[Tensor, Buffer]],
@@ -329,7 +330,7 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
             if len(by_tensor) != self._tensor_count:
                 raise InvalidArgument(f"by_tensor has {len(by_tensor)} priorities; "
                                       f"{self._tensor_count} tensors are registered")
-            numbers = (ctypes.c_int32 * len(by_tensor))(*by_tensor)
+            numbers = (ctypes.c_int32 * len(by_tensor))(*map(_options.priority, by_tensor))
         code = _options.choice("policy", policy, _options.PRIORITY_POLICIES)
         self._call(self._library.pbox_set_priorities, code, numbers)
 
@@ -447,18 +448,12 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
 
     def _completed(self, token, tensor_id, status):
         tensors, _, callback = self._operations.pop(token)
-        error = None
-        if status != 0:
-            error = error_for(status, self._message(self._context, status))
-        callback(tensors[tensor_id], error)
+        callback(tensors[tensor_id], self._callback_error(status))
 
     def _collective_ended(self, token, operation, status):
         _, callback = self._operations.pop(token)
         if callback is not None:
-            error = None
-            if status != 0:
-                error = error_for(status, self._message(self._context, status))
-            callback(operation, error)
+            callback(operation, self._callback_error(status))
 
     def _call(self, function, *arguments):
         """Calls a function of libpbox, and raises if it fails. The context outlives the call."""
@@ -469,14 +464,24 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
         try:
             status = function(context, *arguments)
             if status != 0:
-                raise error_for(status, self._message(context, status))
+                raise error_for(status, self._message())
         finally:
             with self._calls:
                 self._calls_running -= 1
                 if self._context is None:
                     self._calls.notify_all()
 
-    def _message(self, context, status=None):
-        if context is None and status is not None:
-            return self._library.pbox_status_string(status).decode(errors="replace")
-        return self._library.pbox_last_error(context).decode(errors="replace")
+    def _message(self):
+        """Returns the text of the calling thread's last failure. That of the context may be
+        another thread's."""
+        return self._library.pbox_last_error(None).decode(errors="replace")
+
+    def _callback_error(self, status):
+        """Returns the error of a callback, or None. Only the context has the text of a failure that
+        no call has returned."""
+        if status == 0:
+            return None
+        context = self._context
+        text = (self._library.pbox_last_error(context) if context is not None
+                else self._library.pbox_status_string(status))
+        return error_for(status, text.decode(errors="replace"))
