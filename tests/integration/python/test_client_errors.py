@@ -194,6 +194,16 @@ class LateReturn:
             self._library.pbox_destroy(context)
 
 
+class PlaceTest(unittest.TestCase):
+    def test_package_may_be_in_a_folder_near_the_root(self):
+        for path in ("/pbox/_library.py", "/srv/pbox/_library.py"):
+            with unittest.mock.patch.object(pbox._library, "__file__", path), \
+                    unittest.mock.patch.dict(os.environ):
+                os.environ.pop("PBOX_LIBRARY", None)
+                self.assertEqual(str(pbox._library.checkout_folder()), "/")
+                self.assertEqual(pbox._library._candidates()[-1], "libpbox.so.1")
+
+
 class FailureBetween:
     """libpbox with a pbox_wait() before whose return another thread's call has failed."""
 

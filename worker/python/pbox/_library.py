@@ -137,8 +137,10 @@ _PROTOTYPES = {
 
 
 def checkout_folder():
-    """Returns the folder that is the root of the source tree if the package was not installed."""
-    return pathlib.Path(__file__).resolve().parents[3]
+    """Returns the third folder above the package, or / if there are fewer. It is the root of the
+    source tree if the package was not installed."""
+    parents = pathlib.Path(__file__).resolve().parents
+    return parents[min(3, len(parents) - 1)]
 
 
 def _candidates():
@@ -149,7 +151,7 @@ def _candidates():
     folders = [here.parent]
     if os.environ.get("PBOX_BUILD_DIR"):
         folders.append(pathlib.Path(os.environ["PBOX_BUILD_DIR"]) / "lib")
-    folders.append(here.parents[3])  # if installed: lib, of lib/python3/dist-packages/pbox
+    folders.append(checkout_folder())  # if installed: lib, of lib/python3/dist-packages/pbox
     folders.append(checkout_folder() / "build" / "release" / "lib")
     found = [str(folder / "libpbox.so") for folder in folders
              if (folder / "libpbox.so").exists()]
