@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
 import unittest.mock
 
@@ -316,6 +317,25 @@ class OthersTest(BoxTestCase):
         self.assertRegex(ranks.result(0), r"rank\D*1")
 
 
+START_IN_A_THREAD = """
+import os, threading, pbox
+boxes = []
+starting = threading.Thread(target=lambda: boxes.append(pbox.LocalBox()))
+starting.start()
+starting.join()
+print(boxes[0].process.pid, flush=True)
+"""
+
+
+def _state(pid):
+    """Returns the state of a process, "Z" if it has ended and nobody has waited for it."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(") ")[2][0]
+    except OSError:
+        return "Z"
+
+
 class BoxTest(BoxTestCase):
     def test_box_that_is_not_there_is_named(self):
         client = self.client(box="127.0.0.1:1", join_timeout_ms=2000)
@@ -351,6 +371,38 @@ class BoxTest(BoxTestCase):
     def test_box_that_cannot_start_says_why(self):
         with self.assertRaisesRegex(pbox.Unavailable, "no.such.key"):
             pbox.LocalBox("--no.such.key=1")
+
+    def test_box_outlives_the_thread_that_has_started_it(self):
+        boxes = []
+        starting = threading.Thread(target=lambda: boxes.append(pbox.LocalBox()))
+        starting.start()
+        starting.join()
+        box, = boxes
+        self.addCleanup(box.close)
+        while os.path.exists(f"/proc/self/task/{starting.native_id}"):
+            time.sleep(0.01)  # the thread's end would have sent the box a signal
+        array = numpy.ones(10, dtype=numpy.float32)
+        client, tensor = self.joined(array, box=box.control, join_timeout_ms=3000)
+        for _ in range(100):
+            client.push_pull(tensor, array)
+            client.wait(tensor, timeout_ms=3000)
+        client.close()
+        box.close()
+        for thread in threading.enumerate():
+            if thread.name == "pbox-local-box":
+                thread.join(60)
+                self.assertFalse(thread.is_alive())
+
+    def test_box_ends_with_the_process_though_another_thread_has_started_it(self):
+        for end in ("", "os.kill(os.getpid(), 9)"):
+            ended = subprocess.run([sys.executable, "-c", START_IN_A_THREAD + end],
+                                   capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(ended.stderr, "")
+            pid = int(ended.stdout)
+            deadline = time.monotonic() + 60
+            while os.path.exists(f"/proc/{pid}") and _state(pid) != "Z":
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
 
     def test_box_is_gone_when_it_is_closed(self):
         box = pbox.LocalBox()

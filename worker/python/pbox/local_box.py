@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
+import functools
 import os
 import pathlib
 import selectors
@@ -10,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 from ._library import checkout_folder
@@ -57,9 +60,11 @@ class LocalBox:
         self._log = tempfile.NamedTemporaryFile(prefix="pboxd-", suffix=".log", delete=not keep)
         self.log_path = self._log.name
         # In its own session, so that Ctrl-C reaches only the trainer, which then stops the box.
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log,
-            start_new_session=True, preexec_fn=None if keep else _die_with_parent())
+        start = functools.partial(
+            subprocess.Popen, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=self._log, start_new_session=True)
+        self._closed = threading.Event()
+        self.process = start() if keep else _start_with_parent(start, self._closed)
         try:
             self.control, self.admin = self._read_addresses(ready_timeout_s)
         except BaseException:
@@ -98,6 +103,7 @@ class LocalBox:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        self._closed.set()
         self.process.stdout.close()
         self._log.close()
 
@@ -108,7 +114,23 @@ class LocalBox:
         self.close()
 
 
-def _die_with_parent():
-    """Returns a preexec_fn that makes the box end if this process is killed."""
+def _start_with_parent(start, closed):
+    """Starts a box that ends if this process is killed. `start` makes its Popen, `closed` is set
+    once it has ended."""
     prctl = ctypes.CDLL(None).prctl  # looked up here: a forked child should load nothing
-    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    start = functools.partial(start, preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM))
+    if threading.current_thread() is threading.main_thread():
+        return start()
+    # Linux takes the thread that has forked for the parent, so that thread must outlive the box.
+    started = concurrent.futures.Future()
+
+    def run():
+        try:
+            started.set_result(start())
+        except BaseException as error:  # pylint: disable=broad-except; result() raises it
+            started.set_exception(error)
+        else:
+            closed.wait()
+
+    threading.Thread(target=run, name="pbox-local-box", daemon=True).start()
+    return started.result()
