@@ -187,14 +187,15 @@ def make_batch(step, rank, size=8):
 
 
 class Convolution(torch.nn.Module):
-    """A model with a weight in channels_last order and a parameter without elements."""
+    """A model with a weight in channels_last order and a parameter without elements, which DDP puts
+    into a bucket of its own because of its dtype."""
 
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.images = torch.nn.Conv2d(3, 4, 3)
         self.images.to(memory_format=torch.channels_last)
-        self.nothing = torch.nn.Parameter(torch.empty(0))
+        self.nothing = torch.nn.Parameter(torch.empty(0, dtype=torch.float64))
         self.classes = torch.nn.Linear(16, 4)
 
     def forward(self, inputs):

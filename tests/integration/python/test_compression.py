@@ -12,7 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import pbox
 import pbox.torch
-from support import BoxTestCase, gradients_of, init_process_group
+from pbox.torch._compressed import BucketPlan
+from support import BoxTestCase, Convolution, gradients_of, init_process_group, shard_loss
 
 ELEMENTS, WORLD_SIZE, ROUNDS = 20_000, 2, 10
 BYTES_PER_VALUE = {"none": 4, "q8": 66 / 64, "q4": 17 / 32}
@@ -120,6 +121,48 @@ def average_gradients(options, store, compression, bucket_mb):
     return collected, pushed
 
 
+def average_with_empty_buckets(options, store):
+    """Returns the gradients of a model with a bucket without elements, averaged by gloo and by the
+    box."""
+    init_process_group(options, store)
+    plain, boxed = (DistributedDataParallel(Convolution()) for _ in range(2))
+    collected = []
+    with pbox.torch.attach(boxed, compression="q8", **options):
+        for step in range(3):
+            for model in (plain, boxed):
+                model.zero_grad(set_to_none=True)
+                shard_loss(model, step, options["rank"]).backward()
+            collected.append((gradients_of(plain), gradients_of(boxed)))
+    dist.destroy_process_group()
+    return collected
+
+
+class Bucket:
+    """A bucket of DDP with all gradients of a model."""
+
+    def __init__(self, model):
+        self.parameters = lambda: list(model.parameters())
+        self.gradients = lambda: [torch.ones_like(parameter) for parameter in model.parameters()]
+        self.index = lambda: 0
+
+
+def push_a_part_of_a_bucket(options):
+    """Rank 1 pushes only the first gradient of a bucket. Returns whether rank 0's operation has
+    ended, and its error."""
+    model = torch.nn.Linear(3, 2)
+    with pbox.torch.DDPCommHook(model, compression="q8", **options) as hook:
+        lane = hook._channel._lanes[0]
+        first = lane._tensors[id(model.weight)]
+        if options["rank"] == 1:
+            hook.client.push_pull(first, torch.ones(6))
+            hook.client.wait(first)
+            hook.client.barrier()
+            return None
+        operation = hook._channel.start(BucketPlan(Bucket(model)), timeout_s=1)
+        hook.client.wait(first)
+        return operation.done.wait(30), str(operation.error)
+
+
 def optimize(options, compression):
     """Trains a model with DistributedOptimizer. Returns its weights, those that exact means would
     have given, and the bytes that were pushed."""
@@ -220,6 +263,19 @@ class CompressionTest(BoxTestCase):
                 bound = 8 * STEP[compression] * max(numpy.abs(exact[0]).max() for exact, _ in first)
                 self.assertLess(numpy.abs(lost).max(), bound)
                 self.assertGreater(numpy.abs(lost).max(), 0)
+
+    def test_ddp_may_have_buckets_without_elements(self):
+        for collected in self.run_ranks(average_with_empty_buckets, WORLD_SIZE,
+                                        self.temporary_path("store")):
+            for plain, boxed in collected:
+                for one, other in zip(plain, boxed):
+                    numpy.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
+
+    def test_a_late_gradient_that_is_not_the_first_of_its_bucket_ends_it_at_the_deadline(self):
+        ranks = self.start_ranks(push_a_part_of_a_bucket, WORLD_SIZE)
+        has_ended, text = ranks.result(0)
+        self.assertTrue(has_ended)
+        self.assertRegex(text, r"bias.*after 1000 ms: rank\D*1")
 
     def test_the_environment_sets_the_compression(self):
         gradient = numpy.ones(ELEMENTS, dtype=numpy.float32)

@@ -30,8 +30,10 @@ class ParameterLane(Lane):
     def start(self, operation, plan):
         exchanges = [(self._tensors[id(parameter)], gradient)
                      for parameter, gradient in zip(plan.parameters, plan.tensors)]
+        if not exchanges:
+            return
         self.client.push_pull_many(exchanges, callback=operation.part_ended)
-        operation.parts.append(functools.partial(self.client.wait, exchanges[0][0]))
+        operation.parts += [functools.partial(self.client.wait, tensor) for tensor, _ in exchanges]
 
 
 class BucketPlan:

@@ -114,7 +114,8 @@ class BucketMemory:
         """Registers a bucket's memory. Call it before its gradients are pushed."""
         buffer = bucket.buffer()
         self._used.add(buffer.data_ptr())
-        if buffer.data_ptr() not in self._buffers and not self._refused:
+        # A bucket without elements has no memory.
+        if buffer.numel() > 0 and buffer.data_ptr() not in self._buffers and not self._refused:
             self._add(buffer)
         if bucket.is_last():
             self._drop_unused()
