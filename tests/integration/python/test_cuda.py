@@ -247,6 +247,31 @@ with pbox.Client(mode="collective", rank=0, world_size=1) as client:
 """
 
 
+# Python 3.12 and later starts no thread while it exits.
+EXIT_WITHOUT_THREADS = """
+import atexit, os, sys, threading, torch
+import torch.distributed as dist
+import fake_device, pbox.torch
+fake_device.install()
+dist.init_process_group("pbox", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+tensor = torch.ones(7)
+dist.all_reduce(tensor)
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+atexit.register(lambda: setattr(threading.Thread, "start", refuse))
+print(tensor.sum().item())
+"""
+
+
+class ExitTest(BoxTestCase):
+    def test_process_exits_without_closing_though_python_starts_no_thread(self):
+        ended = subprocess.run(
+            [sys.executable, "-B", "-c", EXIT_WITHOUT_THREADS, self.temporary_path("store")],
+            capture_output=True, text=True, timeout=60, check=False, cwd=os.path.dirname(__file__),
+            env={**os.environ, "PBOX_BOX": self.box.control, "PBOX_JOB": "exit"})
+        self.assertEqual((ended.returncode, ended.stdout, ended.stderr), (0, "7.0\n", ""))
+
+
 class RefusalTest(BoxTestCase):
     def test_process_without_libcudart_says_what_to_do(self):
         ended = subprocess.run(

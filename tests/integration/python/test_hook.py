@@ -95,7 +95,7 @@ class CountingHook(pbox.torch.DDPCommHook):
 def calls_for_buckets(options, store):
     init_process_group(options, store)
     model = DistributedDataParallel(make_model(), bucket_cap_mb=0.001)
-    with unittest.mock.patch("pbox.torch._channel.Client", CountingClient):
+    with unittest.mock.patch("pbox.torch._lane.Client", CountingClient):
         hook = CountingHook(model, **options)
     model.register_comm_hook(None, hook)
     with hook:

@@ -2,19 +2,19 @@
 
 import atexit
 import collections
-import functools
 import os
 import queue
 import threading
 import time
+import traceback
 import weakref
 
 import torch
 
-from ..client import Client
 from ..errors import Closed, InvalidArgument, PboxError, Timeout
 from . import _depth
-from ._device import classes, common_device
+from ._device import common_device
+from ._lane import Lane
 
 _thread = threading.local()  # in_callback: True on libpbox's I/O threads
 
@@ -24,6 +24,8 @@ _thread = threading.local()  # in_callback: True on libpbox's I/O threads
 # exits, at most this time.
 _delivery_threads = weakref.WeakSet()
 _DELIVERIES_END_S = 10
+# When the watch looks again at a late operation that it cannot end yet.
+_LOOK_AGAIN_S = 1
 
 
 class Operation:
@@ -148,58 +150,6 @@ class Operation:
         return self.value
 
 
-class Lane:
-    """A job of the channel's ranks, with an order of operations of its own, and with its own
-    streams of each device: one lane's results must not wait for another's."""
-
-    def __init__(self, depth, options):
-        if depth > 0:
-            options = {**options, "job": f"{options['job']}.{depth}"}
-        self.client = self.make_client(options)
-        self.start_lock = threading.Lock()
-        self._joined = False
-        self._devices = {}  # by torch.device
-
-    def make_client(self, options):
-        """Returns the client of the job."""
-        return Client(mode="collective", **options)
-
-    def join(self):
-        """Joins the job with the first operation."""
-        if not self._joined:
-            self.client.join()
-            self._joined = True
-
-    def close(self):
-        """Leaves the job, and frees everything."""
-        if not self._devices:
-            self.client.close()
-            return
-        # Memory is freed when the device has passed everything. Operations of other jobs may delay
-        # that, and the caller, which is the watch, has to see their deadlines.
-        self.client.leave()
-        threading.Thread(target=self.client.close, name="pbox-close", daemon=True).start()
-
-    def _device(self, device):
-        if device is not None and device not in self._devices:
-            self._devices[device] = classes[device.type](self.client, device)
-        return self._devices.get(device)
-
-    def start(self, operation, plan):
-        """Starts an operation's collectives. Needs `start_lock`."""
-        device = operation.device = self._device(common_device(plan.tensors))
-        for verb, source, target, options in plan.calls:
-            if device is not None and source is not None:
-                number = device.collective(verb, source, target, **options)
-            else:
-                number = self.client.collective(verb, source, target,
-                                                callback=operation.part_ended, **options)
-            operation.parts.append(functools.partial(self.client.wait_collective, number))
-        if device is not None:
-            device.keep(plan.tensors)
-            operation.take_results_behind(plan.finish)
-
-
 class Channel:
     """The collectives of one job.
 
@@ -226,6 +176,7 @@ class Channel:
         self._failure_lock = threading.Lock()
         self._pending = {}  # operations in the order of their start; values are not used
         self._deliveries = {}  # the queue of each thread, by (task, depth)
+        self._has_left = False  # leave() has ended: threads end with what they were given
         self._closed = threading.Event()
         self._process = os.getpid()
         self._lanes = {}
@@ -233,11 +184,11 @@ class Channel:
         try:
             self.timeout_s = timeout_s or self._lane(0).client.wait_timeout_ms / 1000
             self._lane(0).join()
+            _watch.add(self)
         except BaseException:
             for lane in self._lanes.values():
                 lane.close()
             raise
-        _watch.add(self)
 
     @property
     def client(self):
@@ -254,6 +205,8 @@ class Channel:
         """Starts a Plan's collectives, and returns their Operation. A failed channel returns one
         that has failed; only an argument that is refused raises."""
         on_host = common_device(plan.tensors) is None
+        if self.error is not None:  # a new lane would be closed by nobody
+            return self.failed()
         operation = Operation(self, len(plan.calls), plan.finish if on_host else None, value,
                               timeout_s or self.timeout_s)
         lane = self._lane(operation.depth)
@@ -297,12 +250,21 @@ class Channel:
         with self._failure_lock:
             waiting = self._deliveries.get(key)
             if waiting is None:
-                waiting = self._deliveries[key] = queue.SimpleQueue()
+                waiting = queue.SimpleQueue()
                 thread = threading.Thread(target=run, args=(waiting, *arguments), daemon=True,
                                           name=f"pbox-{key[0]}")
-                _delivery_threads.add(thread)
                 thread.start()
-        waiting.put(operation)
+                _delivery_threads.add(thread)
+                self._deliveries[key] = waiting
+            waiting.put(operation)
+            if self._has_left:
+                self._end_deliveries()
+
+    def _end_deliveries(self):
+        """Makes each thread end once it has ended what it was given. Needs `_failure_lock`."""
+        for waiting in self._deliveries.values():
+            waiting.put(None)
+        self._deliveries.clear()
 
     def fail(self, error):
         """Notes a failure, after which the channel leaves the job. Returns the error that all
@@ -359,21 +321,24 @@ class Channel:
             error = self.late(operation, operation.timeout_s)
             if error is not None:
                 operation.end(self.fail(error))
+            elif not operation.done.is_set():  # its callbacks have not run, or it still joins a job
+                nearest = min(nearest, now + _LOOK_AGAIN_S)
         return nearest
 
     def leave(self):
         """Leaves the job and ends what is left. The watch calls it."""
         with self._failure_lock:  # an operation that fails now makes no lane any more
             lanes = tuple(self._lanes.values())
-        for lane in lanes:
-            lane.close()
-        for operation in tuple(self._pending):
-            operation.end(self.error)
-        with self._failure_lock:
-            for waiting in self._deliveries.values():
-                waiting.put(None)
-            self._deliveries.clear()
-        self._closed.set()
+        try:
+            for lane in lanes:
+                lane.close()
+        finally:
+            for operation in tuple(self._pending):
+                operation.end(self.error)
+            with self._failure_lock:
+                self._has_left = True
+                self._end_deliveries()
+            self._closed.set()
 
 
 def _end_futures(waiting, depth):
@@ -417,10 +382,11 @@ class _Watch:
 
     def add(self, channel):
         with self._changed:
-            self._channels.add(channel)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pbox-watch", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="pbox-watch", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._channels.add(channel)
 
     def expect(self, deadline):
         """Makes the thread look for late operations at the deadline, or earlier."""
@@ -453,9 +419,15 @@ class _Watch:
                 self._channels -= closing
                 self._next = float("inf")
             for channel in closing:
-                channel.leave()
+                try:
+                    channel.leave()
+                except Exception:  # pylint: disable=broad-except; other channels need this thread
+                    traceback.print_exc()
             for channel in self.channels():
-                self.expect(channel.check(time.monotonic()))
+                try:
+                    self.expect(channel.check(time.monotonic()))
+                except Exception as error:  # pylint: disable=broad-except; as above
+                    channel.fail(error)
 
 
 _watch = _Watch()

@@ -5,8 +5,8 @@ import functools
 
 from ..client import Client
 from ..errors import InvalidArgument
-from ._channel import Lane
 from ._device import common_device
+from ._lane import Lane
 
 
 class ParameterLane(Lane):
