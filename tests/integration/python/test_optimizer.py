@@ -374,6 +374,61 @@ class OptimizerTest(BoxTestCase):
                 self.assertIn(box.control, ranks.result(rank))
 
 
+class Linear(torch.nn.Module):
+    """A model whose gradient does not depend on its weights. Its layers' forward() is called only
+    if `calls_layers`; otherwise nothing waits for their weights before backward()."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(3, 2) for _ in range(3))
+        self.calls_layers = True
+
+    def forward(self, inputs):
+        if self.calls_layers:
+            return sum(layer(inputs).sum() for layer in self.layers)
+        return sum(torch.nn.functional.linear(inputs, layer.weight, layer.bias).sum()
+                   for layer in self.layers)
+
+
+class LateTest(BoxTestCase):
+    def check_weights_after_a_late_backward(self, late, **options):
+        """The wait for the weights `late` times out in backward(), and in the first step()."""
+        torch.manual_seed(0)
+        model = Linear()
+        before = weights_of(model)
+        local = torch.optim.SGD(model.parameters(), lr=0.5)
+        with pbox.torch.DistributedOptimizer(local, model, rank=0,
+                                             **self.options(1, **options)) as optimizer:
+            wait, is_late = optimizer.client.wait, False
+
+            def late_wait(tensor, timeout_ms=0):
+                if is_late and tensor.name == late:
+                    raise pbox.Timeout(f"{late} is late")
+                wait(tensor, timeout_ms)
+
+            optimizer.client.wait = late_wait
+            for step in range(3):
+                optimizer.zero_grad()
+                loss = model(torch.full((4, 3), 1.0 + step))
+                is_late = step == 1
+                loss.backward()
+                if is_late:
+                    with self.assertRaisesRegex(pbox.Timeout, f"{late} is late"):
+                        optimizer.step()
+                    is_late = False
+                optimizer.step()
+                model.calls_layers = False
+        for name, after, weight in zip(dict(model.named_parameters()), weights_of(model), before):
+            gradient = 4 * (1 + 2 + 3) if name.endswith("weight") else 4 * 3
+            numpy.testing.assert_allclose(after, weight - 0.5 * gradient, rtol=1e-5, err_msg=name)
+
+    def test_gradients_after_a_timeout_in_backward_are_sent_by_step(self):
+        self.check_weights_after_a_late_backward("layers.1.bias")
+
+    def test_gradients_after_a_timeout_of_the_last_verdict_are_too(self):
+        self.check_weights_after_a_late_backward("layers.0.weight", max_grad_norm=1e6)
+
+
 class RefusalTest(BoxTestCase):
     def refused(self, words, local, model):
         with self.assertRaisesRegex(pbox.InvalidArgument, words):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..client import Client
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, Timeout
 from . import _layout
 from ._closing import Closing
 from ._device import classes, common_device
@@ -117,6 +117,7 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
         self._model = model
         self._step_open = False  # a gradient of this step was sent
         self._step_ends = False  # step() was called and has not returned
+        self._is_late = False  # backward() has met a Timeout and leaves what is left to step()
         self._max_grad_norm = max_grad_norm or 0.0
         self._skip_nonfinite = bool(skip_nonfinite)
         self._verdict = None  # the verdict on the step before the open one
@@ -234,26 +235,29 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
                 "after each backward(), or run all but the last under no_sync()")
 
     def _gradient_ready(self, slot, *_):
-        if not self._accumulating:
+        if self._accumulating or self._is_late:
+            return
+        try:
             self._push(slot, slot.parameter.grad)
+        except Timeout:
+            self._is_late = True  # backward() goes on, since step() needs all gradients
 
     def _push(self, slot, gradient):
         if not self._step_open:
             self._open_step()
         rows = sparse_rows(slot, gradient) if gradient.layout != torch.strided else None
         self._wait(slot)
-        # Replaced, so that zero_grad() cannot overwrite what libpbox may still read.
-        slot.parameter.grad = slot.sent
         if rows is not None:
             self.client.push_pull_rows(slot.tensor, *rows, slot.weights)
-            slot.pushed = slot.pending = True
-            return
-        gradient = _layout.flat(_layout.like(gradient, slot.parameter))
-        if slot.device is None:
-            self.client.push_pull(slot.tensor, gradient, slot.weights)
         else:
-            slot.device.push(slot.tensor, gradient)
-            slot.event = None
+            gradient = _layout.flat(_layout.like(gradient, slot.parameter))
+            if slot.device is None:
+                self.client.push_pull(slot.tensor, gradient, slot.weights)
+            else:
+                slot.device.push(slot.tensor, gradient)
+                slot.event = None
+        # Replaced, so that zero_grad() cannot overwrite what libpbox may still read.
+        slot.parameter.grad = slot.sent
         slot.pushed = slot.pending = True
 
     def _open_step(self):
@@ -362,6 +366,7 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
             if not self._step_open and all(slot.parameter.grad is None for slot in self._slots):
                 return self._loss  # like torch's optimizers: no gradient, no step
             self._step_ends = True
+        self._is_late = False
         for slot in self._slots:
             if not slot.pushed:
                 gradient = slot.parameter.grad
