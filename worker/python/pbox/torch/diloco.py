@@ -98,6 +98,7 @@ class DiLoCo(Closing):
     Takes the options of pbox.Client, and joins the job. Every rank starts from rank 0's weights.
     Until close() each step of the inner optimizer counts, whether `inner.step()`, a GradScaler or
     diloco.step() takes it. Ranks should have data of their own, and take the same number of steps.
+    A step that torch's GradScaler skips does not count, so train until `steps` is large enough.
 
     `fragments`: the parameters are divided into this many parts of about the same size, in the
     model's order, and exchanged in turn, each once in `sync_every` steps, so that the link carries
