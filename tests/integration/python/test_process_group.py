@@ -1,8 +1,10 @@
 """The torch.distributed backend "pbox": every verb against gloo or an oracle, DDP, and failures."""
 
+import datetime
 import os
 import pathlib
 import signal
+import tempfile
 import unittest
 
 import numpy
@@ -10,7 +12,9 @@ import torch
 import torch.distributed as dist
 
 import group_ranks
-from support import BoxTestCase, start_torchrun, wait_for_file
+import pbox
+from pbox.torch import process_group
+from support import BoxTestCase, start_torchrun, store_options, wait_for_file
 
 
 def functional(options, store):
@@ -149,6 +153,50 @@ class FailureTest(BoxTestCase):
         self.assertNotEqual(first[0], first[1])
         for name in first:
             self.assertRegex(name, "^test_each_start.*-[0-9a-f]{16}$")
+
+
+class AgreementTest(unittest.TestCase):
+    """How ranks find the job of their group through its store. Each call is a process's first."""
+
+    def connects(self):
+        """Yields a function for each kind of store, which connects a process to it."""
+        with tempfile.TemporaryDirectory(prefix="pbox-test-") as folder:
+            shared = dist.FileStore(f"{folder}/store", 3)
+            yield lambda: shared
+        server = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False,
+                               **store_options())
+        yield lambda: dist.TCPStore("127.0.0.1", server.port, None, False, wait_for_workers=False,
+                                    **store_options())
+
+    def agreed(self, connect, rank, timeout_s=60):
+        return process_group._agree_on_job(connect(), rank, datetime.timedelta(seconds=timeout_s))
+
+    def check_that_they_meet(self, connect):
+        names = [self.agreed(connect, rank) for rank in range(3)]
+        self.assertEqual(names, names[:1] * 3)
+        return names[0]
+
+    def test_ranks_meet_again_with_the_same_store(self):
+        for connect in self.connects():
+            self.assertEqual(len({self.check_that_they_meet(connect) for _ in range(3)}), 3)
+
+    def test_ranks_meet_although_one_has_waited_for_rank_0_in_vain(self):
+        for connect in self.connects():
+            for _ in range(2):
+                with self.assertRaisesRegex(pbox.Timeout, "key pbox/job/1 .* restart all"):
+                    self.agreed(connect, 1, timeout_s=0.1)
+            self.check_that_they_meet(connect)
+            with self.assertRaisesRegex(pbox.Timeout, "key pbox/job/2 "):
+                self.agreed(connect, 2, timeout_s=0.1)
+            self.check_that_they_meet(connect)
+
+    def test_ranks_meet_although_rank_0_has_started_more_often(self):
+        for connect in self.connects():
+            for _ in range(3):
+                self.agreed(connect, 0)
+            self.agreed(connect, 1)
+            self.check_that_they_meet(connect)
+            self.check_that_they_meet(connect)
 
 
 RESTARTED = """

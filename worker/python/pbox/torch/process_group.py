@@ -308,20 +308,34 @@ def _make_gloo(store, rank, size, timeout):
 
 
 def _agree_on_job(store, rank, timeout):
-    """Returns the name of a new job, the same on all ranks. Rank 0 chooses it. A store may outlive
-    a group, so each start has a number: how often this rank has started with this store."""
-    start = store.add(f"pbox/starts/{rank}", 1)
-    key = f"pbox/job/{start}"
+    """Returns the name of a new job, the same on all ranks. Rank 0 chooses it, and numbers its
+    starts, because a store may outlive a group. Some ranks may have started more often than others.
+    So each rank takes the newest start of rank 0 that it has not taken before, and waits if there
+    is none."""
     if rank == 0:
-        store.set(key, f"{os.environ.get('PBOX_JOB') or 'torch'}-{secrets.token_hex(8)}")
+        name = f"{os.environ.get('PBOX_JOB') or 'torch'}-{secrets.token_hex(8)}"
+        store.set(_job_key(store.add(_STARTS, 1)), name)
+        return name
+    taken = f"pbox/taken/{rank}"
+    last = store.add(taken, 0)
     try:
-        store.wait([key], timeout)
+        store.wait([_job_key(last + 1)], timeout)
+        start = store.add(_STARTS, 0)
+        store.wait([_job_key(start)], timeout)
     except RuntimeError as error:
         raise Timeout(
-            f"rank 0 has not published the name of the group's job (key {key} of the group's "
-            f"store) within {timeout.total_seconds():.0f} s: start rank 0, or find out why it has "
-            f"ended. {error}") from error
-    return store.get(key).decode()
+            f"rank 0 has not published the name of the group's job (key {_job_key(last + 1)} of "
+            f"the group's store) within {timeout.total_seconds():.0f} s: start rank 0, or find out "
+            f"why it has ended. If only this rank was restarted, restart all. {error}") from error
+    store.add(taken, start - last)
+    return store.get(_job_key(start)).decode()
+
+
+_STARTS = "pbox/starts"  # number of rank 0's starts with this store
+
+
+def _job_key(start):
+    return f"pbox/job/{start}"
 
 
 def create(store, rank, size, timeout):
