@@ -1,4 +1,4 @@
-"""What a channel of collectives does when something fails, without a box."""
+"""Failures in a channel of collectives, without a box."""
 
 import contextlib
 import io

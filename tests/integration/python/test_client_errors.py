@@ -96,8 +96,8 @@ class ArgumentsTest(BoxTestCase):
 
     def test_options_out_of_the_range_of_their_field_are_refused(self):
         for name, value, words in (
-                ("wait_timeout_ms", 2 ** 32, r"wait_timeout_ms is 4294967296: .* \[0, 4294967296\)"),
-                ("join_timeout_ms", -1, r"join_timeout_ms is -1: .* \[0, 4294967296\)"),
+                ("wait_timeout_ms", 2 ** 32, r"wait_timeout_ms is 4294967296: .*\[0, 4294967296\)"),
+                ("join_timeout_ms", -1, r"join_timeout_ms is -1: .*\[0, 4294967296\)"),
                 ("staleness", 2 ** 64 + 3, "staleness is 18446744073709551619"),
                 ("lost_timeout_ms", 1.5, "lost_timeout_ms is 1.5: it must be an integer"),
                 ("rank", "0", "rank is '0': it must be an integer"),

@@ -20,7 +20,7 @@ def train_with_overflows(options):
         inner.zero_grad()
         shard_loss(model, diloco.steps + 1, options["rank"]).backward()
         overflows = options["rank"] == 1 and batches in (0, 3)
-        # What an enabled GradScaler's step() calls.
+        # An enabled GradScaler's step() calls this.
         scaler._maybe_opt_step(
             inner, {"found_inf_per_device": {"cpu": torch.tensor(float(overflows))}})
         batches += 1

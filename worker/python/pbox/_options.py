@@ -22,7 +22,7 @@ RELEASES = {"soft": 0, "lazy": 1}
 READS = {"fresh": 0, "cached": 1}
 LATE_PUSHES = {"drop": 0, "next": 1}
 GRACES = {"auto": 2 ** 32 - 1}  # besides numbers of milliseconds
-WAIT_TIMEOUT_MS = 60000  # what wait_timeout_ms 0 stands for
+WAIT_TIMEOUT_MS = 60000  # the meaning of wait_timeout_ms 0
 _CHOICES = {
     "mode": MODES, "reduction": REDUCTIONS, "recovery": RECOVERIES,
     "on_worker_lost": LOST_POLICIES, "priority_policy": PRIORITY_POLICIES,

@@ -472,8 +472,8 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
                     self._calls.notify_all()
 
     def _message(self):
-        """Returns the text of the calling thread's last failure. That of the context may be
-        another thread's."""
+        """Returns the text of the calling thread's last failure. The context's text may belong to
+        another thread."""
         return self._library.pbox_last_error(None).decode(errors="replace")
 
     def _callback_error(self, status):
