@@ -19,6 +19,7 @@ from ._work import Together, Work
 _ADVICE = ("The process group has left its job, because its operations and those of the other "
            "ranks can no longer be matched: destroy it and make a new one on all ranks")
 _MILLISECONDS_MAX = 2 ** 32 - 1
+_STARTS = "pbox/starts"  # key of the number of rank 0's starts with a store
 
 
 class ProcessGroup(InnerBackend):
@@ -307,6 +308,10 @@ def _make_gloo(store, rank, size, timeout):
     return dist.ProcessGroupGloo(store, rank, size, options)
 
 
+def _job_key(start):
+    return f"pbox/job/{start}"
+
+
 def _agree_on_job(store, rank, timeout):
     """Returns the name of a new job, the same on all ranks. Rank 0 chooses it, and numbers its
     starts, because a store may outlive a group. Some ranks may have started more often than others.
@@ -329,13 +334,6 @@ def _agree_on_job(store, rank, timeout):
             f"why it has ended. If only this rank was restarted, restart all. {error}") from error
     store.add(taken, start - last)
     return store.get(_job_key(start)).decode()
-
-
-_STARTS = "pbox/starts"  # number of rank 0's starts with this store
-
-
-def _job_key(start):
-    return f"pbox/job/{start}"
 
 
 def create(store, rank, size, timeout):
