@@ -61,7 +61,10 @@ void SnapshotRun::reserve_number() {
 }
 
 void SnapshotRun::on_number(const Result<uint64_t>& number) {
-  if (is_over()) return;
+  if (is_over()) {
+    if (number) store_.discard(job_, *number);
+    return;
+  }
   if (!number) return fail(number.error().message);
   number_ = *number;
   ask_places();
@@ -248,6 +251,9 @@ void SnapshotRun::finish() {
 
 void SnapshotRun::fail(const std::string& why) {
   error_ = why;
+  // Otherwise a full disk would stay full. Only this box could have completed the snapshot, so the
+  // parts that other boxes still write are of no use.
+  if (number_ != 0) store_.discard(job_, number_);
   end(State::kFailed);
 }
 

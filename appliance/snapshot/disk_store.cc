@@ -61,6 +61,10 @@ void DiskSnapshotStore::finish(Manifest manifest, std::function<void(Status)> do
       std::move(done));
 }
 
+void DiskSnapshotStore::discard(const std::string& job, uint64_t number) {
+  boost::asio::post(thread_, [this, job, number] { snapshot::discard(directory_, job, number); });
+}
+
 void DiskSnapshotStore::load(PartHead part, Choice choice,
                              std::function<void(Result<Restored>)> done) {
   run([this, part = std::move(part),

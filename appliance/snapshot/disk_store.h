@@ -21,6 +21,7 @@ class DiskSnapshotStore : public SnapshotStore {
   void write_part(uint64_t number, PartHead head, Cuts cuts,
                   std::function<void(Result<PartFile>)> done) override;
   void finish(Manifest manifest, std::function<void(Status)> done) override;
+  void discard(const std::string& job, uint64_t number) override;
   void load(PartHead part, Choice choice, std::function<void(Result<Restored>)> done) override;
 
  private:

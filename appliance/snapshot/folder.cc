@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -22,6 +24,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr size_t kKept = 2;
+// An attempt whose files have not changed for this long has been abandoned: its box is lost.
+constexpr std::chrono::minutes kAbandonedAfter{10};
 constexpr char kManifestName[] = "manifest.json";
 constexpr uint32_t kManifestFormat = 1;
 
@@ -94,10 +98,16 @@ std::string manifest_path(const std::string& directory, const std::string& job, 
   return number_folder(directory, job, number) + "/" + kManifestName;
 }
 
-// Returns nullopt if there is no manifest: the snapshot was never completed.
+// Returns nullopt if there is no manifest: the snapshot was never completed. A manifest that cannot
+// be opened for another reason (permissions, too many open files) is an error.
 Result<std::optional<Manifest>> read_manifest(const std::string& path) {
+  errno = 0;
   std::ifstream file(path);
-  if (!file) return std::optional<Manifest>();
+  if (!file) {
+    const int error = errno;
+    if (error == ENOENT || error == ENOTDIR) return std::optional<Manifest>();
+    return system_error("cannot read " + path, error);
+  }
   std::ostringstream text;
   text << file.rdbuf();
   try {
@@ -107,22 +117,54 @@ Result<std::optional<Manifest>> read_manifest(const std::string& path) {
   }
 }
 
+bool is_whole(const std::optional<Manifest>& manifest, const std::string& job, uint64_t number) {
+  return manifest && manifest->job == job && manifest->number == number;
+}
+
+// A snapshot whose manifest cannot be read or is damaged is kept, in addition to the last two: it
+// may be the one that an operator wants to repair.
 void remove_old(const std::string& directory, const Manifest& newest) {
-  std::vector<Error> damaged;
-  const auto finished = list(directory, newest.job, damaged);
-  std::vector<uint64_t> kept;
-  for (auto one = finished.rbegin(); one != finished.rend() && kept.size() < kKept; ++one) {
-    kept.push_back(one->number);
-  }
   const auto all = numbers(job_folder(directory, newest.job));
   if (!all) return;
-  for (const uint64_t number : *all) {
-    const bool is_kept = std::find(kept.begin(), kept.end(), number) != kept.end();
-    if (is_kept || number > newest.number) continue;
+  size_t kept = 0;
+  for (auto at = all->rbegin(); at != all->rend(); ++at) {
+    const std::string path = manifest_path(directory, newest.job, *at);
+    const auto manifest = read_manifest(path);
+    if (!manifest) continue;
+    if (kept < kKept && is_whole(*manifest, newest.job, *at)) {
+      ++kept;
+      continue;
+    }
+    if (*at > newest.number) continue;
     // The manifest goes first, so that a half-removed snapshot does not count as one.
     std::error_code ignored;
-    fs::remove(manifest_path(directory, newest.job, number), ignored);
-    fs::remove_all(number_folder(directory, newest.job, number), ignored);
+    fs::remove(path, ignored);
+    fs::remove_all(number_folder(directory, newest.job, *at), ignored);
+  }
+}
+
+// Returns when the folder or a file in it was last written; the end of time if that is unknown.
+fs::file_time_type last_change(const std::string& folder) {
+  const auto names = names_in(folder);
+  if (!names) return fs::file_time_type::max();
+  std::error_code error;
+  fs::file_time_type last = fs::last_write_time(folder, error);
+  for (const std::string& name : *names) {
+    std::error_code gone;  // a file may be renamed or removed meanwhile
+    const auto time = fs::last_write_time(folder + "/" + name, gone);
+    last = std::max(last, gone ? fs::file_time_type::max() : time);
+  }
+  return error ? fs::file_time_type::max() : last;
+}
+
+// Discards attempts that no box continues, because the box that took the snapshot was lost.
+void discard_abandoned(const std::string& directory, const std::string& job,
+                       const std::vector<uint64_t>& attempts) {
+  const auto before = fs::file_time_type::clock::now() - kAbandonedAfter;
+  for (const uint64_t number : attempts) {
+    if (last_change(number_folder(directory, job, number)) < before) {
+      discard(directory, job, number);
+    }
   }
 }
 
@@ -142,8 +184,8 @@ Result<Manifest> choose_latest(const std::string& directory, const std::string& 
   for (auto number = all->rbegin(); number != all->rend(); ++number) {
     auto manifest = read_manifest(manifest_path(directory, job, *number));
     if (!manifest) return manifest.error();
-    const bool is_whole = *manifest && (*manifest)->job == job && (*manifest)->number == *number;
-    if (is_whole && is_of_run(**manifest, choice)) return std::move(**manifest);
+    const bool fits = is_whole(*manifest, job, *number) && is_of_run(**manifest, choice);
+    if (fits) return std::move(**manifest);
   }
   return Manifest();
 }
@@ -208,6 +250,7 @@ Result<uint64_t> make_next(const std::string& directory, const std::string& job)
   for (;;) {
     const auto before = numbers(folder);
     if (!before) return before.error();
+    discard_abandoned(directory, job, *before);
     const uint64_t next = before->empty() ? 1 : before->back() + 1;
     const std::string fresh = number_folder(directory, job, next);
     if (fs::create_directory(fresh, error)) {
@@ -218,6 +261,16 @@ Result<uint64_t> make_next(const std::string& directory, const std::string& job)
       return Error{ErrorCode::kSystem, "cannot create " + fresh + ": " + error.message()};
     }
   }
+}
+
+void discard(const std::string& directory, const std::string& job, uint64_t number) {
+  const auto manifest = read_manifest(manifest_path(directory, job, number));
+  if (!manifest || *manifest) return;
+  const std::string folder = number_folder(directory, job, number);
+  const auto names = names_in(folder);
+  if (!names) return;
+  std::error_code ignored;
+  for (const std::string& name : *names) fs::remove(folder + "/" + name, ignored);
 }
 
 Status finish(const std::string& directory, const Manifest& manifest) {
@@ -250,7 +303,7 @@ std::vector<Manifest> list(const std::string& directory, const std::string& job,
     auto manifest = read_manifest(manifest_path(directory, job, number));
     if (!manifest) {
       damaged.push_back(manifest.error());
-    } else if (*manifest && (*manifest)->job == job && (*manifest)->number == number) {
+    } else if (is_whole(*manifest, job, number)) {
       finished.push_back(std::move(**manifest));
     }
   }
@@ -288,6 +341,35 @@ Status check_tenant(const Manifest& manifest, const Choice& choice) {
                                          "'; start the job without restore"};
 }
 
+// Compares the sizes of the job's tensors with those in the snapshot. A part knows its pieces, not
+// the sizes. The pieces of a tensor ascend with the parts, so the last part's piece is the tensor's
+// last.
+Status check_sizes(const std::string& directory, const Manifest& manifest, const PartHead& part) {
+  if (part.part + 1 != part.parts) return ok_status();
+  std::map<std::string, uint64_t> sizes;  // elements, by tensor
+  for (const PartFile& file : manifest.parts) {
+    const auto head =
+        read_head(number_folder(directory, part.job, manifest.number) + "/" + file.name, file);
+    if (!head) return head.error();
+    for (const Tensor& tensor : head->tensors) {
+      uint64_t& size = sizes[tensor.name];
+      size = std::max(size, tensor.first_element + tensor.elements);
+    }
+  }
+  for (const Tensor& tensor : part.tensors) {
+    const auto found = sizes.find(tensor.name);
+    const uint64_t wanted = tensor.first_element + tensor.elements;
+    if (found == sizes.end() || found->second == wanted) continue;
+    return Error{ErrorCode::kMismatch,
+                 "tensor '" + tensor.name + "' has " + std::to_string(found->second) +
+                     " elements in snapshot " + std::to_string(manifest.number) + " of job '" +
+                     part.job + "', but " + std::to_string(wanted) +
+                     " in this job; start the job with the same tensors as before, or without "
+                     "restore"};
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 Result<Restored> load(const std::string& directory, const PartHead& part, const Choice& choice,
@@ -299,13 +381,14 @@ Result<Restored> load(const std::string& directory, const PartHead& part, const 
   if (const Status permitted = check_tenant(*manifest, choice); !permitted) {
     return permitted.error();
   }
+  if (const Status fits = check_sizes(directory, *manifest, part); !fits) return fits.error();
   const std::string folder = number_folder(directory, part.job, manifest->number);
   PlacedChunks wanted = chunks_of(part);
   for (const PartFile& file : manifest->parts) {
     const Status read =
         read_part(folder + "/" + file.name, file, part, stopped, wanted, restored.chunks);
     if (!read) return read.error();
-    if (wanted.empty()) break;
+    if (wanted.empty()) return restored;
   }
   if (wanted.empty()) return restored;
   return Error{ErrorCode::kMismatch,

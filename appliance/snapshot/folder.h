@@ -18,16 +18,21 @@ std::string job_folder(const std::string& directory, const std::string& job);
 std::string number_folder(const std::string& directory, const std::string& job, uint64_t number);
 std::string part_name(const PartHead& head);  // for example "part-0-of-4"
 
-// Creates an empty folder with the job's next number and returns the number.
+// Creates an empty folder with the job's next number and returns the number. First removes the
+// files of attempts that nothing has written for ten minutes.
 Result<uint64_t> make_next(const std::string& directory, const std::string& job);
 
+// Removes the files of a snapshot that was not completed and never will be. Its empty folder stays:
+// a box may still be writing into it, so no later snapshot may get its number.
+void discard(const std::string& directory, const std::string& job, uint64_t number);
+
 // Writes the manifest, which completes the snapshot. Then removes all but the last two snapshots of
-// the job, and older ones that were never completed. kNotFound: a file that the manifest lists is
-// missing here or has another size.
+// the job, and older ones that were never completed. One whose manifest is damaged or cannot be
+// read is kept. kNotFound: a file that the manifest lists is missing here or has another size.
 Status finish(const std::string& directory, const Manifest& manifest);
 
 // Returns the job's complete snapshots by ascending number. Adds an error to `damaged` for each
-// damaged manifest.
+// manifest that is damaged or cannot be read.
 std::vector<Manifest> list(const std::string& directory, const std::string& job,
                            std::vector<Error>& damaged);
 // Returns the jobs that have snapshots, sorted by name.

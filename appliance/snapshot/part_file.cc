@@ -135,7 +135,7 @@ class Reader {
   uint32_t crc32c_ = 0;
 };
 
-Result<PartHead> read_head(Reader& reader, const std::string& path) {
+Result<PartHead> read_unchecked_head(Reader& reader, const std::string& path) {
   Preamble preamble;
   auto whole = reader.read(&preamble, sizeof(preamble));
   if (!whole) return whole.error();
@@ -167,6 +167,12 @@ bool is_possible(const PartHead& head, uint64_t bytes) {
     elements -= tensor.elements;
   }
   return true;
+}
+
+Result<PartHead> read_head(Reader& reader, const std::string& path, const PartFile& expected) {
+  auto head = read_unchecked_head(reader, path);
+  if (head && !is_possible(*head, expected.bytes)) return mismatch(path, "its head is damaged");
+  return head;
 }
 
 // Returns all chunks of a part, indexed by number.
@@ -236,17 +242,26 @@ PlacedChunks chunks_of(const PartHead& head) {
   return chunks;
 }
 
+Result<PartHead> read_head(const std::string& path, const PartFile& expected) {
+  auto file = storage::InputFile::open(path);
+  if (!file) return file.error();
+  Reader reader(*file, expected.bytes);
+  return read_head(reader, path, expected);
+}
+
 Status read_part(const std::string& path, const PartFile& expected, const PartHead& part,
                  const std::atomic<bool>& stopped, PlacedChunks& wanted,
                  std::vector<pipeline::ChunkState>& chunks) {
   auto file = storage::InputFile::open(path);
   if (!file) return file.error();
   Reader reader(*file, expected.bytes);
-  const auto head = read_head(reader, path);
+  const auto head = read_head(reader, path, expected);
   if (!head) return head.error();
-  if (!is_possible(*head, expected.bytes)) return mismatch(path, "its head is damaged");
   if (const Status fits = check_fit(path, *head, part); !fits) return fits;
   const auto list = placed(*head);
+  const bool has_wanted = std::any_of(
+      list.begin(), list.end(), [&](const auto& chunk) { return wanted.contains(chunk.first); });
+  if (!has_wanted) return ok_status();
   std::vector<float> values;
   while (reader.left() > 0) {
     if (stopped) return shutting_down();

@@ -36,10 +36,14 @@ using PlacedChunks = std::map<ChunkPlace, PlacedChunk>;
 // Returns the chunks of a part.
 PlacedChunks chunks_of(const PartHead& head);
 
+// Reads only the head of a part's file. kMismatch: the file is damaged. The head's checksum is
+// known only once the whole file has been read, so tensors that share a name are possible.
+Result<PartHead> read_head(const std::string& path, const PartFile& expected);
+
 // Appends to `chunks` those chunks of the file that are in `wanted`, with the numbers given there
-// and rounds_finished 1, and removes them from `wanted`. kMismatch: the file's tensors, chunks or
-// optimizer differ from those of `part`, or its contents differ from `expected`. Returns
-// kUnavailable soon after `stopped` becomes true.
+// and rounds_finished 1, and removes them from `wanted`. Only the head is read if there are none.
+// kMismatch: the file's tensors, chunks or optimizer differ from those of `part`, or its contents
+// differ from `expected`. Returns kUnavailable soon after `stopped` becomes true.
 Status read_part(const std::string& path, const PartFile& expected, const PartHead& part,
                  const std::atomic<bool>& stopped, PlacedChunks& wanted,
                  std::vector<pipeline::ChunkState>& chunks);

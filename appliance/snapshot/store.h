@@ -1,6 +1,6 @@
-// Where snapshots are kept, as control sees it. Every operation takes as long as the disk takes and
-// ends with one call of `done` on the control thread. Errors name the file and what is wrong with
-// it.
+// Where snapshots are kept, as control sees it. Every operation takes as long as the disk takes.
+// Those with a `done` end with one call of it on the control thread. Errors name the file and what
+// is wrong with it.
 #pragma once
 
 #include <functional>
@@ -26,6 +26,9 @@ class SnapshotStore {
   // this box. Several boxes must share the folder. Removes all but the last two snapshots of the
   // job.
   virtual void finish(Manifest manifest, std::function<void(Status)> done) = 0;
+
+  // Removes the files of a snapshot that was not completed and never will be.
+  virtual void discard(const std::string& job, uint64_t number) = 0;
 
   // Reads the state with which a part starts. kNotFound: there is no snapshot of that number.
   // kMismatch: it is damaged, or the job's tensors, chunks or optimizer differ.

@@ -198,6 +198,15 @@ void SimSnapshots::finish(snapshot::Manifest manifest, std::function<void(Status
       std::move(done));
 }
 
+void SimSnapshots::discard(const std::string& job, uint64_t number) {
+  run<Status>(
+      [this, job, number] {
+        snapshot::discard(folder_.path(), job, number);
+        return ok_status();
+      },
+      [](const Status&) {});
+}
+
 void SimSnapshots::load(snapshot::PartHead part, snapshot::Choice choice,
                         std::function<void(Result<snapshot::Restored>)> done) {
   const Part key{part.job, part.part};

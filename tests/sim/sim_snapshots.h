@@ -85,6 +85,7 @@ class SimSnapshots final : public snapshot::SnapshotStore {
   void write_part(uint64_t number, snapshot::PartHead head, snapshot::Cuts cuts,
                   std::function<void(Result<snapshot::PartFile>)> done) override;
   void finish(snapshot::Manifest manifest, std::function<void(Status)> done) override;
+  void discard(const std::string& job, uint64_t number) override;
   void load(snapshot::PartHead part, snapshot::Choice choice,
             std::function<void(Result<snapshot::Restored>)> done) override;
 

@@ -34,6 +34,7 @@ class SlowShelf : public snapshot::SnapshotStore {
       done(ok_status());
     });
   }
+  void discard(const std::string&, uint64_t) override {}
   void load(snapshot::PartHead part, snapshot::Choice choice,
             std::function<void(Result<snapshot::Restored>)> done) override {
     loads.push_back({part, choice.which, choice, done});

@@ -21,6 +21,7 @@ class RecordingStore : public snapshot::SnapshotStore {
     writes.push_back(std::move(done));
   }
   void finish(snapshot::Manifest, std::function<void(Status)>) override {}
+  void discard(const std::string&, uint64_t) override {}
   void load(snapshot::PartHead, snapshot::Choice choice,
             std::function<void(Result<snapshot::Restored>)> done) override {
     loads.push_back({std::move(choice), std::move(done)});

@@ -28,9 +28,14 @@ class Files : public snapshot::SnapshotStore {
     manifest = std::move(written);
     done(shared ? ok_status() : Status(Error{ErrorCode::kNotFound, "the folder is not shared"}));
   }
+  void discard(const std::string& job, uint64_t number) override {
+    CHECK(job == "job");
+    discarded.push_back(number);
+  }
   void load(snapshot::PartHead, snapshot::Choice,
             std::function<void(Result<snapshot::Restored>)>) override {}
 
+  std::vector<uint64_t> discarded;
   bool shared = true;
   std::optional<snapshot::Manifest> manifest;
 };
@@ -216,6 +221,20 @@ TEST_CASE("the run fails if the parts are not all in one place") {
   for (int part = 0; part < 3; ++part) rack.answer(CutProgress::WRITTEN);
   CHECK(rack.run->view().state == std::string("failed"));
   CHECK_THAT(rack.run->view().error, Contains("not shared"));
+}
+
+TEST_CASE("the files of a run that failed are discarded, those of a complete one are not") {
+  Rack failed;
+  failed.survey({3, 3, 3});
+  failed.answer(CutProgress::WRITTEN);
+  failed.answer(CutProgress::FAILED);
+  CHECK(failed.run->is_over());
+  CHECK(failed.files.discarded == std::vector<uint64_t>{12});
+  Rack done;
+  done.survey({3, 3, 3});
+  for (int part = 0; part < 3; ++part) done.answer(CutProgress::WRITTEN);
+  CHECK(done.run->is_done());
+  CHECK(done.files.discarded.empty());
 }
 
 TEST_CASE("the run fails at its deadline") {
