@@ -46,7 +46,7 @@ ErrorCode code_of(const grpc::Status& status) {
     case StatusCode::INVALID_ARGUMENT:
     case StatusCode::PERMISSION_DENIED:
     case StatusCode::UNAUTHENTICATED: return ErrorCode::kInvalidArgument;
-    default: return ErrorCode::kInternal;
+    default: return is_transient(status) ? ErrorCode::kUnavailable : ErrorCode::kInternal;
   }
 }
 
@@ -68,6 +68,18 @@ std::string remedy(const EtcdOptions& options, const grpc::Status& status) {
 }
 
 }  // namespace
+
+bool is_transient(const grpc::Status& status) {
+  switch (status.error_code()) {
+    case StatusCode::UNAVAILABLE:
+    case StatusCode::DEADLINE_EXCEEDED:
+    case StatusCode::CANCELLED:
+    case StatusCode::ABORTED:
+    case StatusCode::UNKNOWN:
+    case StatusCode::INTERNAL: return true;
+    default: return false;
+  }
+}
 
 bool is_stale_token(const grpc::Status& status) {
   return status.error_code() == StatusCode::UNAUTHENTICATED ||

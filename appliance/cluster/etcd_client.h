@@ -88,10 +88,10 @@ class EtcdClient {
   CompletionLoop loop_;
 };
 
-inline bool is_transient(const grpc::Status& status) {
-  return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-         status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
-}
+// Returns whether the member did not do what it was asked, and another member may. A member that
+// ends or hands the lead over answers UNKNOWN, INTERNAL or CANCELLED ("Stream removed", "raft
+// proposal dropped").
+bool is_transient(const grpc::Status& status);
 
 // Returns whether a call failed because its token has expired or predates a change of etcd's users.
 bool is_stale_token(const grpc::Status& status);
