@@ -41,6 +41,11 @@ Result<NumaArena> NumaArena::map(size_t size, int flags, Sharing sharing, int no
   }
   arena.data_ = static_cast<std::byte*>(address);
   arena.size_ = size;
+  // A child made by fork() never uses the arena. Without this, fork() would copy pages that are
+  // registered with an RDMA device, and the owner's next write to each other page would copy it.
+  if (madvise(address, size, MADV_DONTFORK) != 0) {
+    return system_error("cannot keep an arena from forked children", errno);
+  }
   // The file may still shrink: its owner truncates it to take the memory back from its readers.
   if (arena.file_.ok()) {
     if (const Status sealed = seal_memory_file(arena.file_, true); !sealed) return sealed.error();

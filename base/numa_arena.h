@@ -19,8 +19,8 @@ enum class Hugepages { kIfFree, kNever };
 // kReadable: the memory is a file (memory_file.h), so that other processes can map it read-only.
 enum class Sharing { kPrivate, kReadable };
 
-// Owns a zero-filled mapping until it is destroyed. The control thread creates an arena
-// and hands it to one owner, usually a pipeline. Not thread-safe.
+// Owns a zero-filled mapping until it is destroyed. A child made by fork() does not have it. The
+// control thread creates an arena and hands it to one owner, usually a pipeline. Not thread-safe.
 class NumaArena {
  public:
   NumaArena() = default;

@@ -1,5 +1,8 @@
 #include <numa.h>
 #include <numaif.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cerrno>
@@ -85,6 +88,23 @@ TEST_CASE("an arena without a node has the default memory policy") {
   REQUIRE(arena);
   CHECK(arena->node() == kAnyNumaNode);
   if (numa_is_available()) CHECK(policy_at(arena->data()).mode == MPOL_DEFAULT);
+}
+
+TEST_CASE("a child made by fork() does not have an arena, and its owner keeps the contents") {
+  const auto sharing = GENERATE(Sharing::kPrivate, Sharing::kReadable);
+  const size_t bytes = GENERATE(as<size_t>{}, kPageBytes, 2 * kHugepageBytes);
+  auto arena = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kIfFree, sharing);
+  REQUIRE(arena);
+  arena->data()[0] = std::byte{7};
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_unmapped = msync(arena->data(), kPageBytes, MS_ASYNC) != 0 && errno == ENOMEM;
+    _exit(is_unmapped ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(arena->data()[0] == std::byte{7});
 }
 
 TEST_CASE("an error names a node that does not exist") {
