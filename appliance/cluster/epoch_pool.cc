@@ -80,13 +80,17 @@ Result<uint32_t> EpochPool::next(uint32_t floor) {
   const auto block = std::find_if(blocks_.begin(), blocks_.end(),
                                   [&](const Block& each) { return each.last > beyond; });
   if (block == blocks_.end()) {
+    if (too_high_ != 0 && floor >= too_high_) {
+      too_high_ = 0;  // asked again, another box may have reserved it
+      return storage::too_high(floor);
+    }
     floor_ = beyond;
     reserve();
     return Error{ErrorCode::kUnavailable,
                  "no epoch above " + std::to_string(beyond) +
                      " is reserved for this box, and none can be reserved now: " + error_};
   }
-  const auto epoch = given_.next(std::max(beyond, block->first - 1));
+  const auto epoch = given_.next_above(std::max(beyond, block->first - 1));
   PBOX_CHECK(!epoch || (*epoch >= block->first && *epoch <= block->last));
   drop_used();
   if (spare() < kSpareMin) reserve();
@@ -125,7 +129,14 @@ void EpochPool::claim(const Snapshot& snapshot) {
       return reserve_later();
     }
   }
-  const uint32_t last = std::max({reserved, given_.newest(), floor_});
+  const uint32_t known = std::max(reserved, given_.newest());
+  const uint32_t ahead = floor_ - std::min(floor_, known);
+  if (ahead > kSkippedMax - skipped_) {
+    too_high_ = std::exchange(floor_, 0);
+    reserving_ = false;
+    return;
+  }
+  const uint32_t last = std::max(known, floor_);
   if (last > UINT32_MAX - kBlock) {
     error_ = "all epochs are used up; stop every worker of the cluster, then delete " +
              std::string(kKey) + " from the cluster's store";
@@ -134,7 +145,7 @@ void EpochPool::claim(const Snapshot& snapshot) {
   const Block block{last + 1, last + kBlock};
   PBOX_CHECK(block.first > given_.newest());
   store_.commit({{unchanged}, {{kKey, std::to_string(block.last), false}}, {}},
-                [this, alive = alive_, block](const Result<Outcome>& outcome) {
+                [this, alive = alive_, block, ahead](const Result<Outcome>& outcome) {
                   if (!*alive) return;
                   if (!outcome) {  // the block may be lost, but is never used twice
                     error_ = outcome.error().message;
@@ -143,6 +154,7 @@ void EpochPool::claim(const Snapshot& snapshot) {
                   reserving_ = false;
                   if (!outcome->committed) return reserve();  // another box committed first
                   error_ = kNotAsked;
+                  skipped_ += ahead;
                   blocks_.push_back(block);
                   save();
                 });

@@ -28,6 +28,7 @@ class EpochPool : public storage::Epochs {
   ~EpochPool() override;
 
   // Fails with kUnavailable if no epoch above `floor` is reserved; a block is then being requested.
+  // A floor above all epochs that any box has reserved counts towards kSkippedMax.
   Result<uint32_t> next(uint32_t floor) override;
   uint32_t newest() const override { return given_.newest(); }
 
@@ -53,6 +54,8 @@ class EpochPool : public storage::Epochs {
   Timer retry_;
   std::deque<Block> blocks_;  // ascending; the first one may be partly used
   uint32_t floor_ = 0;        // the next block must lie above it
+  uint32_t too_high_ = 0;     // a floor that the store has shown to be too high; 0 if none
+  uint32_t skipped_ = 0;      // because of floors above all reserved epochs; at most kSkippedMax
   bool reserving_ = false;
   std::string error_;  // why the last attempt to reserve failed
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -34,7 +34,20 @@ Result<EpochStore> EpochStore::open(Disk& disk) {
   return EpochStore(disk, epoch);
 }
 
+Error too_high(uint32_t floor) {
+  return {ErrorCode::kInvalidArgument, "the ranks of the job state epoch " + std::to_string(floor) +
+                                           ", which no box can have given; start all ranks again"};
+}
+
 Result<uint32_t> EpochStore::next(uint32_t floor) {
+  const uint32_t ahead = floor - std::min(floor, newest_);
+  PBOX_DCHECK(skipped_ <= kSkippedMax);
+  if (ahead > kSkippedMax - skipped_) return too_high(floor);
+  skipped_ += ahead;
+  return next_above(floor);
+}
+
+Result<uint32_t> EpochStore::next_above(uint32_t floor) {
   const uint32_t last = std::max(newest_, floor);
   if (last == UINT32_MAX) {
     return Error{ErrorCode::kResourceExhausted,

@@ -103,6 +103,28 @@ TEST_CASE(
   CHECK(box.must_next() == EpochPool::kBlock + 1);
 }
 
+TEST_CASE("jobs that state high epochs again and again do not use up the epochs of a cluster") {
+  SharedStore shared;
+  Box box(shared.desk, shared.store(), "one");
+  constexpr uint32_t kFar = EpochPool::kSkippedMax / 2 - EpochPool::kBlock;
+  uint32_t newest = box.must_next();
+  for (int count = 0; count < 2; ++count) newest = box.must_next(newest + kFar);
+  std::optional<Error> refused;
+  REQUIRE(shared.desk.run_until([&] {
+    const auto epoch = box.pool().next(newest + kFar);
+    REQUIRE_FALSE(epoch.ok());
+    if (epoch.error().code == ErrorCode::kInvalidArgument) refused = epoch.error();
+    return refused.has_value();
+  }));
+  CHECK_THAT(refused->message,
+             Contains("epoch " + std::to_string(newest + kFar)) && Contains("start all ranks"));
+  CHECK(box.must_next() == newest + 1);
+  // Epochs that other boxes have reserved are known to the store, however far they are ahead.
+  Box other(shared.desk, shared.store(), "two");
+  const uint32_t far = other.must_next(newest + kFar);
+  CHECK(box.must_next(far) > far);
+}
+
 TEST_CASE("epochs exceed a floor above the reserved block, and the box's own earlier epochs") {
   SharedStore shared;
   Box box(shared.desk, shared.store(), "one");

@@ -20,6 +20,19 @@ std::string fresh_folder() {
 
 }  // namespace
 
+TEST_CASE("jobs that state high epochs again and again do not use up the epochs of a box") {
+  const auto disk = std::move(*open_state_folder(""));
+  auto epochs = *EpochStore::open(*disk);
+  constexpr uint32_t kHalf = Epochs::kSkippedMax / 2;
+  uint32_t newest = 0;
+  for (int count = 0; count < 2; ++count) newest = *epochs.next(newest + kHalf);
+  const auto refused = epochs.next(newest + kHalf);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ErrorCode::kInvalidArgument);
+  CHECK_THAT(refused.error().message, Catch::Contains("epoch " + std::to_string(newest + kHalf)));
+  CHECK(*epochs.next(newest) == newest + 1);
+}
+
 TEST_CASE("epochs ascend over restarts, and exceed a floor that workers state") {
   const std::string folder = fresh_folder() + "/state";  // created if missing
   for (const uint32_t expected : {1u, 2u, 3u}) {
