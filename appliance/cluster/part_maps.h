@@ -126,7 +126,7 @@ class PartMaps : public control::PartDirectory {
   void evacuate_boxes();
   void state_drain_obstacle(const std::string& box, const std::string& job,
                             const std::string& obstacle);
-  void publish_drain_obstacle(const std::string& box);
+  void publish_drain_obstacles();
   void update_running_jobs();
   void correct(const std::string& job, const PartMap& map);
   void delete_unused_maps();
@@ -191,6 +191,8 @@ class PartMaps : public control::PartDirectory {
   std::map<std::string, int64_t> claimed_;  // by job: revision of this box's snapshot claim
   // By box that drains, and by job: why parts stay there. Leader only.
   std::map<std::string, std::map<std::string, std::string>> obstacles_;
+  // Boxes that drain whose obstacles the store does not show yet. Leader only.
+  std::set<std::string> unpublished_;
   // Parts that no box had room for: until when they are not handed back again.
   std::map<std::pair<std::string, uint32_t>, std::chrono::steady_clock::time_point> no_room_;
   BoxReports reports_;

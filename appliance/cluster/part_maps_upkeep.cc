@@ -25,6 +25,7 @@ void PartMaps::tick() {
       if (options_.box_directory().leads()) {
         if (++ticks_ % kReportTicks == 0 && !maps_.empty()) with_reports(nullptr);
         evacuate_boxes();
+        publish_drain_obstacles();
         delete_unused_maps();
       }
     }
@@ -37,14 +38,18 @@ void PartMaps::tick() {
 void PartMaps::evacuate_boxes() {
   PBOX_CHECK(options_.box_directory().leads());
   std::set<std::string> absent;
-  std::vector<std::pair<std::string, std::string>> leaving;  // job, box
+  std::vector<std::pair<std::string, std::string>> leaving, fixed;  // job, box
   for (const auto& [job, map] : maps_) {
     const std::set<std::string> boxes(map.boxes.begin(), map.boxes.end());
     for (const std::string& box : boxes) {
       const bool is_absent = address_of(box).empty();
       if (is_absent) absent.insert(box);
       const bool is_gone = is_absent && absent_ticks_[box] >= kAbsentTicks;
-      if (is_gone || (is_draining(box) && map.may_move)) leaving.emplace_back(job, box);
+      if (is_gone || (is_draining(box) && map.may_move)) {
+        leaving.emplace_back(job, box);
+      } else if (is_draining(box) && !map.is_over) {
+        fixed.emplace_back(job, box);
+      }
     }
   }
   for (auto entry = absent_ticks_.begin(); entry != absent_ticks_.end();) {
@@ -55,11 +60,17 @@ void PartMaps::evacuate_boxes() {
   for (auto& [name, obstacles] : obstacles_) {
     const std::string& box = name;  // clang 14 does not capture structured bindings
     const auto stays = [&](const std::string& job) {
-      return std::find(leaving.begin(), leaving.end(), std::pair(job, box)) != leaving.end();
+      const std::pair parts(job, box);
+      return std::find(leaving.begin(), leaving.end(), parts) != leaving.end() ||
+             std::find(fixed.begin(), fixed.end(), parts) != fixed.end();
     };
     const size_t erased =
         std::erase_if(obstacles, [&](const auto& entry) { return !stays(entry.first); });
-    if (erased > 0) publish_drain_obstacle(box);
+    if (erased > 0) unpublished_.insert(box);
+  }
+  for (const auto& [job, box] : fixed) {
+    state_drain_obstacle(
+        box, job, "job '" + job + "' stays on box " + box + " until it ends: it cannot move");
   }
   for (const auto& [job, box] : leaving) {
     if (waiting_.contains(job)) continue;
@@ -82,30 +93,43 @@ void PartMaps::evacuate_boxes() {
 void PartMaps::state_drain_obstacle(const std::string& box, const std::string& job,
                                     const std::string& obstacle) {
   if (!options_.box_directory().leads()) return;
-  if (obstacle.empty() == !obstacles_[box].contains(job)) return;
+  auto& obstacles = obstacles_[box];
+  const auto known = obstacles.find(job);
+  const bool is_known = known != obstacles.end();
+  if (is_known ? known->second == obstacle : obstacle.empty()) return;
   if (obstacle.empty()) {
-    obstacles_[box].erase(job);
+    obstacles.erase(known);
   } else {
-    obstacles_[box][job] = obstacle;
-    options_.log(BoxDirectory::Severity::kWarning, "drain_stuck", obstacle);
+    if (!is_known) options_.log(BoxDirectory::Severity::kWarning, "drain_stuck", obstacle);
+    obstacles[job] = obstacle;
   }
-  publish_drain_obstacle(box);
+  unpublished_.insert(box);
 }
 
-// Every box shows the obstacle to operators, so it goes to the store.
-void PartMaps::publish_drain_obstacle(const std::string& box) {
-  const KeyValue* entry = drains_.find(kDrains + box);
-  if (entry == nullptr || !options_.box_directory().leads()) return;
-  DrainEntry drain = drain_entry_of(entry->value);
-  drain.obstacle.clear();
-  for (const auto& [job, obstacle] : obstacles_[box]) {
-    drain.obstacle.append(drain.obstacle.empty() ? "" : "; ").append(obstacle);
+// Every box shows the obstacles to operators, so they go to the store. Repeated at each tick until
+// the store shows them: a change of the same entry by another box, or by this one for another job,
+// makes a commit fail.
+void PartMaps::publish_drain_obstacles() {
+  PBOX_CHECK(options_.box_directory().leads());
+  for (auto box = unpublished_.begin(); box != unpublished_.end();) {
+    const KeyValue* entry = drains_.find(kDrains + *box);
+    DrainEntry drain = entry == nullptr ? DrainEntry{} : drain_entry_of(entry->value);
+    std::string text;
+    for (const auto& [job, obstacle] : obstacles_[*box]) {
+      text.append(text.empty() ? "" : "; ").append(obstacle);
+    }
+    if (entry == nullptr || drain.obstacle == text) {
+      box = unpublished_.erase(box);
+      continue;
+    }
+    drain.obstacle = std::move(text);
+    store_.commit({.conditions = {{kDrains + *box, entry->mod_revision},
+                                  options_.box_directory().lead_fence()},
+                   .puts = {{kDrains + *box, to_text(drain)}},
+                   .deletes = {}},
+                  [](const Result<Outcome>&) {});
+    ++box;
   }
-  store_.commit(
-      {.conditions = {{kDrains + box, entry->mod_revision}, options_.box_directory().lead_fence()},
-       .puts = {{kDrains + box, to_text(drain)}},
-       .deletes = {}},
-      [](const Result<Outcome>&) {});
 }
 
 // Keeps the maps of this box's jobs up to date: whether the job is over, whether its parts may
