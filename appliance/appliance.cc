@@ -351,6 +351,7 @@ void Appliance::reload() {
   configure_log(config_.log);
   single_box_directory_.set_chunk_bytes(config_.jobs.chunk_bytes);
   registry_->set_options(registry_options());
+  if (box_directory_) box_directory_->set_job_memory(topology_.job_memory_bytes);
   control_->set_connections_max(config_.control.connections_max);
   for (const auto& change : outcome.applied) log(EventLog::Level::kInfo, "reload", change);
   for (const auto& change : outcome.needs_restart) {

@@ -45,6 +45,10 @@ void BoxDirectory::set_capacity(uint64_t bytes_per_s) {
   }
 }
 
+void BoxDirectory::set_job_memory(uint64_t bytes) {
+  if (std::exchange(self_.job_memory_bytes, bytes) != bytes) registration_.refresh();
+}
+
 void BoxDirectory::on_registered() {
   const bool is_registered = registration_.held();
   if (is_registered && !was_registered_) {

@@ -25,9 +25,10 @@ class BoxDirectory {
   // Must be called whenever the store's session changes.
   void on_session();
 
-  // Registers another capacity of this box (BoxRecord::capacity_bytes_per_s). No effect if it is
-  // the present one.
+  // Register another capacity of this box (BoxRecord::capacity_bytes_per_s), and another memory for
+  // jobs (BoxRecord::job_memory_bytes). No effect if it is the present one.
   void set_capacity(uint64_t bytes_per_s);
+  void set_job_memory(uint64_t bytes);
 
   // All registered boxes as last seen in the store, sorted by name. Valid until `on_change` is
   // called.

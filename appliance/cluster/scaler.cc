@@ -20,6 +20,14 @@ double seconds_of(Environment::Clock::time_point time) {
   return std::chrono::duration<double>(time.time_since_epoch()).count();
 }
 
+// Returns the memory that the box's jobs, copies of other boxes' parts, kept states and snapshots
+// take, in bytes; 0 if the box does not report it.
+double memory_used(const BoxRecord& record, const proto::BoxReport& report) {
+  if (!report.has_memory_free_bytes()) return 0;
+  const auto memory = static_cast<double>(record.job_memory_bytes);
+  return std::max(0.0, memory - static_cast<double>(report.memory_free_bytes()));
+}
+
 }  // namespace
 
 Scaler::Scaler(boost::asio::io_context& context, Store& store, const BoxDirectory& box_directory,
@@ -87,26 +95,25 @@ const proto::BoxReport* Scaler::report_of(const std::string& box) const {
   return found == all.end() ? nullptr : &found->second;
 }
 
-// A box that has not reported is left out: nothing is known about it.
 std::vector<placement::ScaledBox> Scaler::boxes() const {
   std::vector<placement::ScaledBox> boxes;
   for (const BoxRecord& record : box_directory_.boxes()) {
     const proto::BoxReport* report = report_of(record.name);
-    if (report == nullptr) continue;
+    if (report == nullptr) {
+      boxes.push_back({.name = record.name, .has_reported = false});
+      continue;
+    }
     const Duty duty = part_maps_.duty_of(record.name);
-    const auto memory = static_cast<double>(record.job_memory_bytes);
-    const auto free = static_cast<double>(report->memory_free_bytes());
-    boxes.push_back(
-        {.name = record.name,
-         .takes_parts = duty == Duty::kTakesParts,
-         .is_standby = duty == Duty::kStandby,
-         .leads = record.name == options_.self,
-         .parts = part_maps_.parts_of(record.name),
-         .memory_bytes = memory,
-         .memory_used_bytes = report->has_memory_free_bytes() ? std::max(0.0, memory - free) : 0,
-         .link_bytes_per_s = static_cast<double>(record.capacity_bytes_per_s),
-         .traffic_bytes_per_s = static_cast<double>(report->traffic_bytes_per_s()),
-         .refusals = report->refusals()});
+    boxes.push_back({.name = record.name,
+                     .takes_parts = duty == Duty::kTakesParts,
+                     .is_standby = duty == Duty::kStandby,
+                     .leads = record.name == options_.self,
+                     .parts = part_maps_.parts_of(record.name),
+                     .memory_bytes = static_cast<double>(record.job_memory_bytes),
+                     .memory_used_bytes = memory_used(record, *report),
+                     .link_bytes_per_s = static_cast<double>(record.capacity_bytes_per_s),
+                     .traffic_bytes_per_s = static_cast<double>(report->traffic_bytes_per_s()),
+                     .refusals = report->refusals()});
   }
   return boxes;
 }
@@ -135,18 +142,22 @@ void Scaler::carry_out(const placement::ScaleDecision& decision) {
       true);
 }
 
-// A standby that has been without parts for a while may be switched off. The hook is told once, and
-// again by the next leader.
+// A standby that has been without parts, and without copies of other boxes' parts, for a while may
+// be switched off. The hook is told once, and again by the next leader.
 void Scaler::tell_which_may_stop() {
   const auto now = environment_.now();
   std::map<std::string, Empty> empty;
   for (const BoxRecord& record : box_directory_.boxes()) {
     const std::string& name = record.name;
     const proto::BoxReport* report = report_of(name);
-    const bool is_empty =
-        report != nullptr && report->jobs().empty() && part_maps_.parts_of(name) == 0;
-    if (part_maps_.duty_of(name) != Duty::kStandby || !is_empty) continue;
     const auto known = empty_.find(name);
+    if (report == nullptr) {  // it may only have missed one question
+      if (known != empty_.end()) empty.insert(*known);
+      continue;
+    }
+    const bool is_empty = report->jobs().empty() && part_maps_.parts_of(name) == 0 &&
+                          memory_used(record, *report) == 0;
+    if (part_maps_.duty_of(name) != Duty::kStandby || !is_empty) continue;
     Empty& entry = empty[name] = known == empty_.end() ? Empty{now} : known->second;
     if (entry.is_told || seconds_of(now) - seconds_of(entry.since) < options_.rules.after_s) {
       continue;

@@ -50,10 +50,13 @@ size_t takers(const std::vector<ScaledBox>& boxes) {
       std::count_if(boxes.begin(), boxes.end(), [](const auto& box) { return box.takes_parts; }));
 }
 
-// Returns the box with the fewest parts; of several such boxes, one that does not lead.
+// Returns the box with the fewest parts; of several such boxes, one that has no copies of others'
+// parts, and one that does not lead.
 const ScaledBox* emptiest(const std::vector<ScaledBox>& boxes) {
   const ScaledBox* best = nullptr;
-  const auto rank = [](const ScaledBox& box) { return std::tuple(box.parts, box.leads, box.name); };
+  const auto rank = [](const ScaledBox& box) {
+    return std::tuple(box.parts, box.memory_used_bytes > 0, box.leads, box.name);
+  };
   for (const ScaledBox& box : boxes) {
     if (box.takes_parts && (best == nullptr || rank(box) < rank(*best))) best = &box;
   }
@@ -104,6 +107,15 @@ uint64_t ScalePolicy::new_refusals(const std::vector<ScaledBox>& boxes) {
 }
 
 std::optional<ScaleDecision> ScalePolicy::step(const std::vector<ScaledBox>& boxes, double now_s) {
+  std::vector<ScaledBox> known = boxes;
+  std::erase_if(known, [](const ScaledBox& box) { return !box.has_reported; });
+  return step_known(known, boxes.size(), now_s);
+}
+
+// `registered`: the number of all boxes. A box that misses one report and then reports again is not
+// the box that was asked for.
+std::optional<ScaleDecision> ScalePolicy::step_known(const std::vector<ScaledBox>& boxes,
+                                                     size_t registered, double now_s) {
   pressure_ = use_of(boxes).pressure();
   if (new_refusals(boxes) > 0) refused_at_ = now_s;
   if (refused_at_ && now_s - *refused_at_ > rules_.after_s) refused_at_.reset();
@@ -115,20 +127,21 @@ std::optional<ScaleDecision> ScalePolicy::step(const std::vector<ScaledBox>& box
   const bool has_spare =
       spare != nullptr && !refused_at_ && use_of(boxes, spare).pressure() < rules_.in_below;
   spare_since_ = since(has_spare, spare_since_, now_s);
-  if (asked_at_ && boxes.size() > boxes_when_asked_) {
+  if (asked_at_ && registered > boxes_when_asked_) {
     asked_at_.reset();
     // A machine that was switched off as a standby registers as a standby again.
-    if (first_standby(boxes) != boxes.end()) return grow(boxes, now_s, "it was asked for");
+    if (first_standby(boxes) != boxes.end())
+      return grow(boxes, registered, now_s, "it was asked for");
   }
   if (decided_at_ && now_s - *decided_at_ < rules_.after_s) return std::nullopt;
-  if (refused_at_) return grow(boxes, now_s, "a part or a job found no room");
+  if (refused_at_) return grow(boxes, registered, now_s, "a part or a job found no room");
   if (short_since_ && now_s - *short_since_ >= rules_.after_s) {
     if (count < rules_.boxes_min) {
-      return grow(boxes, now_s,
+      return grow(boxes, registered, now_s,
                   std::to_string(count) + " boxes take parts, fewer than " +
                       std::to_string(rules_.boxes_min));
     }
-    return grow(boxes, now_s,
+    return grow(boxes, registered, now_s,
                 percent(pressure_) + " of the boxes' capacity is in use, more than " +
                     percent(rules_.out_above));
   }
@@ -136,7 +149,8 @@ std::optional<ScaleDecision> ScalePolicy::step(const std::vector<ScaledBox>& box
   return std::nullopt;
 }
 
-std::optional<ScaleDecision> ScalePolicy::grow(const std::vector<ScaledBox>& boxes, double now_s,
+std::optional<ScaleDecision> ScalePolicy::grow(const std::vector<ScaledBox>& boxes,
+                                               size_t registered, double now_s,
                                                std::string reason) {
   const auto standby = first_standby(boxes);
   const bool has_standby = standby != boxes.end();
@@ -150,7 +164,7 @@ std::optional<ScaleDecision> ScalePolicy::grow(const std::vector<ScaledBox>& box
     return ScaleDecision{ScaleDecision::Kind::kUseStandby, standby->name, std::move(reason)};
   }
   asked_at_ = now_s;
-  boxes_when_asked_ = boxes.size();
+  boxes_when_asked_ = registered;
   return ScaleDecision{ScaleDecision::Kind::kAskForBox, "", std::move(reason)};
 }
 

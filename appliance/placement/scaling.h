@@ -12,12 +12,13 @@ namespace pbox::placement {
 // A registered box, as its newest report describes it.
 struct ScaledBox {
   std::string name = {};
-  bool takes_parts = true;  // neither drains nor is a standby
-  bool is_standby = false;  // empty or being emptied, until the cluster needs it
+  bool has_reported = true;  // if not, nothing but the name is known
+  bool takes_parts = true;   // neither drains nor is a standby
+  bool is_standby = false;   // empty or being emptied, until the cluster needs it
   bool leads = false;
   uint64_t parts = 0;  // over all jobs
   double memory_bytes = 0;
-  double memory_used_bytes = 0;
+  double memory_used_bytes = 0;    // also by copies of other boxes' parts
   double link_bytes_per_s = 0;     // in one direction; 0: unknown
   double traffic_bytes_per_s = 0;  // in the busier direction
   uint64_t refusals = 0;           // parts that it had no room for since it started
@@ -62,9 +63,11 @@ class ScalePolicy {
   bool is_short() const { return is_short_; }
 
  private:
+  std::optional<ScaleDecision> step_known(const std::vector<ScaledBox>& boxes, size_t registered,
+                                          double now_s);
   uint64_t new_refusals(const std::vector<ScaledBox>& boxes);
-  std::optional<ScaleDecision> grow(const std::vector<ScaledBox>& boxes, double now_s,
-                                    std::string reason);
+  std::optional<ScaleDecision> grow(const std::vector<ScaledBox>& boxes, size_t registered,
+                                    double now_s, std::string reason);
   std::optional<ScaleDecision> shrink(const std::vector<ScaledBox>& boxes, double now_s);
 
   ScaleRules rules_;
@@ -76,7 +79,7 @@ class ScalePolicy {
   std::optional<double> refused_at_;  // time of the newest refusal; unset after a decision
   std::optional<double> decided_at_;
   // Set while a box that was asked for has not registered: when it was asked for, and how many
-  // boxes there were then.
+  // boxes were registered then.
   std::optional<double> asked_at_;
   size_t boxes_when_asked_ = 0;
 };

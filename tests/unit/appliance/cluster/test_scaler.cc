@@ -102,6 +102,47 @@ TEST_CASE("a spare box becomes a standby, and may stop when it has no part left"
   CHECK_THAT(cluster.log, Contains("box_may_stop: box b"));
 }
 
+TEST_CASE("a standby that has copies of other boxes' parts may not stop") {
+  ScalingCluster cluster(1);
+  cluster.box(1).report.set_memory_free_bytes(kJobMemory - 1);
+  cluster.set_duty("b", Duty::kStandby);
+  cluster.await_reports();
+  // A third box, empty from the start, shows that the second one has had its turn.
+  cluster.add("c");
+  cluster.box(2).report.set_memory_free_bytes(kJobMemory);
+  cluster.set_duty("c", Duty::kStandby);
+  REQUIRE(cluster.await_lines(1));
+  CHECK(cluster.lines[0]["box"] == "c");
+  cluster.box(1).report.set_memory_free_bytes(kJobMemory);
+  REQUIRE(cluster.await_lines(2));
+  CHECK(cluster.lines[1]["event"] == "scale_in");
+  CHECK(cluster.lines[1]["box"] == "b");
+}
+
+TEST_CASE("the hook is not told again of a box that has missed a report") {
+  ScalingCluster cluster(1);
+  cluster.set_duty("b", Duty::kStandby);
+  REQUIRE(cluster.await_lines(1));
+  CHECK(cluster.lines[0]["box"] == "b");
+  tcp::acceptor& acceptor = cluster.box(1).acceptor;
+  const tcp::endpoint endpoint = acceptor.local_endpoint();
+  const auto reports = [&] { return cluster.box(0).maps.reports().all().contains("b"); };
+  acceptor.close();
+  REQUIRE(cluster.desk.run_until([&] { return !reports(); }));
+  acceptor.open(endpoint.protocol());
+  acceptor.set_option(tcp::acceptor::reuse_address(true));
+  acceptor.bind(endpoint);
+  acceptor.listen();
+  cluster.box(1).answer();
+  REQUIRE(cluster.desk.run_until(reports));
+  // The next line is about a box that is empty from now on, not about the first one.
+  cluster.add("c");
+  cluster.box(2).report.set_memory_free_bytes(kJobMemory);
+  cluster.set_duty("c", Duty::kStandby);
+  REQUIRE(cluster.await_lines(2));
+  CHECK(cluster.lines[1]["box"] == "c");
+}
+
 TEST_CASE("the leader empties a box that the others can replace") {
   ScalingCluster cluster(1);
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
@@ -111,6 +152,15 @@ TEST_CASE("the leader empties a box that the others can replace") {
   CHECK(cluster.lines[0]["event"] == "scale_in");
   CHECK(cluster.lines[0]["box"] == "b");
   CHECK(cluster.parts_on("b") == 0);
+}
+
+TEST_CASE("another memory for jobs reaches the record that the other boxes read") {
+  Cluster cluster;
+  cluster.box(1).box_directory.set_job_memory(7);
+  CHECK(cluster.desk.run_until([&] {
+    const BoxRecord* record = cluster.box(0).box_directory.last_record("b");
+    return record != nullptr && record->job_memory_bytes == 7;
+  }));
 }
 
 TEST_CASE("a box that begins as a standby takes no parts, unless it has some from before") {

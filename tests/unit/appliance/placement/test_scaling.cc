@@ -50,6 +50,27 @@ TEST_CASE("boxes that are fuller than the threshold for long enough need another
   CHECK_THAT(made[0].decision.reason, Contains("85 %") && Contains("80 %"));
 }
 
+TEST_CASE("a box that misses a report while another is asked for is not taken for the new one") {
+  ScalePolicy policy(kRules);
+  std::vector<ScaledBox> boxes = {box("a", 95), box("b", 95)};
+  boxes[1].has_reported = false;
+  CHECK(run(policy, boxes, 0, kAfter).empty());
+  REQUIRE(run(policy, boxes, kAfter, kAfter + 1).size() == 1);
+  boxes[1].has_reported = true;
+  CHECK(run(policy, boxes, kAfter + 1, 10 * kAfter).empty());
+  // The box that was asked for registers, and takes parts.
+  boxes.push_back(box("c", 95));
+  CHECK(run(policy, boxes, 10 * kAfter, 12 * kAfter).size() == 1);
+}
+
+TEST_CASE("a box without parts is emptied before one that has copies of others' parts") {
+  ScalePolicy policy(kRules);
+  const std::vector<ScaledBox> boxes = {box("a", 10, 4), box("b", 10, 0), box("c", 0, 0)};
+  const auto made = run(policy, boxes, 0, kAfter + 1);
+  REQUIRE(made.size() == 1);
+  CHECK(made[0].decision.box == "c");
+}
+
 TEST_CASE("a peak that passes needs no box") {
   ScalePolicy policy(kRules);
   for (double at = 0; at < 100; at += kAfter) {
