@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <random>
-#include <system_error>
 #include <thread>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/glob.h"
+#include "base/thread.h"
 #include "base/version.h"
 #include "nic/wire/control_frame.h"
 #include "nic/wire/sync_message.h"
@@ -340,18 +340,16 @@ Status Client::join() {
 // The I/O thread waits for mutex_, which the caller holds. If there can be no such thread, the join
 // has failed.
 Status Client::start_io() {
-  try {
-    thread_ = std::thread([this] { run_io(); });
-  } catch (const std::system_error& error) {
+  auto thread = start_thread("exchange tensors", [this] { run_io(); });
+  if (!thread) {
     tensor_states_.clear();
     collectives_.reset();
     job_tensors_.reset();
     drivers_.clear();
     parts_.reset();
-    return Error{ErrorCode::kResourceExhausted,
-                 std::string("cannot start the I/O thread: ") + error.what() +
-                     "; raise the limit on threads (ulimit -u, or the container's pids limit)"};
+    return thread.error();
   }
+  thread_ = std::move(*thread);
   phase_ = Phase::kJoined;
   return ok_status();
 }

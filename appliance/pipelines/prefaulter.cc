@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/cpu_set.h"
 #include "base/event.h"
+#include "base/thread.h"
 
 namespace pbox::pipelines {
 namespace {
@@ -55,18 +56,20 @@ Prefaulter::~Prefaulter() {
 
 std::unique_ptr<Prefault> Prefaulter::begin(const NumaArena& memory) {
   if (memory.has_hugepages()) return nullptr;
+  if (!thread_.joinable()) {
+    auto thread = start_thread("prefault memory", [this] {
+      name_current_thread("prefaulter");
+      run();
+    });
+    if (!thread) return nullptr;  // the memory gets its pages when it is first written
+    thread_ = std::move(*thread);
+  }
   auto order = std::make_unique<Order>(*this, std::span(memory.data(), memory.size()));
   {
     const std::lock_guard lock(mutex_);
     orders_.push_back(order.get());
   }
   changed_.notify_all();
-  if (!thread_.joinable()) {
-    thread_ = std::thread([this] {
-      name_current_thread("prefaulter");
-      run();
-    });
-  }
   return order;
 }
 

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/cpu_set.h"
 #include "base/event.h"
+#include "base/thread.h"
 
 namespace pbox::relay {
 namespace {
@@ -37,20 +38,30 @@ BoxRelay::BoxRelay(boost::asio::io_context& context, const config::Upstream& set
     : control_context_(context),
       plan_{settings, std::move(keys), std::move(spec)},
       report_(std::move(report)),
-      post_(std::move(post)),
-      wake_(std::move(*create_event())) {
+      post_(std::move(post)) {
   PBOX_CHECK(report_ != nullptr);
-  thread_ = std::thread([this] {
+  auto wake = create_event();
+  if (!wake) {
+    fail(wake.error());
+    return;
+  }
+  wake_ = std::move(*wake);
+  auto thread = start_thread("forward sums", [this] {
     name_current_thread(kThreadName);
     work();
   });
+  if (!thread) {
+    fail(thread.error());
+    return;
+  }
+  thread_ = std::move(*thread);
 }
 
 BoxRelay::~BoxRelay() {
   stop_ = true;
   wake();
   leave_lanes();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   lanes_.clear();
   // The eventfds are closed later: until the owner of this relay has taken the rings away, the
   // pipelines may still write to them.
@@ -214,19 +225,26 @@ bool BoxRelay::set_lanes(std::vector<std::unique_ptr<UplinkLane>> lanes) {
 Status BoxRelay::join_lanes(uint64_t deadline_ns) {
   std::mutex mutex;
   Status outcome = ok_status();
+  const auto end_with = [&](const Status& joined) {
+    if (joined) return;
+    {
+      const std::lock_guard lock(mutex);
+      if (!outcome) return;
+      outcome = joined;
+    }
+    leave_lanes();
+  };
   std::vector<std::thread> threads;
   for (const auto& lane : lanes_) {
-    threads.emplace_back([&, own = lane.get()] {
+    auto thread = start_thread("join another box", [&, own = lane.get()] {
       name_current_thread(kThreadName);
-      const Status joined = own->join(deadline_ns);
-      if (joined) return;
-      {
-        const std::lock_guard lock(mutex);
-        if (!outcome) return;
-        outcome = joined;
-      }
-      leave_lanes();
+      end_with(own->join(deadline_ns));
     });
+    if (!thread) {
+      end_with(thread.error());
+      break;
+    }
+    threads.push_back(std::move(*thread));
   }
   for (std::thread& thread : threads) thread.join();
   return outcome;
@@ -239,7 +257,9 @@ Status BoxRelay::run_lanes() {
     rings[ring.lane].push_back(ring);
   }
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-    const int fd = lane_wakes_.emplace_back(std::move(*create_event())).get();
+    auto event = create_event();
+    if (!event) return event.error();
+    const int fd = lane_wakes_.emplace_back(std::move(*event)).get();
     if (const Status runs = lanes_[lane]->run(std::move(rings[lane]), fd); !runs) return runs;
   }
   return ok_status();
@@ -250,7 +270,13 @@ void BoxRelay::leave_lanes() {
   const std::lock_guard lock(lanes_mutex_);
   std::vector<std::thread> threads;
   for (size_t lane = 1; lane < lanes_.size(); ++lane) {
-    threads.emplace_back([this, own = lanes_[lane].get()] { own->leave(reason_); });
+    auto thread = start_thread("leave another box",
+                               [this, own = lanes_[lane].get()] { own->leave(reason_); });
+    if (thread) {
+      threads.push_back(std::move(*thread));
+    } else {
+      lanes_[lane]->leave(reason_);  // there are no more threads
+    }
   }
   if (!lanes_.empty()) lanes_.front()->leave(reason_);
   for (std::thread& thread : threads) thread.join();

@@ -25,8 +25,8 @@ namespace pbox::relay {
 class BoxRelay : public control::Relay {
  public:
   // `context` is the control thread's. `report` is called when `on_change` of Upstream::join is
-  // due, but on any thread. `post` runs a function on the control thread, and then carries out what
-  // the function has caused.
+  // due, but on any thread, also within this constructor. `post` runs a function on the control
+  // thread, and then carries out what the function has caused.
   BoxRelay(boost::asio::io_context& context, const config::Upstream& settings, std::string keys,
            control::RelaySpec spec, std::function<void(Status)> report,
            std::function<void(std::function<void()>)> post);

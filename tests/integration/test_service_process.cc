@@ -199,7 +199,7 @@ TEST_CASE("a join without the threads that it needs fails, and can be repeated")
       WorkerProcess([&](Line&) {
         const AbiWorker worker({.box = daemon.control()});
         worker.tensor("t", 1);
-        const char* const missing[] = {"a thread to open lanes", "the I/O thread"};
+        const char* const missing[] = {"a thread to open lanes", "a thread to exchange tensors"};
         for (int allowed = 0; allowed < 2; ++allowed) {
           threads_left = allowed;
           require_contains(worker.must_be(PBOX_RESOURCE_EXHAUSTED, pbox_join(worker.context())),

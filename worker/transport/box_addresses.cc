@@ -5,11 +5,10 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <system_error>
-#include <thread>
 
 #include "base/check.h"
 #include "base/event.h"
+#include "base/thread.h"
 #include "worker/process/fork_guard.h"
 #include "worker/process/io_thread.h"
 
@@ -100,28 +99,28 @@ void BoxAddresses::State::begin(const std::shared_ptr<State>& self, const std::s
   PBOX_CHECK(self.get() == this);
   Name& name = names[box];
   if (name.is_being_resolved) return;
-  try {
-    std::thread([self, box] {
-      become_library_thread("pbox-resolve");
-      auto found = self->resolve(box);
-      {
-        const std::lock_guard lock(self->mutex);
-        Name& resolved = self->names[box];
-        resolved.is_being_resolved = false;
-        if (found) {
-          resolved.addresses = std::move(*found);
-          resolved.failure.reset();
-        } else {
-          resolved.failure = found.error();
-        }
+  auto thread = start_thread("resolve box '" + box + "'", [self, box] {
+    become_library_thread("pbox-resolve");
+    auto found = self->resolve(box);
+    {
+      const std::lock_guard lock(self->mutex);
+      Name& resolved = self->names[box];
+      resolved.is_being_resolved = false;
+      if (found) {
+        resolved.addresses = std::move(*found);
+        resolved.failure.reset();
+      } else {
+        resolved.failure = found.error();
       }
-      set_event(self->ended.get());
-    }).detach();
-    name.is_being_resolved = true;
-  } catch (const std::system_error& error) {
-    name.failure = Error{ErrorCode::kResourceExhausted,
-                         "cannot start a thread to resolve box '" + box + "': " + error.what()};
+    }
+    set_event(self->ended.get());
+  });
+  if (!thread) {
+    name.failure = thread.error();
+    return;
   }
+  thread->detach();
+  name.is_being_resolved = true;
 }
 
 BoxAddresses::BoxAddresses(Resolve resolve) : state_(std::make_shared<State>(std::move(resolve))) {}

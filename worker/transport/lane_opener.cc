@@ -1,11 +1,11 @@
 #include "worker/transport/lane_opener.h"
 
 #include <algorithm>
-#include <system_error>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/event.h"
+#include "base/thread.h"
 #include "worker/process/fork_guard.h"
 #include "worker/process/io_thread.h"
 #include "worker/transport/transport_library.h"
@@ -44,14 +44,14 @@ LaneOpener::LaneOpener(Order order) : order_(std::move(order)), memory_(order_.m
   outcome_.choice = std::move(order_.choice);
   outcome_.transport = std::move(order_.transport);
   if (auto event = create_own_event()) ready_ = std::move(*event);
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& error) {
-    outcome_.facts = Error{ErrorCode::kResourceExhausted,
-                           std::string("cannot start a thread to open lanes: ") + error.what()};
-    is_ready_ = true;
-    wake();
+  auto thread = start_thread("open lanes", [this] { run(); });
+  if (thread) {
+    thread_ = std::move(*thread);
+    return;
   }
+  outcome_.facts = thread.error();
+  is_ready_ = true;
+  wake();
 }
 
 LaneOpener::~LaneOpener() {
