@@ -26,6 +26,12 @@ std::string hex(uint64_t number) {
   return digits;
 }
 
+// Returns whether the job is about to end, because ranks that the others cannot do without have
+// left. They would not come if it gathered again, and it needs no copy any more.
+bool has_leavers(const Job& job) {
+  return job.members().count(Member::State::kLeft) > 0;
+}
+
 }  // namespace
 
 std::string BackupKeeper::new_copy_name(const JobSpec& spec) {
@@ -134,6 +140,7 @@ void BackupKeeper::lose_backup(Job& job, const Backup& backup, const std::string
 void BackupKeeper::on_tick(Job& job) {
   if (job.spec().replicas == 0) return;
   PBOX_CHECK(job.running());  // otherwise gather_again() would disturb ranks that are joining
+  if (has_leavers(job)) return;
   Backup& backup = backups_[key_of(job.spec())];
   if (job.relay()) {
     monitor_backup(job, backup);
@@ -173,6 +180,7 @@ void BackupKeeper::find_backup(Job& job, Backup& backup) {
 
 void BackupKeeper::on_probe(Job& job, Backup& backup, const Status& status) {
   backup.probe.reset();
+  if (status && has_leavers(job)) return;
   if (status) {
     owner_.gather_again(
         job, {.event = {RegistryEvent::Severity::kWarning, "backup_found",

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "nic/wire/tenant.h"
+
 namespace pbox::control {
 namespace {
 
@@ -52,6 +54,22 @@ uint64_t free_on_pipeline(const RegistryOptions& options, uint32_t pipeline,
                           const PipelineUse& use) {
   if (pipeline >= options.arena_bytes.size()) return UINT64_MAX;
   return less(options.arena_bytes[pipeline], use.memory_bytes);
+}
+
+Status check_copies(const RegistryContext& context, const JobOwner& owner, const std::string& job,
+                    const std::string& what, uint64_t bytes) {
+  const uint64_t taken = owner.memory_taken_bytes({});
+  const uint64_t limit = context.options.job_memory_bytes;
+  if (bytes > less(limit, taken)) {
+    return Error{ErrorCode::kResourceExhausted,
+                 what + " needs " + std::to_string(bytes) + " bytes for a while, but jobs hold " +
+                     std::to_string(taken) + " of the " + std::to_string(limit) +
+                     " bytes that they may take ([memory] job_share)"};
+  }
+  const std::string_view tenant = wire::tenant_of(job);
+  return check_bound(tenant, "bytes of memory", "memory_mib",
+                     context.options.tenants.of(tenant).memory_bytes,
+                     owner.memory_taken_bytes(tenant), bytes);
 }
 
 FreeCapacity free_capacity(const RegistryContext& context, uint32_t pipelines,

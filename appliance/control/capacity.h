@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "appliance/control/registry_context.h"
@@ -32,6 +33,12 @@ uint32_t job_slots_taken(const JobTable& jobs);
 // Returns the bytes of memory that are free on a pipeline; UINT64_MAX if there is no bound.
 uint64_t free_on_pipeline(const RegistryOptions& options, uint32_t pipeline,
                           const PipelineUse& use);
+
+// Checks that copies of the states of a job's parts may be held beside all that is here. `what`
+// begins the error, "a snapshot of job 'x'"; `bytes` is the size of the copies. kResourceExhausted
+// if the box's or the tenant's bound on memory forbids it.
+Status check_copies(const RegistryContext& context, const JobOwner& owner, const std::string& job,
+                    const std::string& what, uint64_t bytes);
 
 // The room that this box has for further jobs.
 struct FreeCapacity {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "appliance/control/part_memory.h"
+#include "appliance/control/refusals.h"
 #include "appliance/control/sync_spec.h"
 #include "appliance/control/version_checks.h"
 #include "base/check.h"
@@ -299,14 +300,8 @@ Status JobAdmission::check_return(const Job& job, const proto::Join& join) const
                        " has left while other ranks are still in the job; wait for them to leave, "
                        "or use another job name"};
     case Member::State::kExcluded:
-      if (join.rejoins() && job.spec().is_relaxed() &&
-          job.spec().relaxed_model != wire::SyncModel::kDrop) {
-        return Error{ErrorCode::kWorkerLost,
-                     rank_of(join) + " was lost (" + member.lost_reason +
-                         ") and excluded; a job of sync.model " +
-                         to_string(job.spec().relaxed_model) +
-                         " keeps no clock of such a rank: start all ranks again, or let its "
-                         "process return before the lost time-out"};
+      if (join.rejoins() && job.spec().excludes_for_good()) {
+        return excluded_for_good(job.spec(), join.rank(), member.lost_reason);
       }
       if (join.rejoins()) return ok_status();
       return Error{ErrorCode::kWorkerLost,

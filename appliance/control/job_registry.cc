@@ -262,14 +262,23 @@ void JobRegistry::on_tick(uint64_t now_ns) {
   snapshots_.on_tick();
 }
 
-void JobRegistry::on_standstill(uint64_t gap_ns, uint64_t now_ns) {
+void JobRegistry::on_standstill(const TurnClock::Turn& turn, uint64_t now_ns) {
   context_.now_ns = now_ns;
   for (auto& [id, connection] : context_.connections) {
-    connection.heard_ns = std::min(now_ns, connection.heard_ns + gap_ns);
+    connection.heard_ns = std::min(now_ns, connection.heard_ns + turn.gap_ns);
   }
-  for (const auto& [part, job] : context_.jobs) job->forgive(gap_ns, now_ns);
+  for (const auto& [part, job] : context_.jobs) job->forgive(turn.gap_ns, now_ns);
+  handover_.forgive(turn.gap_ns);
+  snapshots_.forgive(turn.gap_ns);
+  const std::string gap = in_seconds(turn.gap_ns);
+  if (turn.was_busy) {
+    return context_.note(Severity::kWarning, "control_was_busy",
+                         "the control thread worked for " + gap +
+                             " on end, for example on the state of a large part that moves; this "
+                             "time is not counted against any rank");
+  }
   context_.note(Severity::kWarning, "box_stood_still",
-                "this box did not run for " + in_seconds(gap_ns) +
+                "this box did not run for " + gap +
                     ": it was stopped, its virtual machine was paused, or other programs had the "
                     "CPU; this time is not counted against any rank");
 }
@@ -438,14 +447,13 @@ uint64_t JobRegistry::memory_taken_bytes(std::optional<std::string_view> tenant)
   return bytes;
 }
 
-std::map<std::string, TenantUse, std::less<>> JobRegistry::tenants() const {
+TenantUses JobRegistry::tenants() const {
   auto uses = tenant_uses(context_.jobs);
   for (const auto& [id, connection] : std::as_const(context_.connections)) {
     if (const auto tenant = tenant_of(connection)) ++uses[std::string(*tenant)].connections;
   }
-  for (auto& [tenant, use] : uses) {
-    use.memory_bytes += handover_.bytes_of(tenant) + snapshots_.cut_bytes(tenant);
-  }
+  handover_.add_use(uses);
+  snapshots_.add_use(uses);
   return uses;
 }
 

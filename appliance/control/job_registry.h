@@ -35,6 +35,7 @@
 #include "appliance/control/snapshot_coordinator.h"
 #include "appliance/control/state_handover.h"
 #include "appliance/control/step_verdicts.h"
+#include "base/standstill.h"
 
 namespace pbox::control {
 
@@ -69,10 +70,10 @@ class JobRegistry : private JobOwner {
   // Returns the log events since the last call, in order, and empties the list.
   std::vector<RegistryEvent> take_events() { return std::exchange(context_.events, {}); }
 
-  // Call it instead of on_tick() if this thread has not run for `gap_ns`. Messages that arrived
-  // meanwhile have not been read yet, so this call ends no wait, and the gap does not count as
-  // silence.
-  void on_standstill(uint64_t gap_ns, uint64_t now_ns);
+  // Call it instead of on_tick() if this thread has had no turn for longer than kStandstillNs.
+  // Messages that arrived meanwhile have not been read yet, so this call ends no wait, and the gap
+  // does not count as silence.
+  void on_standstill(const TurnClock::Turn& turn, uint64_t now_ns);
 
   // Takes effect for what happens from now on. Running jobs keep their memory and time-outs. The
   // keys stay. The source of random numbers stays too, since a new one could draw the same numbers.
@@ -108,7 +109,7 @@ class JobRegistry : private JobOwner {
   PipelineMoves& pipeline_moves() { return moves_; }
   uint64_t memory_taken_bytes(std::optional<std::string_view> tenant = {}) const override;
   // Returns the use of each tenant that has a job, a kept state or a connection here.
-  std::map<std::string, TenantUse, std::less<>> tenants() const;
+  TenantUses tenants() const;
   // Like control::free_capacity(); kept states and cuts count too.
   FreeCapacity free_capacity() const {
     return control::free_capacity(context_, host_.count(), memory_taken_bytes());

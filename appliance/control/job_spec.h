@@ -110,6 +110,8 @@ struct JobSpec {
   bool is_relaxed() const { return relaxed_model != wire::SyncModel::kBsp; }
   // Returns whether some tensor's weights change with every push.
   bool applies_on_arrival() const;
+  // Returns whether an excluded rank can never come back, because the box keeps no clock of it.
+  bool excludes_for_good() const { return is_relaxed() && relaxed_model != wire::SyncModel::kDrop; }
   // Returns whether its parts can move from one running box to another. A relaxed job needs no
   // copies from the workers for that.
   bool may_move() const { return survives_its_box() || is_relaxed(); }

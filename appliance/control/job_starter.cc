@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "appliance/control/compression_spec.h"
+#include "appliance/control/refusals.h"
 #include "base/clock.h"
 
 namespace pbox::control {
@@ -12,6 +13,13 @@ using Severity = RegistryEvent::Severity;
 
 StartPhase next(StartPhase phase) {
   return static_cast<StartPhase>(static_cast<uint8_t>(phase) + 1);
+}
+
+Error left_behind(const JobSpec& spec, uint32_t rank) {
+  return {ErrorCode::kWorkerLost,
+          "rank " + std::to_string(rank) + " of " + spec.title() +
+              " was left behind: the box was lost, and the others continue from rounds for which "
+              "it has no gradients; start it again with rejoin"};
 }
 
 }  // namespace
@@ -103,7 +111,7 @@ JobStarter::Step JobStarter::reserve_epoch(Job& job, const PartState* state) {
     owner_.fail(job, beyond.error());
     return Step::kFailed;
   }
-  for (const uint32_t rank : *beyond) dismiss(job, rank);
+  for (const uint32_t rank : *beyond) dismiss(job, rank, left_behind(job.spec(), rank));
   if (!beyond->empty() && !job.members().complete()) {
     starts_[key_of(job.spec())].phase = StartPhase::kGathering;
     return Step::kWaiting;
@@ -223,33 +231,37 @@ StartPhase JobStarter::phase_of(const JobKey& part) const {
 void JobStarter::dismiss_left_behind(Job& job) {
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
     const Member& member = job.members()[rank];
-    if (member.resumes && job.members().left_behind(rank, member.told())) dismiss(job, rank);
+    if (member.state != Member::State::kJoined) continue;
+    if (member.resumes && job.members().left_behind(rank, member.told())) {
+      dismiss(job, rank, left_behind(job.spec(), rank));
+    } else if (!member.resumes && job.spec().excludes_for_good() &&
+               job.members().left_behind(rank, {0, 0})) {
+      dismiss(job, rank, excluded_for_good(job.spec(), rank));
+    }
   }
 }
 
-void JobStarter::dismiss(Job& job, uint32_t rank) {
+void JobStarter::dismiss(Job& job, uint32_t rank, const Error& why) {
   Member& member = job.members()[rank];
-  context_.connections.dismiss(
-      member.connection,
-      {ErrorCode::kWorkerLost,
-       "rank " + std::to_string(rank) + " of " + job.spec().title() +
-           " was left behind: the box was lost, and the others continue from rounds for which it "
-           "has no gradients; start it again with rejoin"});
+  context_.connections.dismiss(member.connection, why);
   member = {};
 }
 
 // Excludes the missing ranks. They may still come back as new processes, or join for the first
-// time.
+// time. Ranks that the job had gone on without before count only once.
 void JobStarter::exclude_missing(Job& job) {
   const bool recovers = job.recovering();
-  for (Member& member : job.members()) {
+  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
+    Member& member = job.members()[rank];
     if (member.ready()) continue;
+    const bool was_excluded = job.members().left_behind(rank, {0, 0});
     if (member.connection != 0) context_.connections.drop(member.connection);
     member = {};
     member.state = Member::State::kExcluded;
-    member.lost_reason =
-        recovers ? "it did not come back after the box was lost" : "it had not joined yet";
-    context_.totals.workers_excluded += recovers ? 1 : 0;
+    member.lost_reason = was_excluded ? "the others had gone on without it before"
+                         : recovers   ? "it did not come back after the box was lost"
+                                      : "it had not joined yet";
+    context_.totals.workers_excluded += recovers && !was_excluded ? 1 : 0;
   }
 }
 

@@ -65,7 +65,8 @@ class JobStarter {
   bool on_tick(Job& job);
   // Returns the phase of the part; kGathering for a part that is not here.
   StartPhase phase_of(const JobKey& part) const;
-  // Dismisses the resuming ranks that the job has gone on without, as another rank states.
+  // Dismisses the ranks that the job has gone on without, as another rank states, and that cannot
+  // take part again: those that resume, and all of a job that excludes for good.
   void dismiss_left_behind(Job& job);
   // Forgets a part that has been closed.
   void forget(const JobKey& part) { starts_.erase(part); }
@@ -93,8 +94,8 @@ class JobStarter {
   Step start_job(Job& job, const Result<uint32_t>& epoch, const PartState* state);
   void note_started(const Job& job, bool recovers);
   void exclude_missing(Job& job);
-  // Tells a resuming rank that it cannot go on with the others, and frees its place.
-  void dismiss(Job& job, uint32_t rank);
+  // Tells a rank why it cannot go on with the others, and frees its place.
+  void dismiss(Job& job, uint32_t rank, const Error& why);
 
   RegistryContext& context_;
   PipelineHost& host_;

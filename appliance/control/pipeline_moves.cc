@@ -76,7 +76,15 @@ Status PipelineMoves::check_room(
       ++use.shards;
     }
   }
-  return ok_status();
+  uint64_t copied_bytes = 0;  // bytes of the states that only the box has
+  const JobSpec* spec = nullptr;
+  for (const auto& [job, groups] : moves) {
+    spec = &job->spec();
+    if (spec->mode == pipeline::Mode::kOptimize) copied_bytes += job->shards().cut_bytes();
+  }
+  if (copied_bytes == 0) return ok_status();
+  return check_copies(context_, owner_, spec->name,
+                      "a move of the chunks of job '" + spec->name + "'", copied_bytes);
 }
 
 Status PipelineMoves::move(const std::string& job,

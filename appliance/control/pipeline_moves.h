@@ -40,7 +40,8 @@ class PipelineMoves {
   // Moves all of these groups of chunks, or none. `by_part`: for each part to be changed, the
   // pipeline of each of its groups. `why` is logged. kUnavailable: one of these parts does not run
   // here, must stay as it is, or lacks a rank, for which it would have to wait. kResourceExhausted:
-  // a pipeline has no room.
+  // a pipeline has no room, or the box has none for the copy of the weights and the optimizer state
+  // that it holds meanwhile.
   Status move(const std::string& job, const std::map<uint32_t, std::vector<uint32_t>>& by_part,
               const std::string& why);
 

@@ -10,4 +10,8 @@ namespace pbox::control {
 void refuse_join(RegistryContext& context, ConnectionId id, const Connection& peer,
                  const Error& why, const proto::Join* join = nullptr);
 
+// Returns what a new process is told that takes the place of an excluded rank in a job that
+// excludes for good. `why`: the reason of the loss; empty if it is not known here.
+Error excluded_for_good(const JobSpec& spec, uint32_t rank, const std::string& why = {});
+
 }  // namespace pbox::control

@@ -111,7 +111,7 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   asio::steady_timer timer_;
   asio::steady_timer accept_timer_;
   bool is_accept_failing_ = false;
-  uint64_t ticked_ns_ = monotonic_ns();
+  TurnClock ticks_;
   SourceDebts debts_;
   std::map<ConnectionId, Pointer> connections_;
   ConnectionId next_id_ = 1;
@@ -383,10 +383,9 @@ void ControlServer::Implementation::tick() {
   timer_.async_wait([self = shared_from_this()](error_code error) {
     if (error) return;
     const uint64_t now_ns = monotonic_ns();
-    PBOX_CHECK(now_ns >= self->ticked_ns_);
-    const uint64_t gap_ns = now_ns - std::exchange(self->ticked_ns_, now_ns);
-    if (gap_ns > kStandstillNs) {
-      self->registry_.on_standstill(gap_ns, now_ns);
+    const TurnClock::Turn turn = self->ticks_.next(now_ns);
+    if (turn.gap_ns > kStandstillNs) {
+      self->registry_.on_standstill(turn, now_ns);
     } else {
       self->registry_.on_tick(now_ns);
     }

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <utility>
 
+#include "appliance/control/capacity.h"
 #include "appliance/control/sync_spec.h"
 #include "base/clock.h"
 #include "nic/wire/control_versions.h"
@@ -18,9 +19,6 @@ using Severity = RegistryEvent::Severity;
 // A cut is dropped if the coordinating box, which asks several times a second, has not asked for
 // this long.
 constexpr uint64_t kCutKeptNs = 30 * kNanosPerSecond;
-// A part that could go on without the optimizer state waits for the disk only this long, because
-// its ranks wait for a minute unless they are configured otherwise.
-constexpr uint64_t kReadPatienceNs = 30 * kNanosPerSecond;
 // The result of a run is shown while the job is here, and at least this long after its beginning.
 constexpr uint64_t kRunKeptNs = 600 * kNanosPerSecond;
 
@@ -118,9 +116,19 @@ Status SnapshotCoordinator::begin(const std::string& name, uint64_t timeout_ns) 
   auto run = std::make_shared<SnapshotRun>(*store_, ask, ask_part_map, utc_now, end, name,
                                            context_.now_ns + timeout_ns);
   runs_[name] = {run, context_.now_ns};
-  // Two boxes may be asked for a snapshot of the same job at the same time.
-  const auto claim = [this, alive, name](const std::function<void(const Status&)>& done) {
-    if (!alive.expired()) parts_.claim_snapshot(name, done);
+  // Two boxes may be asked for a snapshot of the same job at the same time. A claim that is granted
+  // only after the run is over is given back, unless a newer run needs it.
+  const auto claim = [this, alive, name,
+                      weak = std::weak_ptr(run)](const std::function<void(const Status&)>& done) {
+    if (alive.expired()) return;
+    parts_.claim_snapshot(name, [this, alive, name, weak, done](const Status& claimed) {
+      if (alive.expired()) return;
+      const auto asking = weak.lock();
+      const auto newest = runs_.find(name);
+      const bool is_newest = newest == runs_.end() || newest->second.run == asking;
+      if (claimed && is_newest && (!asking || asking->is_over())) parts_.release_snapshot(name);
+      done(claimed);
+    });
   };
   const Roster& members = parts[0]->members();
   run->begin(context_.options.box_name, members.incarnations(), claim, members.tenant());
@@ -179,14 +187,16 @@ Result<CutProgress> SnapshotCoordinator::take_cut(const proto::AskCut& question,
 }
 
 uint64_t SnapshotCoordinator::cut_bytes(std::optional<std::string_view> tenant) const {
-  uint64_t bytes = 0;
-  for (const auto& [owner, writing] : writing_bytes_) {
-    if (!tenant || owner == *tenant) bytes += writing;
-  }
+  TenantUses uses;
+  add_use(uses);
+  return memory_in(uses, tenant);
+}
+
+void SnapshotCoordinator::add_use(TenantUses& uses) const {
+  for (const auto& [tenant, writing] : writing_bytes_) uses[tenant].memory_bytes += writing;
   for (const auto& [part, cut] : cuts_) {
-    if (!tenant || wire::tenant_of(part.first) == *tenant) bytes += cut.bytes;
+    if (cut.bytes > 0) uses[std::string(wire::tenant_of(part.first))].memory_bytes += cut.bytes;
   }
-  return bytes;
 }
 
 Result<CutProgress> SnapshotCoordinator::survey(const Job& job) {
@@ -204,23 +214,16 @@ Result<CutProgress> SnapshotCoordinator::survey(const Job& job) {
 Status SnapshotCoordinator::begin_cut(Job& job, const proto::AskCut& question) {
   if (const Status status = can_be_cut(job); !status) return status;
   if (store_ == nullptr) return no_store();  // the other box has made no survey
+  if (question.round() == 0) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "a cut of " + job.spec().title() + " before its first round has nothing to hold"};
+  }
   const JobKey part = key_of(job.spec());
   end_cut(part);
   const uint64_t wanted = job.shards().cut_bytes();
-  const uint64_t taken = owner_.memory_taken_bytes({});
-  const uint64_t limit = context_.options.job_memory_bytes;
-  if (taken > limit || wanted > limit - taken) {
-    return Error{ErrorCode::kResourceExhausted,
-                 "a snapshot of " + job.spec().title() + " needs " + std::to_string(wanted) +
-                     " bytes while it is written, but jobs hold " + std::to_string(taken) +
-                     " of the " + std::to_string(limit) +
-                     " bytes that they may take ([memory] job_share)"};
-  }
-  const std::string_view tenant = wire::tenant_of(job.spec().name);
-  const Status in_bounds = check_bound(tenant, "bytes of memory", "memory_mib",
-                                       context_.options.tenants.of(tenant).memory_bytes,
-                                       owner_.memory_taken_bytes(tenant), wanted);
-  if (!in_bounds) return in_bounds;
+  const Status has_room = check_copies(context_, owner_, job.spec().name,
+                                       "a snapshot of " + job.spec().title(), wanted);
+  if (!has_room) return has_room;
   auto cuts = job.shards().begin_cut(host_, question.round());
   if (!cuts) return cuts.error();
   PartCut& cut = cuts_[part];
@@ -311,6 +314,14 @@ void SnapshotCoordinator::on_closed(const JobKey& part) {
   if (found == cuts_.end() || found->second.progress.state() != CutProgress::CUTTING) return;
   found->second.cuts.clear();
   found->second.bytes = 0;
+  found->second.progress.set_state(
+      CutProgress::MISSED);  // when the part runs again, another is taken
+}
+
+void SnapshotCoordinator::on_removed(const JobKey& part) {
+  due_ns_.erase(part);
+  const auto found = cuts_.find(part);
+  if (found == cuts_.end() || found->second.progress.state() != CutProgress::MISSED) return;
   fail_cut(found->second.progress, "the job has ended here, or has moved to another box");
 }
 
@@ -319,6 +330,11 @@ void SnapshotCoordinator::on_tick() {
   tick_reads();
   tick_runs();
   begin_due();
+}
+
+void SnapshotCoordinator::forgive(uint64_t gap_ns) {
+  for (auto& [part, cut] : cuts_) cut.heard_ns += gap_ns;
+  for (auto& [part, read] : reads_) read.due_ns += read.due_ns == 0 ? 0 : gap_ns;
 }
 
 void SnapshotCoordinator::tick_cuts() {
@@ -332,19 +348,6 @@ void SnapshotCoordinator::tick_cuts() {
     }
   }
   for (const JobKey& part : dropped) end_cut(part);
-}
-
-void SnapshotCoordinator::tick_reads() {
-  std::vector<std::pair<JobKey, uint64_t>> overdue;
-  for (const auto& [part, read] : reads_) {
-    if (read.due_ns != 0 && context_.now_ns >= read.due_ns) overdue.push_back({part, read.number});
-  }
-  for (const auto& [part, number] : overdue) {
-    on_read(part, number,
-            Error{ErrorCode::kTimeout,
-                  "the disk has not answered within " + in_seconds(kReadPatienceNs)},
-            &SnapshotCoordinator::on_optimizer_state);
-  }
 }
 
 void SnapshotCoordinator::tick_runs() {
@@ -391,109 +394,6 @@ void SnapshotCoordinator::on_end(const SnapshotRun& run) {
   ++context_.totals.snapshots_failed;
   context_.note(Severity::kWarning, "snapshot_failed", "job '" + view.job + "': " + view.error,
                 view.job);
-}
-
-Result<bool> SnapshotCoordinator::read_for_start(Job& job, const PartState* state) {
-  const JobKey part = key_of(job.spec());
-  if (is_reading(part)) return false;
-  const auto begins = read_beginning(job, state);
-  if (!begins || !*begins) return begins;
-  return read_optimizer_state(job, state);
-}
-
-Result<bool> SnapshotCoordinator::read_beginning(Job& job, const PartState* state) {
-  if (job.spec().restore.empty() || job.restored()) return true;
-  snapshot::Restored known;  // the snapshot that resuming ranks say the job began with
-  const bool has_begun = job.members().any_resumes();
-  for (const Member& member : job.members()) {
-    if (member.restored_snapshot == 0) continue;
-    known.number = member.restored_snapshot;
-    known.steps = member.restored_steps;
-  }
-  const bool is_needed =
-      !has_begun || (known.number > 0 && begins_somewhere(job.spec(), job.members(), state));
-  if (!is_needed) {
-    job.set_restored(std::move(known));
-    return true;
-  }
-  if (store_ == nullptr) {
-    return Error{ErrorCode::kInvalidArgument,
-                 job.spec().title() + " has to begin with a snapshot (restore), but box '" +
-                     context_.options.box_name +
-                     "' keeps none; name a folder in [snapshots] directory"};
-  }
-  read(job, {.which = has_begun ? std::to_string(known.number) : job.spec().restore}, 0,
-       &SnapshotCoordinator::on_beginning);
-  return false;
-}
-
-// Optimizer state that was lost with a box is replaced by that of the newest snapshot of this run,
-// if there is one: an old state is better than none.
-bool SnapshotCoordinator::read_optimizer_state(Job& job, const PartState* state) {
-  if (store_ == nullptr || job.optimizer_state()) return true;
-  if (!lacks_optimizer_state(job.spec(), job.members(), state)) return true;
-  snapshot::Choice choice;
-  choice.ranks = job.members().incarnations();
-  for (const Member& member : job.members()) {
-    choice.begun_with = std::max(choice.begun_with, member.restored_snapshot);
-  }
-  if (choice.ranks.empty()) return true;
-  read(job, std::move(choice), context_.now_ns + kReadPatienceNs,
-       &SnapshotCoordinator::on_optimizer_state);
-  return false;
-}
-
-void SnapshotCoordinator::read(const Job& job, snapshot::Choice choice, uint64_t due_ns,
-                               void (SnapshotCoordinator::*done)(Job&, Loaded)) {
-  const JobKey part = key_of(job.spec());
-  const uint64_t number = context_.next_question();
-  reads_[part] = {number, due_ns};
-  choice.tenant = job.members().tenant();
-  store_->load(job.part_head(), std::move(choice),
-               [this, alive = std::weak_ptr(context_.alive), part, number, done](auto loaded) {
-                 if (!alive.expired()) on_read(part, number, std::move(loaded), done);
-               });
-}
-
-void SnapshotCoordinator::on_read(const JobKey& part, uint64_t number, Loaded loaded,
-                                  void (SnapshotCoordinator::*done)(Job&, Loaded)) {
-  const auto found = reads_.find(part);
-  if (found == reads_.end() || found->second.number != number) return;
-  reads_.erase(found);
-  Job* job = context_.jobs.find(part);
-  PBOX_CHECK(job != nullptr);  // on_closed() forgets the reads of a part
-  (this->*done)(*job, std::move(loaded));
-}
-
-void SnapshotCoordinator::on_beginning(Job& job, Loaded loaded) {
-  if (!loaded) {
-    owner_.fail(job,
-                {loaded.error().code, job.spec().title() + " cannot begin with snapshot '" +
-                                          job.spec().restore + "': " + loaded.error().message});
-    return;
-  }
-  job.set_restored(std::move(*loaded));
-  const snapshot::Restored& restored = *job.restored();
-  context_.note(Severity::kInfo, "snapshot_restored",
-                restored.number == 0
-                    ? job.spec().title() +
-                          ": there is no snapshot yet, it begins with the weights of its ranks"
-                    : job.spec().title() + " begins with snapshot " +
-                          std::to_string(restored.number) + ", taken after " +
-                          std::to_string(restored.steps) + " steps",
-                job.spec().name);
-  owner_.advance(key_of(job.spec()));
-}
-
-void SnapshotCoordinator::on_optimizer_state(Job& job, Loaded loaded) {
-  if (!loaded) {
-    context_.note(Severity::kWarning, "snapshot_unusable",
-                  job.spec().title() + ": its optimizer state cannot be taken from a snapshot: " +
-                      loaded.error().message,
-                  job.spec().name);
-  }
-  job.set_optimizer_state(loaded ? std::move(*loaded) : snapshot::Restored());
-  owner_.advance(key_of(job.spec()));
 }
 
 }  // namespace pbox::control

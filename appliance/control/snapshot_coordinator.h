@@ -37,6 +37,8 @@ class SnapshotCoordinator {
   // Returns the memory of all cuts, or of one tenant's, in bytes. A cut counts until the disk has
   // written it, even if no box asks for it any more.
   uint64_t cut_bytes(std::optional<std::string_view> tenant) const;
+  // Adds these bytes to the use of each tenant.
+  void add_use(TenantUses& uses) const;
 
   // Call it while the part starts. Reads the snapshot that it begins with, or whose optimizer state
   // replaces the one that was lost. `state` is what the previous owner hands over, or null. Returns
@@ -46,10 +48,13 @@ class SnapshotCoordinator {
   bool is_reading(const JobKey& part) const { return reads_.contains(part); }
 
   void on_tick();
+  // Gives cuts and reads `gap_ns` more time, because the box stood still. Runs keep their
+  // deadlines.
+  void forgive(uint64_t gap_ns);
   // Call it when the pipelines have given the part's shards back.
   void on_closed(const JobKey& part);
   // Call it when the part is gone, and does not gather again.
-  void on_removed(const JobKey& part) { due_ns_.erase(part); }
+  void on_removed(const JobKey& part);
 
  private:
   struct PartCut {

@@ -103,21 +103,28 @@ void StateHandover::drop_expired() {
   }
 }
 
+void StateHandover::forgive(uint64_t gap_ns) {
+  for (auto& [part, kept] : kept_) kept.until_ns += gap_ns;
+  for (auto& [part, transfer] : transfers_) transfer.answer_due_ns += gap_ns;
+}
+
 uint64_t StateHandover::kept_bytes(const JobKey& part) const {
   const auto kept = kept_.find(part);
   return kept == kept_.end() ? 0 : kept->second.state.bytes();
 }
 
 uint64_t StateHandover::bytes_of(std::optional<std::string_view> tenant) const {
-  const auto counts = [&](const JobKey& part) {
-    return !tenant || wire::tenant_of(part.first) == *tenant;
+  TenantUses uses;
+  add_use(uses);
+  return memory_in(uses, tenant);
+}
+
+void StateHandover::add_use(TenantUses& uses) const {
+  const auto add = [&](const JobKey& part, const PartState& state) {
+    uses[std::string(wire::tenant_of(part.first))].memory_bytes += state.bytes();
   };
-  uint64_t bytes = 0;
-  for (const auto& [part, kept] : kept_) bytes += counts(part) ? kept.state.bytes() : 0;
-  for (const auto& [part, transfer] : transfers_) {
-    bytes += counts(part) ? transfer.state.state().bytes() : 0;
-  }
-  return bytes;
+  for (const auto& [part, kept] : kept_) add(part, kept.state);
+  for (const auto& [part, transfer] : transfers_) add(part, transfer.state.state());
 }
 
 size_t StateHandover::states_kept() const {

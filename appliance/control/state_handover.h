@@ -34,11 +34,15 @@ class StateHandover {
                                    const Connection* asker = nullptr);
   // Drops the states whose time is over.
   void drop_expired();
+  // Gives states and answers `gap_ns` more time, because the box stood still.
+  void forgive(uint64_t gap_ns);
   void drop(const JobKey& part) { kept_.erase(part); }
   bool keeps(const JobKey& part) const { return kept_.contains(part); }
   uint64_t kept_bytes(const JobKey& part) const;
   // Bytes of all states that are kept, or that are being fetched, or of those of one tenant.
   uint64_t bytes_of(std::optional<std::string_view> tenant) const;
+  // Adds these bytes to the use of each tenant.
+  void add_use(TenantUses& uses) const;
   // States that no box has acknowledged yet. Backup copies are excluded: the primary has the state.
   size_t states_kept() const;
 

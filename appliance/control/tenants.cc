@@ -14,8 +14,8 @@ const TenantBounds& TenantPolicy::of(std::string_view tenant) const {
   return found == listed_.end() ? unbounded : found->second;
 }
 
-std::map<std::string, TenantUse, std::less<>> tenant_uses(const JobTable& jobs) {
-  std::map<std::string, TenantUse, std::less<>> uses;
+TenantUses tenant_uses(const JobTable& jobs) {
+  TenantUses uses;
   const std::string* newest = nullptr;  // parts of one job follow each other
   for (const auto& [part, job] : jobs) {
     TenantUse& use = uses[std::string(wire::tenant_of(part.first))];
@@ -27,6 +27,12 @@ std::map<std::string, TenantUse, std::less<>> tenant_uses(const JobTable& jobs) 
     use.memory_bytes += memory_of(*job);
   }
   return uses;
+}
+
+uint64_t memory_in(const TenantUses& uses, std::optional<std::string_view> tenant) {
+  uint64_t bytes = 0;
+  for (const auto& [name, use] : uses) bytes += !tenant || name == *tenant ? use.memory_bytes : 0;
+  return bytes;
 }
 
 std::optional<std::string_view> tenant_of(const Connection& connection) {

@@ -45,9 +45,14 @@ struct TenantUse {
   bool operator==(const TenantUse&) const = default;
 };
 
-// Returns what each tenant that has a job here uses, by name. Connections, kept states and cuts are
-// not included.
-std::map<std::string, TenantUse, std::less<>> tenant_uses(const JobTable& jobs);
+using TenantUses = std::map<std::string, TenantUse, std::less<>>;  // by name of the tenant
+
+// Returns what each tenant that has a job here uses. Connections, kept states and cuts are not
+// included.
+TenantUses tenant_uses(const JobTable& jobs);
+
+// Returns the memory of all tenants together, or of one of them, in bytes.
+uint64_t memory_in(const TenantUses& uses, std::optional<std::string_view> tenant);
 
 // Returns the tenant whose keys the connection's peer has; without keys, that of the job that it
 // has joined. Nothing if there is none: a box, an operator, or a peer that has not joined yet.

@@ -49,6 +49,7 @@ class WorkBudget {
 // would have a burst for each.
 class SourceDebts {
  public:
+  // Records that a connection of the source has ended with this debt.
   void add(const std::string& source, uint64_t debt_ns, uint64_t now_ns);
   // Returns the budget of a source that is in debt, else null. Valid until the next call.
   WorkBudget* find(const std::string& source, uint64_t now_ns);

@@ -127,7 +127,7 @@ void Desk::pass(uint64_t duration_ns, const std::vector<ConnectionId>& alive) {
 
 void Desk::stand_still(uint64_t duration_ns) {
   now_ns_ += duration_ns;
-  registry_->on_standstill(duration_ns, now_ns_);
+  registry_->on_standstill({.gap_ns = duration_ns}, now_ns_);
   deliver();
 }
 

@@ -109,6 +109,15 @@ class MovableParts : public PartDirectory {
     return others;
   }
 
+  void claim_snapshot(const std::string&, std::function<void(const Status&)> done) override {
+    if (!delays_claims) return done(ok_status());
+    claims.push_back(std::move(done));
+  }
+  void release_snapshot(const std::string& job) override { released.push_back(job); }
+
+  bool delays_claims = false;
+  std::vector<std::function<void(const Status&)>> claims;  // not granted yet
+  std::vector<std::string> released;                       // jobs, for each claim given back
   std::map<std::pair<std::string, uint32_t>, proto::PartPlace> moved;
   std::optional<Error> unknown;
   bool others = false;

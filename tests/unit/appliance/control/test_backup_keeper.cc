@@ -207,4 +207,34 @@ TEST_CASE("answers about a part that was closed are ignored") {
   CHECK(here.owner.advanced.empty());
 }
 
+TEST_CASE("a part whose ranks leave gathers for no copy") {
+  Keeper here({"east"});
+  CHECK_FALSE(here.keeper.prepare_backup(here.job, nullptr));
+  here.last().on_change(ok_status());
+  here.run();
+  here.job.members()[1].state = Member::State::kLeft;
+  here.parts.backup_places[0].set_box("west");
+  for (int tick = 0; tick < 5; ++tick) {
+    here.pass(kSecond);
+    here.keeper.on_tick(here.job);
+  }
+  CHECK(here.owner.gathered.empty());
+}
+
+TEST_CASE("a box that agrees to have a copy is not used any more once a rank has left") {
+  Keeper here(std::vector<std::string>{});
+  CHECK(here.keeper.prepare_backup(here.job, nullptr));
+  here.run();
+  proto::PartPlace place;
+  place.set_box("late");
+  place.set_address("late:9541");
+  here.parts.backup_places.push_back(place);
+  here.pass(kSecond);
+  here.keeper.on_tick(here.job);
+  REQUIRE(here.boxes.joins.size() == 1);
+  here.job.members()[1].state = Member::State::kLeft;
+  here.last().on_change(ok_status());
+  CHECK(here.owner.gathered.empty());
+}
+
 }  // namespace pbox::control::backup_keeper_test

@@ -392,4 +392,41 @@ TEST_CASE("such a part keeps its fragments, or ends where a path cannot hold the
   }
 }
 
+TEST_CASE("an excluded rank cannot slip back into a part whose model keeps no clock of it") {
+  Boxes boxes(wire::SyncModel::kSsp);
+  boxes.move_away();
+  auto survivor = boxes.join(0);
+  survivor.mutable_join()->add_absent_ranks(1);
+  auto newcomer = boxes.join(1);
+  newcomer.mutable_join()->set_rejoins(true);
+  ConnectionId excluded = 0;
+  SECTION("it comes first") {
+    excluded = boxes.second.join(newcomer);
+    boxes.resume(boxes.second, 0, kRounds, survivor);
+  }
+  SECTION("it comes last") {
+    boxes.resume(boxes.second, 0, kRounds, survivor);
+    excluded = boxes.second.join(newcomer);
+  }
+  const auto failure = boxes.second.take_failure(excluded);
+  CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
+  CHECK_THAT(failure.message(), Contains("rank 1") && Contains("keeps no clock"));
+  while (boxes.carry()) {
+  }
+  CHECK(boxes.second.registry().views(boxes.second.now_ns()).at(0).state == "running");
+  CHECK_FALSE(chunks_of(boxes.second)[0]->sync->progress.takes_part(1));
+  CHECK(boxes.second.registry().totals().workers_excluded == 0);  // it was so before
+}
+
+TEST_CASE("a tenant that has only a kept state here is listed with it") {
+  Boxes boxes;
+  boxes.move_away();
+  CHECK(boxes.first.job_count() == 0);
+  const auto tenants = boxes.first.registry().tenants();
+  REQUIRE(tenants.contains(""));
+  CHECK(tenants.at("").jobs == 0);
+  CHECK(tenants.at("").memory_bytes == boxes.first.registry().memory_taken_bytes());
+  CHECK(tenants.at("").memory_bytes > 0);
+}
+
 }  // namespace pbox::control::job_registry_state_test

@@ -197,4 +197,20 @@ TEST_CASE("chunks stay where they are if there is no room, or if their part must
   }
 }
 
+TEST_CASE("chunks stay where they are if the copy of their state does not fit") {
+  Desk desk({.box_name = "box"});
+  for (const uint32_t rank : {0u, 1u}) desk.join(join_optimizing(rank));
+  const uint64_t taken_bytes = desk.registry().memory_taken_bytes();
+  const uint64_t copy_bytes = 3 * sizeof(float) * 20007;  // Adam: weights and two moments
+  desk.registry().set_options(
+      {.box_name = "box", .job_memory_bytes = taken_bytes + copy_bytes - 1});
+  const Status moved = move_all(desk, 0);
+  REQUIRE_FALSE(moved);
+  CHECK(moved.error().code == ErrorCode::kResourceExhausted);
+  CHECK_THAT(moved.error().message, Contains("a move of the chunks of job 'train'"));
+  CHECK(only_part(desk).ranks.size() == 2);
+  desk.registry().set_options({.box_name = "box", .job_memory_bytes = taken_bytes + copy_bytes});
+  CHECK(move_all(desk, 0));
+}
+
 }  // namespace pbox::control::pipeline_moves_test

@@ -217,10 +217,19 @@ TEST_CASE("a cut ends with its part, or when no box asks for it any more") {
   SECTION("closed") {
     here.job.close(here.host, here.spis);
     here.snapshots.on_closed(kPart);
-    CHECK(here.ask(1, 9).state() == CutProgress::FAILED);
+    CHECK(here.ask(1, 9).state() == CutProgress::MISSED);  // it gathers again
+    SECTION("removed") {
+      here.snapshots.on_removed(kPart);
+      CHECK(here.ask(1, 9).state() == CutProgress::FAILED);
+    }
   }
   SECTION("not asked for") {
-    here.pass(30 * kSecond + 1);
+    here.pass(30 * kSecond);
+    here.snapshots.forgive(20 * kSecond);  // the box stood still
+    here.pass(20 * kSecond);
+    here.snapshots.on_tick();
+    CHECK(here.snapshots.cut_bytes({}) > 0);
+    here.pass(1);
     here.snapshots.on_tick();
   }
   CHECK(here.snapshots.cut_bytes({}) == 0);
@@ -249,6 +258,40 @@ TEST_CASE("a cut takes no memory that jobs may not have") {
   const CutProgress progress = here.ask(1, 5);
   CHECK(progress.state() == CutProgress::FAILED);
   CHECK_THAT(progress.message(), Contains("[memory] job_share"));
+}
+
+TEST_CASE("a cut before the first round is refused") {
+  Coordinator here;
+  REQUIRE(here.open(here.job));
+  const CutProgress progress = here.ask(1, 0);
+  CHECK(progress.state() == CutProgress::FAILED);
+  CHECK_THAT(progress.message(), Contains("before its first round"));
+  here.snapshots.on_tick();
+}
+
+TEST_CASE("a claim that is granted after the snapshot is over is given back") {
+  Coordinator here;
+  REQUIRE(here.open(here.job));
+  here.parts.delays_claims = true;
+  REQUIRE(here.snapshots.begin("train", kSecond));
+  REQUIRE(here.parts.claims.size() == 1);
+  here.pass(kSecond);
+  here.snapshots.on_tick();
+  CHECK(here.snapshots.view("train")->state == std::string("failed"));
+  here.parts.released.clear();
+  SECTION("nobody else wants it") {
+    here.parts.claims[0](ok_status());
+    CHECK(here.parts.released == std::vector<std::string>{"train"});
+  }
+  SECTION("it was refused") {
+    here.parts.claims[0](Error{ErrorCode::kUnavailable, "another box has it"});
+    CHECK(here.parts.released.empty());
+  }
+  SECTION("the next snapshot needs it") {
+    REQUIRE(here.snapshots.begin("train", kSecond));
+    here.parts.claims[0](ok_status());
+    CHECK(here.parts.released.empty());
+  }
 }
 
 }  // namespace pbox::control::snapshot_coordinator_test

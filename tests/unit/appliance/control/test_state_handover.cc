@@ -189,4 +189,21 @@ TEST_CASE("a state of other rounds than the ranks are in is not used") {
   CHECK(here.noted("part_state_misfit"));
 }
 
+TEST_CASE("the time in which the box stood still does not count for states and answers") {
+  Handover here;
+  Bench::resume(here.job, "former", kEpoch, kRounds);
+  REQUIRE_FALSE(here.handover.fetch(here.job));
+  here.handover.keep(here.job, state_of(here.job), false, {});
+  const uint64_t gap_ns = 100 * kSecond;
+  here.pass(gap_ns);
+  here.handover.forgive(gap_ns);
+  here.handover.drop_expired();
+  CHECK(here.handover.keeps(kPart));
+  CHECK(here.handover.check_deadline(here.job) == StateHandover::Transfer::kUnderWay);
+  here.pass(gap_ns);
+  here.handover.drop_expired();
+  CHECK_FALSE(here.handover.keeps(kPart));
+  CHECK(here.handover.check_deadline(here.job) == StateHandover::Transfer::kOver);
+}
+
 }  // namespace pbox::control::state_handover_test
