@@ -73,16 +73,10 @@ Owned<X509> begin_certificate(EVP_PKEY* key, const Validity& validity) {
   return certificate;
 }
 
-std::string bytes_of(const ASN1_STRING* text) {
-  return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
-          static_cast<size_t>(ASN1_STRING_length(text))};
-}
-
 // Returns the names and IP addresses among the alternative names.
 std::vector<std::string> hosts_of(const X509* certificate) {
   std::vector<std::string> hosts;
-  const Owned<GENERAL_NAMES> names(static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  const auto names = alternative_names(certificate);
   for (int index = 0; index < sk_GENERAL_NAME_num(names.get()); ++index) {
     const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), index);
     if (name->type == GEN_DNS) hosts.push_back(bytes_of(name->d.dNSName));
@@ -94,7 +88,6 @@ std::vector<std::string> hosts_of(const X509* certificate) {
     inet_ntop(is_ipv6 ? AF_INET6 : AF_INET, address.data(), text.data(), text.size());
     hosts.emplace_back(text.data());
   }
-  ERR_clear_error();
   return hosts;
 }
 

@@ -1,4 +1,5 @@
-// Owners of OpenSSL's objects, and the reason of its last error. Private to nic/tls.
+// Owners of OpenSSL's objects, readers of certificates, and the reason of the last error. Private
+// to nic/tls.
 #pragma once
 
 #include <openssl/bio.h>
@@ -28,6 +29,11 @@ struct Free {
 };
 template <typename T>
 using Owned = std::unique_ptr<T, Free>;
+
+// Returns the bytes of a text or an address in a certificate.
+std::string bytes_of(const ASN1_STRING* text);
+// Returns the certificate's alternative names; empty if it has none.
+Owned<GENERAL_NAMES> alternative_names(const X509* certificate);
 
 // Returns OpenSSL's reason for the newest error of this thread, and forgets all its errors.
 std::string take_openssl_error();

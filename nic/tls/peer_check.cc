@@ -1,7 +1,5 @@
 #include "nic/tls/peer_check.h"
 
-#include <openssl/err.h>
-
 #include <string_view>
 #include <vector>
 
@@ -13,17 +11,13 @@ namespace {
 // Returns the URIs of our scheme among the alternative names.
 std::vector<std::string> identity_uris(const X509* certificate) {
   std::vector<std::string> uris;
-  const Owned<GENERAL_NAMES> names(static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  const auto names = alternative_names(certificate);
   for (int index = 0; index < sk_GENERAL_NAME_num(names.get()); ++index) {
     const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), index);
     if (name->type != GEN_URI) continue;
-    const ASN1_IA5STRING* text = name->d.uniformResourceIdentifier;
-    const std::string uri(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
-                          static_cast<size_t>(ASN1_STRING_length(text)));
+    const std::string uri = bytes_of(name->d.uniformResourceIdentifier);
     if (uri.starts_with("pbox://")) uris.push_back(uri);
   }
-  ERR_clear_error();
   return uris;
 }
 

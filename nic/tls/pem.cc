@@ -101,6 +101,18 @@ int no_password(char* /*buffer*/, int /*size*/, int /*writes*/, void* /*user*/) 
 
 }  // namespace
 
+std::string bytes_of(const ASN1_STRING* text) {
+  return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+          static_cast<size_t>(ASN1_STRING_length(text))};
+}
+
+Owned<GENERAL_NAMES> alternative_names(const X509* certificate) {
+  Owned<GENERAL_NAMES> names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  ERR_clear_error();  // a certificate without such names leaves one
+  return names;
+}
+
 std::string take_openssl_error() {
   const char* reason = ERR_reason_error_string(ERR_peek_last_error());
   const std::string text = reason == nullptr ? "unknown error" : reason;
