@@ -52,6 +52,7 @@ inline constexpr Feature kFeatures[] = {
     {"model pssp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_PSSP); }, true, true},
     {"model dpssp", "model", [](Trial& t) { use_model(t, PBOX_SYNC_DPSSP); }, true, true},
     {"model drop", "model", [](Trial& t) { use_model(t, PBOX_SYNC_DROP); }, true, true},
+    {"model adaptive", "model", [](Trial& t) { use_model(t, PBOX_SYNC_ADAPTIVE); }, true, true},
     {"models by tensor", "model", [](Trial& t) { t.has_models = true; }, true, true},
     {"numerics ordered", "numerics", [](Trial& t) { t.options.numerics = PBOX_NUMERICS_ORDERED; }},
     {"delivery pull", "delivery", [](Trial& t) { t.options.delivery = PBOX_DELIVERY_PULL; }},

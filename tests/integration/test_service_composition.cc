@@ -229,7 +229,7 @@ class Table {
 std::string general(std::string text, const std::string& job) {
   // An HTTP answer adds the routes to the reason, and ends its line.
   text.resize(std::min({text.size(), text.find("; this server has"), text.find('\n')}));
-  for (const char* model : {"asp", "ssp", "essp", "pssp", "dpssp", "drop"}) {
+  for (const char* model : {"asp", "ssp", "essp", "pssp", "dpssp", "drop", "adaptive"}) {
     for (const std::string before :
          {"sync.model ", "with sync.model bsp, not with ", "needs sync model bsp: with ",
           "needs sync model bsp or drop: with "}) {
