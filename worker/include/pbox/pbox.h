@@ -458,8 +458,9 @@ PBOX_API pbox_status pbox_leave(pbox_context* context);
  * called from a callback. */
 PBOX_API void pbox_destroy(pbox_context* context);
 
-/* Returns the last error of this context in words. With NULL, that of this thread's last failed
- * call that had no context. Valid until the calling thread's next call into the library. */
+/* Returns the last error of this context in words, whichever thread's call it was. With NULL, that
+ * of this thread's last failed call, with or without a context. Valid until the calling thread's
+ * next call into the library. */
 PBOX_API const char* pbox_last_error(const pbox_context* context);
 
 /* Returns a status in words; the string is never freed. */
