@@ -63,7 +63,6 @@ class ControlNetwork {
     bool worker_open = true, box_open = false;
     bool halves_lost = false;  // one end vanished without closing
     std::deque<Item> to_worker = {}, to_box = {};
-    uint64_t reset_ns = 0;
   };
 
   bool passes(const Connection& connection);
