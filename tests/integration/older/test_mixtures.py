@@ -1,7 +1,7 @@
 """Boxes and workers of this build and of a build of the previous release, in every combination.
 
 Started by `run`. PBOX_OLDER_BUILD names the build folder of that release, with bin/pboxd and
-lib/libpbox.so.1.
+lib/libpbox.so.1, two folders below its source tree. PBOX_BUILD_DIR names this build's.
 """
 
 import os
@@ -43,8 +43,12 @@ client.leave()
 """ % ROUNDS
 
 
-def library(build):
-    return str(pathlib.Path(build) / "lib" / "libpbox.so.1")
+def environment_of(build):
+    """Returns the environment of a rank that uses this build: its library, and the Python package
+    of the tree in which it was built, since each package goes with its own library."""
+    build = pathlib.Path(build)
+    return {**os.environ, "PBOX_LIBRARY": str(build / "lib" / "libpbox.so.1"),
+            "PYTHONPATH": str(build.parents[1] / "worker" / "python")}
 
 
 class OlderReleaseTest(unittest.TestCase):
@@ -52,12 +56,16 @@ class OlderReleaseTest(unittest.TestCase):
         with mock.patch.dict(os.environ, {"PBOX_BUILD_DIR": box_build}), pbox.LocalBox() as box:
             ranks = [
                 subprocess.Popen([sys.executable, "-B", "-c", RANK, str(rank), box.control, mode],
-                                 env={**os.environ, "PBOX_LIBRARY": library(build)},
-                                 stderr=subprocess.PIPE, text=True)
+                                 env=environment_of(build), stderr=subprocess.PIPE, text=True)
                 for rank, build in enumerate(rank_builds)]
-            for rank in ranks:
-                _, errors = rank.communicate(timeout=60)
-                self.assertEqual(rank.returncode, 0, errors + box.log_tail())
+            try:
+                for rank in ranks:
+                    _, errors = rank.communicate(timeout=60)
+                    self.assertEqual(rank.returncode, 0, errors + box.log_tail())
+            finally:
+                for rank in ranks:
+                    rank.kill()
+                    rank.communicate()
 
     def test_mixtures(self):
         this = os.environ["PBOX_BUILD_DIR"]
