@@ -108,13 +108,14 @@ struct DpdkPort::State {
  private:
   size_t receive_from(uint32_t link, std::span<RxPacket> packets);
   size_t receive_handed_over(std::span<RxPacket> packets);
-  size_t take_all(std::span<rte_mbuf*> mbufs, uint32_t link, std::span<RxPacket> packets);
+  size_t take_all(std::span<rte_mbuf*> mbufs, std::optional<uint32_t> link,
+                  std::span<RxPacket> packets);
   // Functions that every packet passes are always inlined: calls cost 15 cycles per packet
   // (measured with `pbox-perf wire`).
   [[gnu::always_inline]] inline bool take(rte_mbuf* mbuf, uint32_t link, RxPacket& packet);
   [[gnu::always_inline]] inline std::span<const std::byte> frame_of(rte_mbuf* mbuf);
   void answer(std::span<const std::byte> frame, Link& link);
-  void hand_over(rte_mbuf* mbuf, uint16_t to_port);
+  void hand_over(rte_mbuf* mbuf, uint32_t link, uint16_t to_port);
 
   const Route* route_to(const Endpoint& endpoint, const LocalAddress& from, uint64_t now_ns);
   bool resolve(Route& route, const Endpoint& endpoint, const LocalAddress& from, uint64_t now_ns);

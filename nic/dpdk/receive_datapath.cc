@@ -75,11 +75,11 @@ size_t DpdkPort::State::receive_handed_over(std::span<RxPacket> packets) {
   std::array<rte_mbuf*, limits::kBurstPackets> mbufs;
   const unsigned received = rte_ring_dequeue_burst(ring, reinterpret_cast<void**>(mbufs.data()),
                                                    static_cast<unsigned>(packets.size()), nullptr);
-  // Only UDP packets are handed over, so the link, which ARP and NDP need, is irrelevant.
-  return take_all({mbufs.data(), received}, 0, packets);
+  return take_all({mbufs.data(), received}, std::nullopt, packets);
 }
 
-size_t DpdkPort::State::take_all(std::span<rte_mbuf*> mbufs, uint32_t link,
+// `link`: where all frames arrived; nullopt if hand_over() has noted it in each.
+size_t DpdkPort::State::take_all(std::span<rte_mbuf*> mbufs, std::optional<uint32_t> link,
                                  std::span<RxPacket> packets) {
   PBOX_DCHECK(mbufs.size() <= packets.size());
   size_t count = 0;
@@ -90,7 +90,12 @@ size_t DpdkPort::State::take_all(std::span<rte_mbuf*> mbufs, uint32_t link,
     if (index + kFetchAhead < mbufs.size()) {
       rte_prefetch0(rte_pktmbuf_mtod(mbufs[index + kFetchAhead], void*));
     }
-    if (take(mbufs[index], link, packets[count])) ++count;
+    const size_t linearized_before = linearized_count;
+    if (take(mbufs[index], link.value_or(mbufs[index]->port), packets[count])) {
+      ++count;
+    } else {
+      linearized_count = linearized_before;  // the copy is not needed any more
+    }
   }
   return count;
 }
@@ -105,7 +110,7 @@ bool DpdkPort::State::take(rte_mbuf* mbuf, uint32_t link, RxPacket& packet) {
       classify(frame, own, mac, interface.udp_ports(), checks_of(*mbuf), packet);
   if (verdict == Verdict::kUdp) [[likely]] {
     if (packet.to_port != udp_port && interface.handed_over(pipeline) != nullptr) {
-      hand_over(mbuf, packet.to_port);
+      hand_over(mbuf, link, packet.to_port);
       return false;
     }
     PBOX_DCHECK(held_count < held.size());
@@ -168,8 +173,9 @@ void DpdkPort::State::answer(std::span<const std::byte> frame, Link& link) {
   send_frame(link, reply);
 }
 
-void DpdkPort::State::hand_over(rte_mbuf* mbuf, uint16_t to_port) {
-  PBOX_DCHECK(to_port != udp_port);
+void DpdkPort::State::hand_over(rte_mbuf* mbuf, uint32_t link, uint16_t to_port) {
+  PBOX_DCHECK(to_port != udp_port && link < links.size());
+  mbuf->port = static_cast<uint16_t>(link);  // the owner looks for the MAC address of this link
   const uint32_t owner = interface.pipeline_of(to_port);
   if (owner == interface.pipeline_count()) {
     counters.add(PortCounter::kDropUdpPort);

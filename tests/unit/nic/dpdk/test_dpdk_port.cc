@@ -1,3 +1,6 @@
+#include <rte_ethdev.h>
+#include <rte_mbuf.h>
+
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <deque>
@@ -238,6 +241,40 @@ TEST_CASE("pipelines that share a queue share its slots, so that credit cannot e
   CHECK(shared->affinity() == nic::QueueAffinity::kDispatch);
   CHECK(shared->receive_slots() > 0);
   CHECK(4 * shared->receive_slots() <= alone->receive_slots());
+}
+
+TEST_CASE("frames in several buffers that are dropped leave room for those of the next device") {
+  const Cable first(1), second(1);
+  auto options = options_for(first.left(), "10.7.0.1/24", 1);
+  options.devices.push_back(second.left());
+  const auto near = open_interface(options);
+  const nic::DpdkThread thread;
+  nic::DpdkPort box(*near, 0);
+  rte_mempool* pool =
+      rte_pktmbuf_pool_create("chains", 1023, 0, 0, RTE_MBUF_DEFAULT_BUF_SIZE, SOCKET_ID_ANY);
+  REQUIRE(pool != nullptr);
+  uint32_t sent = 0;
+  std::vector<std::unique_ptr<nic::DpdkInterface>> far;
+  for (const std::string& device : {first.right(), second.right()}) {
+    far.push_back(open_interface(options_for(device, "10.7.0.2/24", 1)));
+    uint16_t port_id = 0;
+    REQUIRE(rte_eth_dev_get_port_by_name(device.c_str(), &port_id) == 0);
+    for (uint32_t frame = 0; frame < limits::kBurstPackets; ++frame) {
+      rte_mbuf* head = rte_pktmbuf_alloc(pool);
+      rte_mbuf* tail = rte_pktmbuf_alloc(pool);
+      REQUIRE((head != nullptr && tail != nullptr));
+      std::memset(rte_pktmbuf_append(head, 40), 0xff, 40);
+      std::memset(rte_pktmbuf_append(tail, 40), 0xff, 40);
+      REQUIRE(rte_pktmbuf_chain(head, tail) == 0);
+      sent += rte_eth_tx_burst(port_id, 0, &head, 1);
+    }
+  }
+  REQUIRE(sent == 2 * limits::kBurstPackets);
+  std::array<nic::RxPacket, limits::kBurstPackets> burst;
+  CHECK(box.rx_burst(burst) == 0);
+  CHECK(box.counters().get(PortCounter::kChainedPackets) == sent);
+  far.clear();
+  rte_mempool_free(pool);
 }
 
 }  // namespace pbox::test
