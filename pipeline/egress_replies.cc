@@ -57,6 +57,7 @@ void Egress::add_from_ledger(const JobShard& shard, const Chunk& chunk,
 void Egress::answer(const JobShard& shard, Session& session, const wire::Header& asked,
                     const wire::StatusPayload& status) {
   PBOX_DCHECK(&shard.sessions()[session.rank] == &session);
+  if (!session.reachable) return;  // it has pushed from an address that it has yet to prove
   const wire::Header header = status_header(shard, asked, sizeof(status));
   if (push_reply(session, header, status, path_to(session)))
     context_.counters.add(Counter::kStatusSent);

@@ -74,9 +74,13 @@ class EgressTurns {
     while (filled < limit && idle_tenants < tenants_.size()) {
       PBOX_DCHECK(next_tenant_ < tenants_.size());
       Tenant& tenant = tenants_[next_tenant_];
+      if (tenant.deficit_bytes <= 0) {
+        tenant.deficit_bytes += kQuantumBytes * int64_t{tenant.weight()};
+      }
+      const bool is_in_debt = tenant.deficit_bytes <= 0;  // it misses this turn, but is not idle
       const size_t before = filled;
       filled = fill_turn(tenant, filled, limit, fill);
-      idle_tenants = filled == before ? idle_tenants + 1 : 0;
+      idle_tenants = filled == before && !is_in_debt ? idle_tenants + 1 : 0;
       const bool has_more_of_turn = filled == limit && tenant.deficit_bytes > 0;
       if (!has_more_of_turn) next_tenant_ = (next_tenant_ + 1) % tenants_.size();
     }
@@ -97,9 +101,6 @@ class EgressTurns {
   static size_t fill_turn(Tenant& tenant, size_t filled, size_t limit, const Fill& fill) {
     PBOX_DCHECK(!tenant.jobs.empty());
     PBOX_DCHECK(tenant.weight() > 0);
-    if (tenant.deficit_bytes <= 0) {
-      tenant.deficit_bytes += kQuantumBytes * int64_t{tenant.weight()};
-    }
     size_t idle_jobs = 0;
     while (filled < limit && tenant.deficit_bytes > 0) {
       PBOX_DCHECK(tenant.next < tenant.jobs.size());

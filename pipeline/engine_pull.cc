@@ -22,6 +22,9 @@ void Engine::on_pull(JobShard& shard, Session& session, const nic::RxPacket& pac
     context_.counters.add(Counter::kRejectLength);
     return;
   }
+  wire::PullPayload pull;
+  std::memcpy(&pull, parsed.payload, sizeof(pull));
+  flight_.note_mask(pull.held_mask);
   if (!session.is_at(packet.from) && !check_address(shard, session, packet, parsed)) [[unlikely]] {
     return;
   }
@@ -33,8 +36,6 @@ void Engine::on_pull(JobShard& shard, Session& session, const nic::RxPacket& pac
   if (chunk == nullptr) return;
   PBOX_DCHECK((chunk->pulled != nullptr) == (shard.delivery == wire::Delivery::kPull));
   if (parsed.header.round + 1 == chunk->open_round() && !is_replacing(*chunk)) {
-    wire::PullPayload pull;
-    std::memcpy(&pull, parsed.payload, sizeof(pull));
     const AskedResult asked = asked_by(shard, session, *chunk, parsed.header, pull.held_mask);
     if (chunk->pulled != nullptr && answer_pull(shard, session, *chunk, asked)) return;
     if (request_resend(shard, session, *chunk, asked, now_ns)) return;

@@ -97,7 +97,7 @@ void Engine::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns)
     if (aggregated_ != aggregated) [[likely]] {
       record.verdict = Verdict::kAggregated;
     } else {
-      flight_.note_verdict(record, packets[index]);
+      flight_.note_verdict(record);
     }
   }
   following_ = nullptr;

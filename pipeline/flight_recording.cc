@@ -67,7 +67,7 @@ void FlightRecording::limit_junk() {
   --junk_allowed_;
 }
 
-void FlightRecording::note_verdict(FlightRecord& record, const nic::RxPacket& packet) {
+void FlightRecording::note_verdict(FlightRecord& record) {
   for (size_t index = 0; index < kCountedVerdicts; ++index) {
     const uint64_t count = context_.counters.get(kVerdicts[index].counter);
     const bool has_moved = count != verdict_counts_[index];
@@ -75,13 +75,7 @@ void FlightRecording::note_verdict(FlightRecord& record, const nic::RxPacket& pa
     verdict_counts_[index] = count;
     if (has_moved && record.verdict == Verdict::kPending) record.verdict = kVerdicts[index].verdict;
   }
-  if (is_junk(record.verdict)) return limit_junk();
-  constexpr size_t kPullBytes = limits::kPacketOverheadBytes + sizeof(wire::PullPayload);
-  constexpr size_t kProvingBytes = limits::kPacketOverheadBytes + sizeof(wire::ProvingPullPayload);
-  const bool has_mask = packet.bytes == kPullBytes || packet.bytes == kProvingBytes;
-  if (record.verdict != Verdict::kPull || !has_mask) return;
-  std::memcpy(record.body + offsetof(PacketRecord, held_mask), packet.data + sizeof(wire::Header),
-              sizeof(uint64_t));
+  if (is_junk(record.verdict)) limit_junk();
 }
 
 void FlightRecording::note_mask(uint64_t mask) {

@@ -31,8 +31,9 @@ class FlightRecording {
   }
   // Sets the verdict of a packet that was not added, from the counter that has moved since the last
   // call. `record` is the newest record. If the packet is junk, the next record may replace it.
-  void note_verdict(FlightRecord& record, const nic::RxPacket& packet);
-  // Stores `mask`, which is the payload of the packet with the newest record.
+  void note_verdict(FlightRecord& record);
+  // Stores `mask`, which the payload of the packet with the newest record begins with. The payload
+  // of the packet itself may be encrypted.
   void note_mask(uint64_t mask);
   void record_command(const Command& command);
   // Records the state of a chunk. `opens`: its open round gets its first fragment now.

@@ -36,7 +36,10 @@ Status read_head(std::span<const std::byte> bytes, FlightHead& head) {
                     ", but this program reads format " + std::to_string(kFlightVersion) +
                     "; use the pboxctl of the box's release");
   }
-  if (head.checksum != checksum_of(head) || head.capacity == 0 || head.capacity > kCapacityMax) {
+  // The number of records is not in the checksum, because it grows.
+  const bool is_countable = head.written.load(std::memory_order_relaxed) < UINT64_MAX - kMargin;
+  if (head.checksum != checksum_of(head) || head.capacity == 0 || head.capacity > kCapacityMax ||
+      !is_countable) {
     return no_image("the head of an image is damaged; copy the file again");
   }
   return ok_status();

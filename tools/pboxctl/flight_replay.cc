@@ -226,7 +226,8 @@ bool PipelineReplayer::may_be_judged(const FlightRecord& record, const PacketRec
 
 Verdict PipelineReplayer::feed(const FlightRecord& record, const PacketRecord& packet) {
   const uint32_t bytes = record.subject;
-  const wire::Header& header = packet.header;
+  wire::Header header = packet.header;
+  header.flags &= static_cast<uint8_t>(~(wire::flag::kEncrypted | wire::flag::kKeyPhase));
   std::fill_n(packet_.begin(), bytes, std::byte{});
   std::memcpy(packet_.data(), &header, std::min<size_t>(bytes, sizeof(header)));
   const uint32_t payload = header.payload_bytes;

@@ -140,4 +140,14 @@ TEST_CASE("a job that was removed has no turn, and its tenant goes with the last
   CHECK(senders.bytes("acme/b") - before == 100.0 * limits::kBurstPackets * 1408);
 }
 
+TEST_CASE("a tenant whose turn is in debt is not taken for idle") {
+  Senders senders;
+  // The first job leaves a little of the tenant's turn. The second one overdraws that.
+  senders.add("first", 1, EgressTurns::kQuantumBytes - 1, 1);
+  senders.send(1);
+  senders.add("second", 1, 20 * EgressTurns::kQuantumBytes, 3);
+  senders.send(3);
+  CHECK(senders.bytes("second") == 3.0 * 20 * EgressTurns::kQuantumBytes);
+}
+
 }  // namespace pbox::pipeline

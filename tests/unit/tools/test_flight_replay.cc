@@ -354,4 +354,40 @@ TEST_CASE("whatever a file's records hold, replaying them ends") {
   CHECK(damaged > 500);
 }
 
+TEST_CASE("packets of sessions with keys are replayed like others") {
+  FlightMemory memory(1024);
+  Box box(memory.span());
+  const JobOptions job;
+  box.admit(job);
+  box.run_round(job, 0);
+  auto image = memory.image();
+  const auto images = pipeline::read_flight_images(image);
+  REQUIRE(images);
+  auto* records =
+      reinterpret_cast<pipeline::FlightRecord*>(image.data() + pipeline::kFlightHeadBytes);
+  for (size_t index = 0; index < images->at(0).records.size(); ++index) {
+    if (records[index].kind != FlightKind::kPacket) continue;
+    pipeline::PacketRecord packet;
+    std::memcpy(static_cast<void*>(&packet), records[index].body, sizeof(packet));
+    packet.header.flags |= wire::flag::kEncrypted | wire::flag::kKeyPhase;
+    std::memcpy(records[index].body, static_cast<const void*>(&packet), sizeof(packet));
+  }
+  const FlightReplay replayed = replay_of(image);
+  CHECK(count_of(replayed, Verdict::kAggregated) > 0);
+  CHECK(replayed.difference_count == 0);
+}
+
+TEST_CASE("an image whose number of records is impossible is damaged") {
+  FlightMemory memory(512);
+  Box box(memory.span());
+  auto image = memory.image();
+  auto* head = reinterpret_cast<pipeline::FlightHead*>(image.data());
+  for (const uint64_t written : {UINT64_MAX, UINT64_MAX - 1}) {
+    head->written = written;
+    const auto images = pipeline::read_flight_images(image);
+    REQUIRE_FALSE(images);
+    CHECK(images.error().message.find("damaged") != std::string::npos);
+  }
+}
+
 }  // namespace pboxctl
