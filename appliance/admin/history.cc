@@ -66,6 +66,11 @@ double History::newest_traffic_bytes_per_s() const {
 void History::add_interval(const std::vector<control::JobView>& jobs, uint64_t now_ns) {
   const double seconds = seconds_between(std::exchange(interval_ns_, now_ns), now_ns);
   for (auto& [name, record] : jobs_) record.is_over = true;
+  // All at first, since a record that is made drops that of a job that is over.
+  for (const control::JobView& job : jobs) {
+    const auto found = jobs_.find(job.name);
+    if (found != jobs_.end()) found->second.is_over = false;
+  }
   for (const control::JobView& job : jobs) {
     if (job.is_backup) {
       jobs_.erase(job.name);

@@ -145,6 +145,7 @@ class AdminServer::TcpListener : public Listener, public std::enable_shared_from
   // Makes all later connections use TLS.
   void use_tls(asio::io_context& io, std::shared_ptr<const tls::Credentials> credentials,
                const std::function<void(const std::string&, const std::string&)>& on_refused) {
+    credentials_ = credentials;
     handshakes_.emplace(
         io, std::move(credentials), handshake_options(),
         [weak = weak_from_this()](control::AcceptedPeer peer) {
@@ -159,6 +160,7 @@ class AdminServer::TcpListener : public Listener, public std::enable_shared_from
   // its certificate at the handshake.
   void set_credentials(std::shared_ptr<const tls::Credentials> credentials) {
     if (!handshakes_) return;
+    credentials_ = credentials;
     handshakes_->set_credentials(std::move(credentials));
     close_all();
   }
@@ -180,6 +182,7 @@ class AdminServer::TcpListener : public Listener, public std::enable_shared_from
 
  private:
   void on_established(control::AcceptedPeer peer) {
+    if (peer.credentials != credentials_) return;  // its handshake began with the former keys
     const tls::Identity identity = peer.tls->peer();
     open({.socket = std::move(peer.socket),
           .client = {.name = tls::to_uri(identity),
@@ -190,6 +193,7 @@ class AdminServer::TcpListener : public Listener, public std::enable_shared_from
   }
 
   tcp::acceptor acceptor_;
+  std::shared_ptr<const tls::Credentials> credentials_;  // null without TLS
   std::optional<control::Handshakes> handshakes_;
 };
 

@@ -108,6 +108,21 @@ TEST_CASE("jobs that are over make room; backup copies have no history") {
   for (const JobHistory& job : history.view(0).jobs) CHECK(job.job != "one more");
 }
 
+TEST_CASE("another job does not drop the history of one that runs") {
+  History history;
+  std::vector<control::JobView> jobs;
+  for (size_t index = 0; index < History::kJobsMax; ++index) {
+    jobs.push_back(job_of("job " + std::to_string(100 + index), 0));
+  }
+  history.add_interval(jobs, kSecond);
+  history.add_interval(jobs, 6 * kSecond);
+  jobs.insert(jobs.begin(), job_of("first", 0));
+  history.add_interval(jobs, 11 * kSecond);
+  for (size_t index = 1; index < jobs.size(); ++index) {
+    CHECK(job_in(history.view(0), jobs[index].name).points.size() == 3);
+  }
+}
+
 TEST_CASE("the history is served as JSON") {
   FakeSource source;
   const AdminResponse page = answer(source, {.name = "the test", .role = tls::Role::kOperator},
