@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/cpu_set.h"
+#include "base/thread.h"
 
 namespace pbox::appliance {
 
@@ -32,10 +33,11 @@ Watchdog::Watchdog(std::vector<admin::PipelineView> pipelines,
   uint64_t limit_us = 0;
   if (sd_watchdog_enabled(0, &limit_us) <= 0) return;
   // A sleeping pipeline gives ten signs of life a second.
-  thread_ = std::thread([this, limit_us] {
+  auto thread = start_thread("watch the others", [this, limit_us] {
     name_current_thread("watchdog");
     run(std::chrono::microseconds(limit_us / kLooksPerLimit));
   });
+  if (thread) thread_ = std::move(*thread);  // otherwise systemd hears nothing, and restarts pboxd
 }
 
 Watchdog::~Watchdog() {
@@ -81,8 +83,10 @@ std::string Watchdog::silent_thread() {
 
 ExitGuard::ExitGuard(std::chrono::milliseconds limit,
                      std::function<void(const std::string&)> on_hang)
-    : limit_(limit), on_hang_(std::move(on_hang)), thread_([this] { watch(); }) {
+    : limit_(limit), on_hang_(std::move(on_hang)) {
   PBOX_CHECK(limit_.count() >= 0 && on_hang_ != nullptr);
+  auto thread = start_thread("guard the exit", [this] { watch(); });
+  if (thread) thread_ = std::move(*thread);  // without it a stage that hangs is systemd's to end
 }
 
 ExitGuard::~ExitGuard() {
@@ -92,7 +96,7 @@ ExitGuard::~ExitGuard() {
     is_over_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void ExitGuard::enter(std::string stage) {

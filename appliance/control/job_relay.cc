@@ -16,11 +16,17 @@ namespace {
 constexpr uint64_t kJoinBackupNs = 2 * kNanosPerSecond;
 
 // Returns the name that the other box shows for a chunk, for example "layer1.weight[3]". A tensor
-// name that is too long is cut short.
+// name that is too long is cut short, before a character that does not fit: a message must not have
+// half of one.
 std::string chunk_name(const std::string& tensor, uint64_t index) {
   std::string number = "[";
   number.append(std::to_string(index)).append("]");
-  return tensor.substr(0, limits::kTensorNameBytesMax - number.size()) + number;
+  const auto continues = [&](size_t at) {
+    return at < tensor.size() && (static_cast<unsigned char>(tensor[at]) & 0xc0) == 0x80;
+  };
+  size_t bytes = limits::kTensorNameBytesMax - number.size();
+  while (bytes > 0 && continues(bytes)) --bytes;
+  return tensor.substr(0, bytes) + number;
 }
 
 // Returns whether the names of all chunks, with the numbers beside each, leave room for the rest of

@@ -116,6 +116,10 @@ void reserve_control_cores(const config::Config& config, const Budget& budget,
     }
   }
   PBOX_DCHECK(reserved.size() == nodes.size());
+  if (kept.empty()) {
+    reasons.push_back("pipelines need the only core of each node: none is reserved for control");
+    return;
+  }
   if (config.pipeline.count > kept.size()) {
     reasons.push_back("pipeline.count = " + std::to_string(config.pipeline.count) +
                       " needs every core: none is reserved for control");

@@ -293,4 +293,14 @@ TEST_CASE("a relayed job does not outlive its box") {
              Contains("its sums went on to another box") && Contains("start all ranks again"));
 }
 
+TEST_CASE("the name of a relayed chunk is cut between two characters") {
+  auto message = join_message("train", 0, 1);
+  std::string name;
+  while (name.size() < limits::kTensorNameBytesMax) name += "\u00e4";  // two bytes
+  message.mutable_join()->mutable_tensors(0)->set_name(name);
+  const RelaySpec relay = relay_spec(spec_of(message), 1, {});
+  REQUIRE_FALSE(relay.chunks.empty());
+  CHECK(relay.chunks[0].name == name.substr(0, name.size() - 4) + "[0]");
+}
+
 }  // namespace pbox::control::job_registry_relay_test

@@ -166,4 +166,15 @@ TEST_CASE("indices are dense, and no plan has more pipelines than the limit") {
   CHECK(topology->nodes[0].pipelines.size() == topology->nodes[1].pipelines.size());
 }
 
+TEST_CASE("the only core near the NIC is not reserved for control") {
+  auto facts = appliance::machine(2, 8);
+  appliance::add_nic(facts, 0);
+  std::erase_if(facts.cores, [](const auto& core) { return core.node == 0 && core.cpus[0] != 0; });
+  REQUIRE(facts.cores.size() == 9);
+  const auto topology = plan(appliance::open_config(), facts);
+  REQUIRE(topology);
+  CHECK(appliance::cpus_of(*topology) == std::vector<int>{0});
+  CHECK(appliance::has_reason(*topology, "none is reserved for control"));
+}
+
 }  // namespace pbox::topology
