@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -270,6 +272,32 @@ TEST_CASE(
   REQUIRE_THAT(started, Contains("control at TCP "));
   const int port = std::stoi(started.substr(started.find("TCP ") + 4));
   CHECK(connect_to("127.0.0.1:" + std::to_string(port)) == -1);
+}
+
+TEST_CASE("the temporary box stands alone and leaves no files") {
+  char folder[] = "/tmp/pbox-doctor-XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  const std::string audit = std::string(folder) + "/audit.log";
+  std::vector<std::string> settings = {"--config=/dev/null",
+                                       "--control.port=0",
+                                       "--admin.port=0",
+                                       "--data.port_first=0",
+                                       "--pipeline.count=1",
+                                       "--log.audit=" + audit,
+                                       "--recorder.directory=" + std::string(folder)};
+  SECTION("of a cluster") {
+    settings.emplace_back("--cluster.store=etcd");
+    settings.emplace_back("--cluster.endpoints=127.0.0.1:1");  // nobody listens there
+  }
+  SECTION("of a rack") {
+    settings.emplace_back("--upstream.box=127.0.0.1:1");
+  }
+  const auto diagnosis = diagnose(settings);
+  INFO(diagnosis.json.dump(2));
+  CHECK(diagnosis.level("pboxd") == "ok");
+  CHECK(diagnosis.level("data") == "ok");
+  CHECK(std::filesystem::is_empty(folder));
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("if the box is already running on this machine, the running pboxd is asked") {

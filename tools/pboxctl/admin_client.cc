@@ -47,7 +47,7 @@ pbox::Result<std::string> send(const options::variables_map& given, const std::s
   if (!answer) return failed(answer.error().message);
   constexpr unsigned kOk = 200, kAccepted = 202;
   if (answer->status == kOk || answer->status == kAccepted) return answer->body;
-  return failed(answer->body.substr(0, answer->body.find_last_not_of('\n') + 1));
+  return failed(printable(answer->body.substr(0, answer->body.find_last_not_of('\n') + 1)));
 }
 
 }  // namespace
@@ -135,7 +135,19 @@ int show_page(const options::variables_map& given, const std::string& path,
 
 std::string text_of(const Json& object, const char* key, const char* otherwise) {
   const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : otherwise;
+  return found != object.end() && found->is_string() ? printable(found->get<std::string>())
+                                                     : otherwise;
+}
+
+std::string printable(std::string text) {
+  for (size_t at = 0; at < text.size(); ++at) {
+    const auto byte = static_cast<unsigned char>(text[at]);
+    const auto before = static_cast<unsigned char>(at > 0 ? text[at - 1] : 0);
+    const bool is_c1 = before == 0xc2 && byte >= 0x80 && byte < 0xa0;  // U+0080 to U+009F
+    if (is_c1) text[at - 1] = '?';
+    if (is_c1 || byte < ' ' || byte == 0x7f) text[at] = '?';
+  }
+  return text;
 }
 
 double number_of(const Json& object, const char* key) {

@@ -46,7 +46,12 @@ std::optional<nlohmann::json> fetch(const boost::program_options::variables_map&
 int show_page(const boost::program_options::variables_map& given, const std::string& path,
               void (*print)(const nlohmann::json& page));
 
-// Return a field of an answer. A field that is missing or of another type is `otherwise` or 0.
+// Returns the text with '?' for control characters. Names that workers choose could otherwise send
+// commands to the operator's terminal.
+std::string printable(std::string text);
+
+// Return a field of an answer, a text as printable() makes it. A field that is missing or of
+// another type is `otherwise` or 0.
 std::string text_of(const nlohmann::json& object, const char* key, const char* otherwise = "-");
 double number_of(const nlohmann::json& object, const char* key);
 // Returns a field that is a list; an empty list if there is none.

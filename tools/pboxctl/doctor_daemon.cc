@@ -35,11 +35,17 @@ std::string find_pboxd() {
 }
 
 // Returns the descriptor of an unnamed file with the configuration, which a child inherits; -1 on
-// failure.
+// failure. The daemon that gets it stands alone and writes no files: it must not get parts of a
+// cluster's jobs, nor create files that the service's user could not open.
 int configuration_file(pbox::config::Config config) {
   config.control.port = 0;
+  config.cluster = {};
   config.cluster.state_directory.clear();
+  config.upstream = {};
   config.admin.enabled = false;
+  config.log.audit.clear();
+  config.recorder.directory.clear();
+  config.snapshots.directory.clear();
   const std::string text = pbox::config::print(config);
   const int fd = memfd_create("pboxd.conf", 0);
   if (fd >= 0 && write(fd, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {

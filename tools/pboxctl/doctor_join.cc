@@ -39,9 +39,11 @@ void explain(const Error& error, const BoxPath& path, Report& report) {
       report.fail("version", error.message, "install one release of PBox on both hosts; " + here());
       return;
     case ErrorCode::kTimeout:
-      report.fail("version", path.box() + " accepts connections, but does not answer JOIN",
-                  "run ss -ltnp on the box to see which program listens there. If it is pboxd, it "
-                  "hangs: journalctl -u pboxd, systemctl restart pboxd");
+      report.fail("version",
+                  path.box() + " accepts connections, but does not answer JOIN: " + error.message,
+                  "run ss -ltnp on the box to see which program listens there. If it is pboxd, see "
+                  "journalctl -u pboxd. A box with [upstream] waits for the other racks: check the "
+                  "upper box instead");
       return;
     case ErrorCode::kBoxLost:
       report.fail(

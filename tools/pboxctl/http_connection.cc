@@ -10,6 +10,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -189,7 +190,8 @@ pbox::Result<HttpAnswer> send_request(const HttpServer& server, const std::strin
   if (const Status opened = connection->open(server); !opened) return opened.error();
   if (const Status sent = connection->send(request); !sent) return sent.error();
   http::response_parser<http::string_body> parser;
-  parser.body_limit(boost::none);  // 256 ranks of 64 jobs exceed Beast's default of 1 MiB
+  // 256 ranks of 64 jobs exceed Beast's default of 1 MiB. With boost::none every body would.
+  parser.body_limit(std::numeric_limits<uint64_t>::max());
   parser.eager(true);
   std::string input;
   while (!parser.is_done()) {

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <boost/program_options.hpp>
 #include <iostream>
+#include <optional>
 #include <sstream>
 
 #include "base/version.h"
@@ -20,30 +22,35 @@ options::options_description metrics_options() {
   return description;
 }
 
-// Parses a line `name{label="value",...} number` of the text format. The box writes it well-formed.
-Json sample_of(const std::string& line) {
-  const size_t end_of_name = line.find_first_of("{ ");
+// Parses a line `name{label="value",...} number` of the text format. Returns nullopt if it has
+// another form: the server is not a box.
+std::optional<Json> sample_of(const std::string& line) {
+  const size_t end_of_name = std::min(line.find_first_of("{ "), line.size());
+  const auto is = [&line](size_t at, char character) {
+    return at < line.size() && line[at] == character;
+  };
   Json labels = Json::object();
   size_t at = end_of_name;
-  if (line[at] == '{') {
-    while (line[at] != '}') {
+  if (is(at, '{')) {
+    while (at < line.size() && !is(at, '}')) {
       const size_t equals = line.find('=', at);
+      if (equals == std::string::npos) return std::nullopt;
       const std::string name = line.substr(at + 1, equals - at - 1);
       std::string value;
-      for (at = equals + 2; line[at] != '"'; ++at) {
-        if (line[at] == '\\')
-          value += line[++at] == 'n' ? '\n' : line[at];
-        else
-          value += line[at];
+      for (at = equals + 2; at < line.size() && line[at] != '"'; ++at) {
+        const bool is_escaped = line[at] == '\\' && at + 1 < line.size();
+        if (is_escaped) ++at;
+        value += is_escaped && line[at] == 'n' ? '\n' : line[at];
       }
       labels[name] = value;
       ++at;
     }
     ++at;
   }
-  return {{"name", line.substr(0, end_of_name)},
-          {"labels", std::move(labels)},
-          {"value", line.substr(at + 1)}};
+  if (!is(at, ' ')) return std::nullopt;
+  return Json{{"name", line.substr(0, end_of_name)},
+              {"labels", std::move(labels)},
+              {"value", line.substr(at + 1)}};
 }
 
 int metrics(const options::variables_map& given, const Words& /*more*/) {
@@ -65,7 +72,13 @@ int metrics(const options::variables_map& given, const Words& /*more*/) {
     if (!as_json) {
       std::cout << line << '\n';
     } else if (!is_comment) {
-      samples.push_back(sample_of(line));
+      auto sample = sample_of(line);
+      if (!sample) {
+        std::cerr << "pboxctl: the server at --admin is no box: '" << printable(line)
+                  << "' is not a line of metrics\n";
+        return kFailed;
+      }
+      samples.push_back(std::move(*sample));
     }
   }
   constexpr auto kMends = Json::error_handler_t::replace;

@@ -27,7 +27,7 @@ void print_models(const Json& job) {
   const Json by_tensor = sync.value("by_tensor", Json::object());
   for (const auto& [tensor, model] : by_tensor.items()) {
     if (model.is_string()) {
-      std::printf("  %-22s %s\n", tensor.c_str(), model.get<std::string>().c_str());
+      std::printf("  %-22s %s\n", printable(tensor).c_str(), model.get<std::string>().c_str());
     }
   }
 }
@@ -38,7 +38,13 @@ int change(const options::variables_map& given, const std::string& path, const s
   Json body{{"sync", pbox::wire::sync_text(*sync)}};
   if (given.contains("tensors")) body["tensors"] = given["tensors"].as<std::string>();
   const bool as_json = wants_json(given);
-  const auto answer = post(given, path + "/sync", body.dump());
+  std::string text;
+  try {
+    text = body.dump();
+  } catch (const Json::type_error&) {
+    return complain("sync", "--tensors is not valid UTF-8");
+  }
+  const auto answer = post(given, path + "/sync", text);
   if (!answer) {
     std::cerr << "pboxctl: " << answer.error().message << '\n';
     return kFailed;

@@ -86,3 +86,4 @@ for command in $("$pboxctl" --help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\) .*/
     expect 0 "$option" complete pboxctl "$command" "$option"
   done
 done
+expect 2 '--tensors is not valid UTF-8' "$pboxctl" sync job asp --tensors "$(printf '\377')"
