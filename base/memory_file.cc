@@ -1,8 +1,10 @@
 #include "base/memory_file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,7 +23,17 @@ Result<Descriptor> make_memory_file(const char* name, size_t bytes, unsigned fla
     return system_error("cannot create " + std::to_string(bytes) + " bytes of memory to share",
                         errno);
   }
+  // Otherwise, any user to whom the file is passed could open it again for writing.
+  if (fchmod(file.get(), S_IRUSR) != 0)
+    return system_error("cannot protect memory to share", errno);
   return file;
+}
+
+Result<Descriptor> reopen_to_read(const Descriptor& file) {
+  const std::string path = "/proc/self/fd/" + std::to_string(file.get());
+  Descriptor reader(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!reader.ok()) return system_error("cannot open " + path + " to share its memory", errno);
+  return reader;
 }
 
 Status seal_memory_file(const Descriptor& file, bool may_shrink) {
@@ -41,6 +53,11 @@ Status check_memory_file(const Descriptor& file, size_t bytes, const std::string
   if (seals < 0) return unfit("is not a file of memfd_create()");
   if (!may_shrink && (seals & F_SEAL_SHRINK) == 0) {
     return unfit("may shrink; it must have the seal F_SEAL_SHRINK");
+  }
+  struct statfs system {};
+  if (fstatfs(file.get(), &system) != 0) return system_error("cannot look at " + what, errno);
+  if (!may_shrink && system.f_type == HUGETLBFS_MAGIC) {
+    return unfit("is in hugepages; it must be in ordinary pages");
   }
   struct stat status {};
   if (fstat(file.get(), &status) != 0) return system_error("cannot look at " + what, errno);

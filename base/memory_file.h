@@ -33,8 +33,8 @@ class Mapping {
   size_t bytes_ = 0;
 };
 
-// Makes a file of this size, filled with zeros. `flags` are flags of memfd_create(), for hugepages.
-// Tools that list a process's mappings show `name`.
+// Makes a file of this size, filled with zeros, which no other user may open. `flags` are flags of
+// memfd_create(), for hugepages. Tools that list a process's mappings show `name`.
 Result<Descriptor> make_memory_file(const char* name, size_t bytes, unsigned flags = 0);
 
 // Seals a file that make_memory_file() made. To be called once its maker has mapped it, because
@@ -42,9 +42,16 @@ Result<Descriptor> make_memory_file(const char* name, size_t bytes, unsigned fla
 // `may_shrink`.
 Status seal_memory_file(const Descriptor& file, bool may_shrink = false);
 
+// Opens a file that make_memory_file() made once more, read-only. Pass this descriptor, not `file`,
+// to another process if the file may shrink: `file` is open for writing, so that its holder can
+// truncate it.
+Result<Descriptor> reopen_to_read(const Descriptor& file);
+
 // Maps a file that another process made, read-only. Fails if the file has fewer than `bytes`.
-// Unless `may_shrink`, also fails if the file could shrink, because reading it would then kill this
-// process (SIGBUS). Errors begin with `what`, such as "the worker's memory".
+// `may_shrink`: the other process is trusted. Otherwise this also fails if the file could shrink or
+// is in hugepages, because reading it could then kill this process (SIGBUS): a hugepage that was
+// never touched is allocated at the first read, and none may be free. Errors begin with `what`,
+// such as "the worker's memory".
 Result<Mapping> map_memory_file(const Descriptor& file, size_t bytes, const std::string& what,
                                 bool may_shrink = false);
 // Makes the checks of map_memory_file(), and maps nothing.

@@ -80,8 +80,11 @@ Status ShmPort::attach(uint64_t owner, const LaneGrant& grant, const ReceivedHel
   if (!bell) return bell.error();
   std::vector<int> sent_along{files[0].get(), bell->get()};  // the lane keeps the bell open
   if (answer.memory_bytes > 0) {
+    auto results = reopen_to_read(grant.results->file());
+    if (!results) return results.error();
     if (const Status shown = show(*grant.results, connection); !shown) return shown;
-    sent_along.push_back(grant.results->file().get());
+    sent_along.push_back(results->get());
+    files.push_back(std::move(*results));
   }
   const Status attached =
       lanes_->attach(owner, grant.spi, std::move(*lane), std::move(*bell), socket_.counters());

@@ -40,8 +40,8 @@ class OwnSegment {
 // The other end's segment, mapped read-only. Set-up thread.
 class OtherSegment {
  public:
-  // Refuses a file that could shrink, because reading it would then kill this process (SIGBUS).
-  // Errors say what is wrong with it.
+  // Refuses a file that could shrink or is in hugepages, because reading it could then kill this
+  // process (SIGBUS). Errors say what is wrong with it.
   static Result<OtherSegment> map(const Descriptor& file, uint64_t ring_bytes);
 
   uint64_t ring_bytes() const { return ring_bytes_; }

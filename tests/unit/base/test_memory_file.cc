@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <linux/memfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -48,6 +49,19 @@ TEST_CASE("a file that could shrink, is too small or is none of memory is refuse
         "the other's memory has 65536 bytes, fewer than the 65537 that it must have");
   const Descriptor other(open("/dev/null", O_RDONLY | O_CLOEXEC));
   CHECK(refusal_of(other, 1) == "the other's memory is not a file of memfd_create()");
+}
+
+TEST_CASE("a file in hugepages is refused unless its maker is trusted") {
+  constexpr size_t kHugepageBytes = 2 << 20;
+  const auto file = make_memory_file("pbox-test", kHugepageBytes, MFD_HUGETLB | MFD_HUGE_2MB);
+  if (!file) {
+    WARN("this kernel has no hugepages of 2 MiB");
+    return;
+  }
+  REQUIRE(fcntl(file->get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+  CHECK(refusal_of(*file, kFileBytes) ==
+        "the other's memory is in hugepages; it must be in ordinary pages");
+  CHECK(check_memory_file(*file, kHugepageBytes, "the box's memory", true).ok());
 }
 
 TEST_CASE("an arena that others may read shows its memory, and its owner can take it back") {

@@ -158,6 +158,7 @@ class LaneWorker {
       auto shown = map_memory_file((*answer)->memory, bytes, "the box's memory", true);
       REQUIRE(shown.ok());
       results = std::move(*shown);
+      results_file = std::move((*answer)->memory);
     }
     auto mapped = OtherSegment::map((*answer)->segment, own.ring_bytes());
     REQUIRE(mapped.ok());
@@ -168,6 +169,7 @@ class LaneWorker {
   OwnSegment own;
   Descriptor connection, bell;
   Mapping results;              // the box's memory, if it shows some
+  Descriptor results_file;      // the file of that memory
   bool is_memory_read = false;  // by the box
   bool was_in_place = false;    // the payload of the newest packet received
   OtherSegment box;

@@ -1,9 +1,14 @@
 // Payloads that stay in the memory of a worker or of the box.
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <optional>
+#include <string>
 
 #include "tests/unit/nic/shm/lane_worker.h"
 
@@ -27,6 +32,28 @@ NumaArena readable_arena() {
   auto arena = NumaArena::create(1 << 20, kAnyNumaNode, Hugepages::kIfFree, Sharing::kReadable);
   REQUIRE(arena.ok());
   return std::move(*arena);
+}
+
+constexpr int kMayNotChangeUser = -1;
+
+// Opens the file once more for writing, in a child that is another user's. Returns the error of
+// open(), 0 if it succeeds.
+int error_of_reopening_as_nobody(const Descriptor& file) {
+  constexpr uid_t kNobody = 65'534;
+  const std::string path = "/proc/self/fd/" + std::to_string(file.get());
+  if (geteuid() != 0) return kMayNotChangeUser;
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    // A process that has changed its user may not look into its own /proc until it is dumpable.
+    if (setgid(kNobody) != 0 || setuid(kNobody) != 0 || prctl(PR_SET_DUMPABLE, 1) != 0) _exit(255);
+    if (access(path.c_str(), F_OK) != 0) _exit(255);
+    _exit(open(path.c_str(), O_RDWR | O_CLOEXEC) < 0 ? errno : 0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  return WEXITSTATUS(status) == 255 ? kMayNotChangeUser : WEXITSTATUS(status);
 }
 
 }  // namespace
@@ -158,6 +185,18 @@ TEST_CASE("a first result stays in the box's memory, and all else is copied") {
   REQUIRE(box.tx_burst(addressed({&elsewhere}, {&to})) == 1);
   CHECK((worker.receive() == elsewhere.on_wire()));
   CHECK_FALSE(worker.was_in_place);
+}
+
+TEST_CASE("a worker can neither cut the box's memory nor open it for writing") {
+  ShmPort box = open_box();
+  NumaArena arena = readable_arena();
+  arena.data()[0] = std::byte{42};
+  const LaneWorker worker(box, 1, {.spi = kLaneSpi, .results = &arena});
+  CHECK(ftruncate(worker.results_file.get(), 0) == -1);
+  CHECK(ftruncate(worker.results_file.get(), static_cast<off_t>(2 * arena.size())) == -1);
+  const int error = error_of_reopening_as_nobody(worker.results_file);
+  if (error != kMayNotChangeUser) CHECK(error == EACCES);
+  CHECK(worker.results.data()[0] == std::byte{42});
 }
 
 TEST_CASE("the box's memory is kept until the workers that read it have gone") {
