@@ -1,6 +1,7 @@
 #include "appliance/pipelines/lane_desk.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -60,13 +61,18 @@ LaneDesk::LaneDesk(boost::asio::io_context& context, std::string name, Descripto
       pause_(context) {}
 
 LaneDesk::Offer LaneDesk::offer(uint64_t owner, std::vector<Seat> seats) {
-  withdraw(owner);
+  end_offer(owner);
   const nic::LaneToken token = draw_token();
   promises_[token] = {owner, std::move(seats)};
   return {name_, token};
 }
 
 void LaneDesk::withdraw(uint64_t owner) {
+  end_offer(owner);
+  asked_.erase(owner);
+}
+
+void LaneDesk::end_offer(uint64_t owner) {
   std::erase_if(promises_, [owner](const auto& entry) { return entry.second.owner == owner; });
 }
 
@@ -125,6 +131,9 @@ void LaneDesk::take_hello(Pending::iterator pending) {
   Descriptor connection(pending->release());
   pending_.erase(pending);
   auto received = nic::receive_hello(connection.get());
+  if (!received && received.error().code == ErrorCode::kResourceExhausted) {
+    static_cast<void>(nic::send_answer(connection.get(), refusal(received.error()), {}));
+  }
   if (!received || !*received) return;
   if (const Status seated = seat(**received, connection); !seated) {
     // If the worker has gone, nobody needs the answer.
@@ -149,8 +158,28 @@ Status LaneDesk::seat(const nic::ReceivedHello& received, Descriptor& connection
                                                   " is not one of the session's " +
                                                   std::to_string(promise->second.seats.size())};
   }
-  return attach_(promise->second.owner, promise->second.seats[hello.pipeline], received,
-                 connection);
+  const uint64_t owner = promise->second.owner;
+  Seat seat = promise->second.seats[hello.pipeline];
+  Asked& asked = asked_[owner];
+  // Also if the lane is not made after all: until then the pipeline may have read the files.
+  if (!asked.seats.insert(hello.pipeline).second) {
+    return Error{ErrorCode::kUnavailable, "the worker has already asked for its lane to pipeline " +
+                                              std::to_string(hello.pipeline) +
+                                              "; it must join again to get another"};
+  }
+  if (hello.memory_bytes > 0 && !asked.is_first_memory(received.memory)) {
+    seat.grant.memory_bytes_max = 0;
+  }
+  return attach_(owner, seat, received, connection);
+}
+
+// Returns whether this is the first file of memory that the owner has shown.
+bool LaneDesk::Asked::is_first_memory(const Descriptor& file) {
+  struct stat status {};
+  if (fstat(file.get(), &status) != 0) return false;
+  const std::pair<uint64_t, uint64_t> shown{status.st_dev, status.st_ino};
+  if (!memory) memory = shown;
+  return *memory == shown;
 }
 
 }  // namespace pbox::pipelines

@@ -10,7 +10,10 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "appliance/control/pipeline_host.h"
@@ -31,8 +34,11 @@ class LaneDesk {
   LaneDesk(const LaneDesk&) = delete;
   LaneDesk& operator=(const LaneDesk&) = delete;
 
+  // Replaces the owner's earlier offer. Over all its offers, an owner gets one lane for each seat,
+  // and the box reads one file of its memory. Otherwise the box would pay for the pages of any
+  // number of files.
   Offer offer(uint64_t owner, std::vector<Seat> seats);
-  // Withdraws the owner's offer, if there is one.
+  // Withdraws the owner's offer, if there is one, and forgets what the owner has asked for.
   void withdraw(uint64_t owner);
   // Withdraws the offers that share this memory, which is about to be freed.
   void withdraw_memory(const NumaArena& memory);
@@ -46,6 +52,13 @@ class LaneDesk {
     uint64_t owner = 0;
     std::vector<Seat> seats;
   };
+  // The requests of an owner, over all its offers.
+  struct Asked {
+    std::set<uint32_t> seats;                             // indices in Promise::seats
+    std::optional<std::pair<uint64_t, uint64_t>> memory;  // device and inode of its first file
+
+    bool is_first_memory(const Descriptor& file);
+  };
   using Pending = std::list<boost::asio::posix::stream_descriptor>;
 
   LaneDesk(boost::asio::io_context& context, std::string name, Descriptor socket, Attach attach);
@@ -55,6 +68,7 @@ class LaneDesk {
   void wait_for_hello(Pending::iterator pending);
   void take_hello(Pending::iterator pending);
   Status seat(const nic::ReceivedHello& received, Descriptor& connection);
+  void end_offer(uint64_t owner);
 
   std::string name_;
   Attach attach_;
@@ -62,6 +76,7 @@ class LaneDesk {
   boost::asio::steady_timer pause_;
   Pending pending_;  // oldest first
   std::map<nic::LaneToken, Promise> promises_;
+  std::map<uint64_t, Asked> asked_;  // by owner
 };
 
 }  // namespace pbox::pipelines

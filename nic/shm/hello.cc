@@ -92,10 +92,21 @@ Result<bool> receive_message(int socket, void* data, size_t bytes,
     }
   }
   if (count == 0) return Error{ErrorCode::kClosed, "the other end has closed the lane"};
-  if (static_cast<size_t>(count) != bytes || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "a message about a lane has " + std::to_string(count) + " bytes instead of " +
-                     std::to_string(bytes) + ", or too many descriptors"};
+  if (static_cast<size_t>(count) != bytes) {
+    return Error{ErrorCode::kInvalidArgument, "a message about a lane has " +
+                                                  std::to_string(count) + " bytes instead of " +
+                                                  std::to_string(bytes)};
+  }
+  // The kernel drops descriptors for which the message or this process has no room.
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    if (descriptors.size() >= kDescriptorsMax) {
+      return Error{ErrorCode::kInvalidArgument, "a message about a lane has more than " +
+                                                    std::to_string(kDescriptorsMax) +
+                                                    " descriptors"};
+    }
+    return Error{ErrorCode::kResourceExhausted,
+                 "no descriptors are left for those of a message about a lane; raise the limit of "
+                 "the process that receives it (LimitNOFILE, ulimit -n)"};
   }
   return true;
 }

@@ -27,8 +27,8 @@ using LaneToken = std::array<std::byte, 16>;
 struct LaneGrant {
   uint32_t spi = 0;  // the session in which it may send
   // The box reads payloads from the worker's memory only if that has at most this many bytes. A
-  // malicious worker can make the box hold this much memory, by naming pages that it has never
-  // touched.
+  // malicious worker can make the box hold this much memory for each file that it shows, by naming
+  // pages that it has never touched.
   uint64_t memory_bytes_max = 0;
   // Memory that the worker may read results from, until ShmPort::remove_memory(). If it is null or
   // has no file, results are copied.
@@ -69,7 +69,8 @@ Status send_hello(int socket, const LaneHello& hello, const std::vector<int>& de
 Status send_answer(int socket, const LaneAnswer& answer, const std::vector<int>& descriptors);
 
 // Return a message, or nothing if none has arrived. Do not block. Errors: the other end has closed
-// the connection, or breaks the protocol.
+// the connection, or breaks the protocol; kResourceExhausted if this process has no descriptors
+// left.
 struct ReceivedHello {
   LaneHello hello;
   Descriptor segment;

@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -38,6 +39,7 @@ class NotingDesk {
     uint32_t pipeline = 0;
     uint32_t spi = 0;
     uint64_t ring_bytes = 0;
+    uint64_t memory_bytes_max = 0;
     bool operator==(const Attached&) const = default;
   };
 
@@ -76,7 +78,8 @@ class NotingDesk {
     if (!trouble.empty()) return Error{ErrorCode::kResourceExhausted, trouble};
     const Descriptor memory = lane_memory();
     const Descriptor bell(eventfd(0, EFD_CLOEXEC));
-    attached.push_back({owner, seat.pipeline, seat.grant.spi, received.hello.ring_bytes});
+    attached.push_back({owner, seat.pipeline, seat.grant.spi, received.hello.ring_bytes,
+                        seat.grant.memory_bytes_max});
     connections.push_back(std::move(connection));
     return nic::send_answer(connections.back().get(), {}, {memory.get(), bell.get()});
   }
@@ -198,6 +201,52 @@ TEST_CASE("a new offer to a worker replaces its earlier one") {
   CHECK(box.attached[0].spi == 0x99);
 }
 
+TEST_CASE("a worker asks once for each lane, also if it gets a new offer") {
+  NotingDesk box;
+  const LaneDesk::Offer offer = box.desk->offer(kDeskOwner, kTwoSeats);
+  CHECK(refusal_of(box, offer, hello_for(offer, 1)).empty());
+  const std::string refusal =
+      "the worker has already asked for its lane to pipeline 1; it must "
+      "join again to get another";
+  CHECK(refusal_of(box, offer, hello_for(offer, 1)) == refusal);
+  const LaneDesk::Offer later = box.desk->offer(kDeskOwner, kTwoSeats);
+  CHECK(refusal_of(box, later, hello_for(later, 1)) == refusal);
+  CHECK(refusal_of(box, later, hello_for(later, 0)).empty());
+  CHECK(box.attached.size() == 2);
+  // Another connection of the worker, and one that has the number of an earlier one.
+  for (const uint64_t owner : {kDeskOwner + 1, kDeskOwner}) {
+    box.desk->withdraw(kDeskOwner);
+    const LaneDesk::Offer other = box.desk->offer(owner, kTwoSeats);
+    CHECK(refusal_of(box, other, hello_for(other, 1)).empty());
+  }
+}
+
+TEST_CASE("the box reads one file of a worker's memory, for all lanes and offers") {
+  NotingDesk box;
+  const std::vector<LaneDesk::Seat> seats = {{.pipeline = 0, .grant = {.memory_bytes_max = 7}},
+                                             {.pipeline = 1, .grant = {.memory_bytes_max = 7}},
+                                             {.pipeline = 2, .grant = {.memory_bytes_max = 7}},
+                                             {.pipeline = 3, .grant = {.memory_bytes_max = 7}}};
+  LaneDesk::Offer offer = box.desk->offer(kDeskOwner, seats);
+  const Descriptor first = lane_memory(), second = lane_memory();
+  const auto bytes_max_of = [&](uint32_t pipeline, const Descriptor& memory) {
+    const Descriptor socket = connect_to(offer);
+    const Descriptor segment = lane_memory();
+    nic::LaneHello hello = hello_for(offer, pipeline);
+    hello.memory_bytes = 7;
+    REQUIRE(nic::send_hello(socket.get(), hello, {segment.get(), memory.get()}).ok());
+    const auto answer = answer_on(box, socket);
+    REQUIRE(answer.has_value());
+    CHECK(answer->refusal[0] == 0);
+    return box.attached.back().memory_bytes_max;
+  };
+  CHECK(bytes_max_of(0, first) == 7);
+  CHECK(bytes_max_of(1, second) == 0);
+  CHECK(bytes_max_of(2, first) == 7);
+  offer = box.desk->offer(kDeskOwner, seats);
+  CHECK(bytes_max_of(3, second) == 0);
+}
+
 TEST_CASE("a lane for a pipeline that is not in the session is refused") {
   NotingDesk box;
   const LaneDesk::Offer offer = box.desk->offer(kDeskOwner, kTwoSeats);
@@ -242,9 +291,7 @@ TEST_CASE("a pipeline that cannot make a lane tells the worker its reason, cut t
   box.trouble = "no room";
   CHECK(refusal_of(box, offer, hello_for(offer, 0)) == "no room");
   box.trouble = std::string(1000, 'x');
-  CHECK(refusal_of(box, offer, hello_for(offer, 0)) == std::string(251, 'x'));
-  box.trouble.clear();
-  CHECK(refusal_of(box, offer, hello_for(offer, 0)).empty());  // its offer is still valid
+  CHECK(refusal_of(box, offer, hello_for(offer, 1)) == std::string(251, 'x'));
 }
 
 TEST_CASE("a connection that says nothing is displaced by as many others as may wait") {
@@ -261,9 +308,10 @@ TEST_CASE("a connection that says nothing is displaced by as many others as may 
   CHECK(box.run_until([&] { return is_shut(silent); }));
   CHECK(std::none_of(others.begin(), others.end(), is_shut));
   // The others may still speak.
-  for (const Descriptor* other : {&others.front(), &others.back()}) {
-    say(*other, hello_for(offer, 0));
-    const auto answer = answer_on(box, *other);
+  for (const uint32_t pipeline : {0u, 1u}) {
+    const Descriptor& other = pipeline == 0 ? others.front() : others.back();
+    say(other, hello_for(offer, pipeline));
+    const auto answer = answer_on(box, other);
     REQUIRE(answer.has_value());
     CHECK(answer->refusal[0] == 0);
   }
@@ -271,8 +319,8 @@ TEST_CASE("a connection that says nothing is displaced by as many others as may 
 
 TEST_CASE("connections may speak, or end, in the moment in which others displace them") {
   NotingDesk box;
-  const LaneDesk::Offer offer = box.desk->offer(kDeskOwner, kTwoSeats);
   for (int round = 0; round < 3; ++round) {
+    const LaneDesk::Offer offer = box.desk->offer(kDeskOwner, kTwoSeats);
     std::vector<Descriptor> waiting;
     for (size_t count = 0; count < LaneDesk::kPendingMax; ++count) {
       waiting.push_back(connect_to(offer));
@@ -290,7 +338,10 @@ TEST_CASE("connections may speak, or end, in the moment in which others displace
     for (size_t index = 1; index < waiting.size(); index += 4) waiting[index] = Descriptor();
     box.run_ready();
     box.connections.clear();
-    CHECK(refusal_of(box, offer, hello_for(offer, 0)).empty());
+    box.desk->withdraw(kDeskOwner);
+    const LaneDesk::Offer next = box.desk->offer(kDeskOwner, kTwoSeats);
+    CHECK(refusal_of(box, next, hello_for(next, 0)).empty());
+    box.desk->withdraw(kDeskOwner);
   }
 }
 
@@ -317,6 +368,26 @@ TEST_CASE("garbage closes its own connection, and disturbs no other") {
   CHECK(box.attached.size() == 2);
 }
 
+TEST_CASE("a worker is told that the box has no descriptors left for its lane") {
+  NotingDesk box;
+  const LaneDesk::Offer offer = box.desk->offer(kDeskOwner, kTwoSeats);
+  const Descriptor socket = connect_to(offer);
+  box.run_ready();
+  say(socket, hello_for(offer, 0));
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int lowest_free = dup(socket.get());
+  REQUIRE(lowest_free >= 0);
+  close(lowest_free);
+  const rlimit full{static_cast<rlim_t>(lowest_free), before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &full) == 0);
+  box.run_ready();
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  const auto answer = answer_on(box, socket);
+  REQUIRE(answer.has_value());
+  CHECK(mentions(answer->refusal.data(), "LimitNOFILE"));
+}
+
 TEST_CASE("a worker that has gone before its lane is made disturbs nobody") {
   NotingDesk box;
   const LaneDesk::Offer offer = box.desk->offer(kDeskOwner, kTwoSeats);
@@ -325,7 +396,7 @@ TEST_CASE("a worker that has gone before its lane is made disturbs nobody") {
     say(socket, hello_for(offer, pipeline));
   }
   box.run_ready();
-  CHECK(refusal_of(box, offer, hello_for(offer, 0)).empty());
+  CHECK(refusal_of(box, offer, hello_for(offer, 1)).empty());
 }
 
 TEST_CASE("a desk that is closed ends the connections that wait, and two desks differ") {

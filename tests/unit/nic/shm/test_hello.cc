@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -257,6 +258,24 @@ TEST_CASE("a hello with too few or too many descriptors is an error, and none is
   REQUIRE(received.ok());
   CHECK(received->has_value());
   CHECK(open_descriptors() == before + 1);
+}
+
+TEST_CASE("an end without room for descriptors is told to raise its limit") {
+  const HelloSockets sockets;
+  const LaneHello hello;
+  send_raw(sockets.worker, &hello, sizeof(hello), 1);
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int lowest_free = dup(sockets.box.get());
+  REQUIRE(lowest_free >= 0);
+  close(lowest_free);
+  const rlimit full{static_cast<rlim_t>(lowest_free), before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &full) == 0);
+  const auto received = receive_hello(sockets.box.get());
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  REQUIRE_FALSE(received.ok());
+  CHECK(received.error().code == ErrorCode::kResourceExhausted);
+  CHECK(says(received.error().message, "LimitNOFILE"));
 }
 
 TEST_CASE("an answer with too few or too many descriptors is an error, and none is left open") {
