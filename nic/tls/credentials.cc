@@ -107,7 +107,8 @@ Status Credentials::read_revocations(const KeyFiles& files) {
   for (const auto& list : lists) {
     PBOX_CHECK(X509_STORE_add_crl(authorities_.get(), list.get()) == 1);
   }
-  PBOX_CHECK(X509_STORE_set_flags(authorities_.get(), X509_V_FLAG_CRL_CHECK) == 1);
+  PBOX_CHECK(X509_STORE_set_flags(authorities_.get(),
+                                  X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL) == 1);
   return ok_status();
 }
 
@@ -162,7 +163,10 @@ Status Credentials::check_certificate(const KeyFiles& files, X509* certificate,
 
 Status Credentials::check_peer(const std::string& pem) const {
   const auto certificates = parse_certificates(pem);
-  PBOX_CHECK(!certificates.empty());
+  // The handshake looks only at the chain to an authority, but a peer may send other certificates.
+  if (certificates.empty()) {
+    return invalid("the peer's certificate is refused: it was sent with a damaged one");
+  }
   const auto chain = chain_of(certificates);
   const Owned<X509_STORE_CTX> verification(X509_STORE_CTX_new());
   PBOX_CHECK(verification != nullptr);

@@ -7,7 +7,8 @@
 //   crl.pem   optional: certificates that the authority has revoked
 //
 // A peer must present a certificate that one of the authorities has signed, that is valid now, that
-// is not revoked, and that states one identity of this end's cluster.
+// is not revoked, and that states one identity of this end's cluster. No certificate between it and
+// the authority may be revoked either.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +35,10 @@ class Credentials : public Client {
   // Returns the SHA-256 of each certificate in ca.pem, in hexadecimal, joined by spaces.
   const std::string& authority_fingerprints() const { return authority_fingerprints_; }
 
-  // Returns an error if a connection with this peer must not go on: its certificate is revoked, or
-  // no authority in ca.pem has signed it. A certificate that has expired since the handshake is no
-  // error. `certificates`: as Connection::peer_certificates() returns them.
+  // Returns an error if a connection with this peer must not go on: its certificate is revoked, no
+  // authority in ca.pem has signed it, or the peer has sent a damaged certificate besides its own.
+  // A certificate that has expired since the handshake is no error. `certificates`: as
+  // Connection::peer_certificates() returns them.
   Status check_peer(const std::string& certificates) const;
 
   std::unique_ptr<Connection> connect(const std::string& box) const override;

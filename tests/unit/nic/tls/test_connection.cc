@@ -89,6 +89,10 @@ class StrangeClient {
     BIO_reset(to_peer_);
     return out;
   }
+  // Sends one more certificate after its own.
+  void send_also(const X509* certificate) {
+    SSL_add1_chain_cert(ssl_.get(), const_cast<X509*>(certificate));
+  }
 
  private:
   tls::Owned<SSL_CTX> context_;
@@ -260,6 +264,28 @@ TEST_CASE("a box refuses peers that do not follow the rules") {
     CHECK_THAT(server.failure, Contains(row.failure));
     CHECK_FALSE(server.connection->is_established());
   }
+}
+
+TEST_CASE("a peer that sends a damaged certificate besides its own is refused by a later check") {
+  const auto signer = authority();
+  const KeyFolder box(signer, "pbox://rack/box/a");
+  const auto keys = *tls::issue(signer, KeyFolder::order(kWorker));
+  const auto damaged = std::move(tls::parse_certificates(signer.certificate)[0]);
+  REQUIRE(ASN1_STRING_set(X509_getm_notAfter(damaged.get()), "XXXXXXXXXXXXX", 13) == 1);
+  REQUIRE(X509_sign(damaged.get(), tls::parse_private_key(signer.key).get(), EVP_sha256()) > 0);
+  const auto credentials = box.load();
+  End server{.connection = credentials->accept()};
+  StrangeClient client(TLS1_3_VERSION, keys);
+  client.send_also(damaged.get());
+  server.take(client.answer(""));
+  server.take(client.answer(std::exchange(server.to_peer, {})));
+  CHECK(server.failure.empty());
+  REQUIRE(server.connection->is_established());  // TLS looks only at the chain to an authority
+  const std::string certificates = server.connection->peer_certificates();
+  REQUIRE(certificates == keys.certificate + tls::pem_text(damaged.get()));
+  const Status accepted = credentials->check_peer(certificates);
+  REQUIRE_FALSE(accepted.ok());
+  CHECK_THAT(accepted.error().message, Contains("damaged"));
 }
 
 TEST_CASE("bytes that are no TLS, or that somebody has changed, end the connection") {

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <ctime>
 
+#include "nic/tls/openssl_types.h"
 #include "nic/tls/pem.h"
 #include "nic/tls/revocation.h"
 #include "tests/support/key_folder.h"
@@ -22,6 +23,22 @@ tls::Revocation revoke(const std::vector<tls::KeyPair>& authorities, const std::
   const auto revocation = tls::revoke(authorities, lists, keys.certificate, std::time(nullptr));
   REQUIRE(revocation.ok());
   return *revocation;
+}
+
+// Returns the keys with a certificate that `signer` has signed and that may sign others, those of
+// authorities too. `signer` may be the keys themselves.
+tls::KeyPair signing(const tls::KeyPair& keys, const tls::KeyPair& signer) {
+  const auto parsed = tls::parse_certificates(keys.certificate);
+  X509* certificate = parsed[0].get();
+  for (const auto& [kind, value] : {std::pair(NID_basic_constraints, "critical,CA:TRUE"),
+                                    std::pair(NID_key_usage, "critical,keyCertSign,cRLSign")}) {
+    const tls::Owned<X509_EXTENSION> former(
+        X509_delete_ext(certificate, X509_get_ext_by_NID(certificate, kind, -1)));
+    const tls::Owned<X509_EXTENSION> extension(X509V3_EXT_conf_nid(nullptr, nullptr, kind, value));
+    REQUIRE(X509_add_ext(certificate, extension.get(), -1) == 1);
+  }
+  REQUIRE(X509_sign(certificate, tls::parse_private_key(signer.key).get(), EVP_sha256()) > 0);
+  return {.certificate = tls::pem_text(certificate), .key = keys.key};
 }
 
 // Returns why a box with these files ends a live connection of `worker`; empty if it keeps it.
@@ -50,6 +67,20 @@ TEST_CASE("a revoked certificate is refused, and others of the authority are not
   CHECK_THAT(check(stolen), Contains("it is revoked"));
   CHECK_THAT(check(lost), Contains("it is revoked"));
   CHECK(check(other).empty());
+}
+
+TEST_CASE("a certificate between the authority and the holder's can be revoked too") {
+  const auto self_signed = authority();
+  const auto root = signing(self_signed, self_signed);
+  const auto between = signing(*tls::issue(root, KeyFolder::order("pbox://rack/operator")), root);
+  auto worker = worker_of(between);
+  worker.certificate += between.certificate;
+  CHECK(refusal(root, root.certificate, "", worker).empty());
+  const auto other = revoke({root}, "", worker_of(root));
+  CHECK(refusal(root, root.certificate, other.lists, worker).empty());
+  const auto revoked = revoke({root}, other.lists, between);
+  CHECK_THAT(refusal(root, root.certificate, revoked.lists, worker), Contains("it is revoked"));
+  CHECK(refusal(root, root.certificate, revoked.lists, worker_of(root)).empty());
 }
 
 TEST_CASE("a certificate is revoked once") {
