@@ -32,8 +32,6 @@ class ReplayWindow {
     return true;
   }
 
-  uint64_t newest() const { return newest_; }
-
  private:
   static constexpr uint64_t kWordBits = 64;
   // One word more than the window needs, because the newest number may be at any bit of its word.

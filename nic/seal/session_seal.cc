@@ -84,7 +84,7 @@ void SessionSeal::begin_generation(uint64_t first_number) {
   sending.limit_at = first_number + KeyUpdates::kPacketsLimit;
   sending.update_at = first_number + packets;
   sending.update_at_ns = 0;
-  receiving.update_at = receiving.window.newest() + packets;
+  receiving.until_update = packets;
   PBOX_DCHECK(sending.update_at > first_number && sending.update_at <= sending.limit_at);
 }
 
@@ -98,7 +98,9 @@ void SessionSeal::update_sending(uint64_t first_number) {
 }
 
 // A packet with the other key phase belongs to the next generation or to the one before. Its number
-// decides which, because the other end seals consecutive numbers with one key.
+// decides which, because the other end seals consecutive numbers with one key. The end that begins
+// updates opens the next generation only after it has begun one: the other end could otherwise make
+// it derive keys for every packet.
 bool SessionSeal::open_with_keys(wire::Parsed& parsed, std::byte* room) {
   const wire::Header& header = parsed.header;
   const bool is_encrypted = (header.flags & wire::flag::kEncrypted) != 0;
@@ -108,7 +110,8 @@ bool SessionSeal::open_with_keys(wire::Parsed& parsed, std::byte* room) {
   if (receiving.chain == nullptr) return false;
   const bool phase = (header.flags & wire::flag::kKeyPhase) != 0;
   const bool is_present = phase == ((receiving.generation & 1) != 0);
-  const bool is_next = !is_present && header.packet_number > receiving.first_number;
+  const bool may_be_next = !keys_->updates || keys_->sending.generation > receiving.generation;
+  const bool is_next = !is_present && may_be_next && header.packet_number > receiving.first_number;
   if (!is_present && !is_next && !receiving.has_before) return false;
   PBOX_DCHECK(!is_encrypted || room != nullptr);
   PacketCipher& cipher = is_present ? receiving.chain->present()
@@ -131,7 +134,7 @@ bool SessionSeal::open_with_keys(wire::Parsed& parsed, std::byte* room) {
     if (keys_->sending.generation < receiving.generation) update_sending(next_number_);
     PBOX_DCHECK(keys_->sending.generation >= receiving.generation);
   }
-  if (header.packet_number >= receiving.update_at) [[unlikely]]
+  if (--receiving.until_update == 0) [[unlikely]]
     note_update_due();
   return true;
 }

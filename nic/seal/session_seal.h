@@ -30,9 +30,10 @@
 namespace pbox::seal {
 
 struct KeyUpdates {
-  // An update begins after this many packets that either end has sealed with a key. If the other
-  // end does not follow, the key seals more, up to the limit of NIST SP 800-38D, section 8.3, for
-  // nonces of 96 bits. After that the session cannot send.
+  // An update begins after this many packets that this end has sealed with a key, or opened with
+  // one. Numbers that the other end skips do not count: it could otherwise force updates. If the
+  // other end does not follow, the key seals more, up to the limit of NIST SP 800-38D, section 8.3,
+  // for nonces of 96 bits. After that the session cannot send.
   static constexpr uint64_t kPacketsMax = uint64_t{1} << 31;
   static constexpr uint64_t kPacketsLimit = uint64_t{1} << 32;
   uint64_t packets = kPacketsMax;                  // begin an update after this many packets
@@ -121,7 +122,7 @@ class SessionSeal {
     std::unique_ptr<KeyChain> chain;
     uint64_t generation = 0;
     uint64_t first_number = 0;    // number of the packet that began the generation
-    uint64_t update_at = 0;       // an update is due once this packet number arrives
+    uint64_t until_update = 0;    // an update is due once this many more packets have opened
     bool has_before = false;      // packets of the generation before can still be opened
     bool forgets_before = false;  // the next tick forgets the generation before
     ReplayWindow window;

@@ -118,6 +118,7 @@ seal::SessionSeal SimKeys::make(ConnectionId connection, End end, const seal::Se
     std::memcpy(&secret, first.bytes.data(), sizeof(secret));
     return std::pair(std::move(*made), secret);
   };
+  // A mirror does not seal, so it begins no update. The packets that it opens lead it.
   const bool is_box = end == End::kBox;
   auto [sending, secret] =
       chain(is_box ? Direction::kToWorker : Direction::kToBox, crypto::Side::kSeals);
@@ -125,7 +126,7 @@ seal::SessionSeal SimKeys::make(ConnectionId connection, End end, const seal::Se
   auto receiving =
       chain(is_box ? Direction::kToBox : Direction::kToWorker, crypto::Side::kOpens).first;
   return {std::move(sending), std::move(receiving), name.suite == seal::Suite::kGcm256,
-          is_box ? std::optional(spec.updates) : std::nullopt};
+          is_box && seals ? std::optional(spec.updates) : std::nullopt};
 }
 
 }  // namespace pbox::sim

@@ -201,6 +201,35 @@ TEST_CASE("keys are updated by what the box receives too, and the worker never b
   CHECK(opens(pair.box, make(pair, 1).packet));
 }
 
+TEST_CASE("a packet with next keys does not open at the box unless the box has begun an update") {
+  SealPair pair({.updates = {.packets = 5}});
+  const SealPairOptions early({.updates = {.packets = 1}});
+  seal::SessionSeal box_of_early = make_seal(early, crypto::End::kBox, pair.pages);
+  static_cast<void>(sealed_bytes(box_of_early, push_header(), {}));
+  const Bytes update = sealed_bytes(box_of_early, push_header(), {});
+  seal::SessionSeal forward = make_seal(early, crypto::End::kWorker, pair.pages);
+  REQUIRE(opens(forward, update));
+  REQUIRE(forward.updates_sent() == 1);
+  REQUIRE(opens(pair.box, make(pair, 1).packet));
+  static_cast<void>(sealed_bytes(forward, push_header(), {}));
+  const Bytes packet = sealed_bytes(forward, push_header(), {});
+  CHECK_FALSE(opens(pair.box, packet));
+  CHECK(pair.box.updates_received() == 0);
+  CHECK(pair.box.updates_sent() == 0);
+  while (pair.box.updates_sent() == 0) static_cast<void>(sealed_bytes(pair.box, push_header(), {}));
+  CHECK(opens(pair.box, packet));
+  CHECK(pair.box.updates_received() == 1);
+  CHECK(pair.box.updates_sent() == 1);
+}
+
+TEST_CASE("numbers that a worker skips bring about no update") {
+  SealPair pair({.updates = {.packets = 5}});
+  for (int index = 0; index < 100; ++index) static_cast<void>(make(pair, 1));  // not sent
+  REQUIRE(opens(pair.box, make(pair, 1).packet));
+  static_cast<void>(sealed_bytes(pair.box, push_header(), {}));
+  CHECK(pair.box.updates_sent() == 0);
+}
+
 TEST_CASE("no two packets have the same key and nonce, and the phase alternates") {
   SealPair pair({.updates = {.packets = 5}});
   std::set<Bytes> tags;

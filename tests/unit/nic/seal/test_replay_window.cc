@@ -28,7 +28,6 @@ TEST_CASE("a packet number is taken once, and not after it has left the window")
       repeated += !is_new && !is_late;
       if (is_new) taken.insert(number);
       newest = std::max(newest, is_new ? number : 0);
-      REQUIRE(window.newest() == newest);
     }
     CHECK(accepted > 1000);
     CHECK(repeated > 1000);
