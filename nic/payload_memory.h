@@ -27,9 +27,13 @@ class PayloadMemory {
     std::atomic<uint64_t> key{0};        // the device's key (lkey); 0 where it needs none
 
     // Returns whether the whole payload lies in the region: a device must read no byte outside.
+    // While the control thread adds or removes a region here, `begin` changes only while `end` is
+    // null. So an end that was read between two equal begins belongs to them.
     bool contains(const std::byte* payload, size_t bytes) const {
-      return payload >= begin.load(std::memory_order_relaxed) &&
-             payload + bytes <= end.load(std::memory_order_relaxed);
+      const std::byte* first = begin.load(std::memory_order_acquire);
+      return first != nullptr && payload >= first &&
+             payload + bytes <= end.load(std::memory_order_acquire) &&
+             begin.load(std::memory_order_relaxed) == first;
     }
   };
 
@@ -45,8 +49,8 @@ class PayloadMemory {
       PBOX_CHECK(region.in_flight.load(std::memory_order_relaxed) == 0);
       PBOX_CHECK(region.begin.load(std::memory_order_relaxed) == nullptr);
       region.key.store(key, std::memory_order_relaxed);
-      region.begin.store(begin, std::memory_order_relaxed);
-      region.end.store(begin + bytes, std::memory_order_relaxed);
+      region.begin.store(begin, std::memory_order_release);
+      region.end.store(begin + bytes, std::memory_order_release);
       const auto used = static_cast<size_t>(&region - regions_.data()) + 1;
       if (used > used_.load(std::memory_order_relaxed)) {
         used_.store(used, std::memory_order_relaxed);
@@ -65,8 +69,8 @@ class PayloadMemory {
       if (region.begin.load(std::memory_order_relaxed) != begin) continue;
       region.end.store(begin, std::memory_order_relaxed);
       if (region.in_flight.load(std::memory_order_acquire) != 0) return false;
-      region.begin.store(nullptr, std::memory_order_relaxed);
       region.end.store(nullptr, std::memory_order_relaxed);
+      region.begin.store(nullptr, std::memory_order_release);
       return true;
     }
     return true;
