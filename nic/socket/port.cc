@@ -70,12 +70,9 @@ Status SocketPort::configure(const SocketOptions& options) {
   local_ = from_sockaddr(address);
 
   // Never fragment: a packet that exceeds the path's MTU is a configuration error, which
-  // fragmentation would hide.
-  if (options.local.ipv6) {
-    set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
-  } else {
-    set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
-  }
+  // fragmentation would hide. A port on :: sends to IPv4 addresses too.
+  set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+  if (options.local.ipv6) set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
   capabilities_.mtu = options.mtu != 0 ? options.mtu : kUnconnectedMtu;
   if (!options.remote) {
     has_all_addresses_ = options.local.address == kNoLocalAddress;

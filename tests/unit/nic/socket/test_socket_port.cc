@@ -1,4 +1,5 @@
 // Real sockets over 127.0.0.1 and ::1, with ports that the kernel chooses.
+#include <netinet/in.h>
 #include <poll.h>
 
 #include <catch2/catch.hpp>
@@ -359,6 +360,22 @@ TEST_CASE("a port reports its local address and the MTU of its path") {
   const auto taken = SocketPort::open({.local = box.local()});
   REQUIRE_FALSE(taken.ok());
   CHECK(taken.error().message.find(to_string(box.local())) != std::string::npos);
+}
+
+TEST_CASE("no port fragments, and one of IPv6 does not fragment IPv4 packets either") {
+  const auto discovery = [](const SocketPort& port, int level, int name) {
+    int value = -1;
+    socklen_t length = sizeof(value);
+    REQUIRE(getsockopt(port.event_fd(), level, name, &value, &length) == 0);
+    return value;
+  };
+  CHECK(discovery(open("127.0.0.1"), IPPROTO_IP, IP_MTU_DISCOVER) == IP_PMTUDISC_DO);
+  if (!ipv6_here()) return;
+  for (const char* address : {"::", "::1"}) {
+    const SocketPort port = open(address);
+    CHECK(discovery(port, IPPROTO_IPV6, IPV6_MTU_DISCOVER) == IPV6_PMTUDISC_DO);
+    CHECK(discovery(port, IPPROTO_IP, IP_MTU_DISCOVER) == IP_PMTUDISC_DO);
+  }
 }
 
 TEST_CASE("the event fd becomes readable when a packet waits") {
