@@ -26,8 +26,9 @@ Error unreadable(const std::string& path, int error_number) {
 
 // Leaves no copy of what it has read, which may be a key, but the returned one.
 Result<std::string> read_all(int fd, const std::string& path) {
-  std::string text;
   std::array<char, 4096> buffer;
+  std::string text;
+  text.reserve(kFileBytesMax + buffer.size());  // a text that grows would leave copies
   ssize_t bytes = 0;
   int error_number = 0;
   do {

@@ -56,11 +56,11 @@ std::string decode(std::string_view text) {
            c == '_';
   });
   if (!is_plain || text.size() % 4 == 1) return "";
-  Secret padded{std::string(text)};
+  const size_t padding = (4 - text.size() % 4) % 4;
+  Secret padded{std::string(text.size() + padding, '=')};  // a text that grows would leave a copy
+  std::copy(text.begin(), text.end(), padded.text.begin());
   std::replace(padded.text.begin(), padded.text.end(), '-', '+');
   std::replace(padded.text.begin(), padded.text.end(), '_', '/');
-  const size_t padding = (4 - text.size() % 4) % 4;
-  padded.text.append(padding, '=');
   std::string bytes(padded.text.size() / 4 * 3, '\0');
   const int count =
       EVP_DecodeBlock(bytes_of(bytes), bytes_of(padded.text), static_cast<int>(padded.text.size()));
