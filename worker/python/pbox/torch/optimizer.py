@@ -16,6 +16,7 @@ from ..errors import InvalidArgument, Timeout
 from . import _layout
 from ._closing import Closing
 from ._device import classes, common_device
+from ._model_hooks import ModelHooks
 from ._sent import sent_gradient
 from ._ranks import with_process_group
 from .hyper_parameters import HyperParameters
@@ -24,27 +25,28 @@ from .hyper_parameters import HyperParameters
 class _Slot:
     """A parameter, its tensor in the job, and its progress in this step."""
 
-    __slots__ = ("parameter", "tensor", "weights", "sent", "pushed", "pending", "device", "event")
+    __slots__ = ("parameter", "tensor", "weights", "place", "sent", "pushed", "pending", "device",
+                 "event")
 
     def __init__(self, parameter, tensor, weights):
         self.parameter = parameter
         self.tensor = tensor
         self.weights = weights  # the parameter's elements in the order of memory
+        self.place = _place(parameter)
         self.sent = sent_gradient(parameter)
         self.pushed = False  # in this step
         self.pending = False  # its new weights may not have arrived yet
         self.device = None  # one of _device.classes; None: libpbox reads and writes in place
         self.event = None  # on a device: behind the copy of the new weights, if that is queued
 
-
-class _Layer:
-    """A module with parameters of its own. `seen`: its forward() has been called before."""
-
-    __slots__ = ("slots", "seen")
-
-    def __init__(self, slots):
-        self.slots = slots
-        self.seen = False
+    def check_place(self):
+        """Refuses a parameter that has other memory now: the box writes into the former."""
+        if _place(self.parameter) != self.place:
+            raise InvalidArgument(
+                f"the memory of {self.tensor.name} has been replaced since the optimizer was made, "
+                "but the box writes new weights into the former memory: call what replaces it "
+                "(model.to(), parameter.data = ..., rnn.flatten_parameters()) before you make the "
+                "DistributedOptimizer")
 
 
 class DistributedOptimizer(Closing, torch.optim.Optimizer):
@@ -61,8 +63,9 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
     Each gradient is sent as soon as backward() has computed it. Until step() `.grad` refuses every
     use, since gradients on the box cannot be clipped or unscaled here; afterwards it is None. The
     layer needed first in the next forward goes first, and the new weights are written in place. A
-    layer's next forward waits for that layer alone. model.state_dict() and a forward in eval mode
-    wait for all weights. Call synchronize() before reading weights in another way.
+    layer's next forward waits for that layer alone. A module's state_dict() and its forward in eval
+    mode wait for all weights in it. Call synchronize() before reading weights in another way.
+    model.load_state_dict() is refused, because the box would overwrite what it writes.
 
     Without a model, give `named_parameters`. step() then waits for all weights. After a Timeout
     step() can be called again: it sends and waits for what is left.
@@ -123,8 +126,6 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
         self._verdict = None  # the verdict on the step before the open one
         self._loss = None
         self._accumulating = False
-        self._root_called = False
-        self._layers = []
         self._handles = []
         self.client = Client(mode="optimize", **with_process_group(model, options))
         try:
@@ -150,6 +151,7 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
             raise InvalidArgument(f"{len(mine) - len(named)} parameters of the optimizer are "
                                   "not among the named parameters")
         self._group_index = mine
+        check_embeddings(self._model, mine)
         tables = sparse_weights(self._model)
         slots = []
         for position, (name, parameter) in enumerate(named.values()):
@@ -209,23 +211,8 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
                 node = slot.parameter.expand_as(slot.parameter).grad_fn.next_functions[0][0]
                 self._nodes.append(node)
                 self._handles.append(node.register_hook(ready))
-        if self._model is not None:
-            self._install_forward_hooks()
-
-    def _install_forward_hooks(self):
-        slots = {id(slot.parameter): slot for slot in self._slots}
-        self._handles.append(self._model.register_forward_pre_hook(self._before_model))
-        for module in self._model.modules():
-            layer = _Layer([slots[id(parameter)] for parameter in module.parameters(recurse=False)
-                            if id(parameter) in slots])
-            if layer.slots:
-                self._layers.append(layer)
-                self._handles.append(module.register_forward_pre_hook(
-                    functools.partial(self._before_layer, layer)))
-        # The tensors of state_dict() share memory with the parameters, so it is early enough to
-        # wait after they have been collected.
-        self._handles.append(self._model._register_state_dict_hook(
-            lambda *_: self.synchronize()))
+        self._model_hooks = ModelHooks(self._model, self._slots, self._wait_for)
+        self._handles += self._model_hooks.handles
 
     @staticmethod
     def _gradient_comes(slot, _):
@@ -243,6 +230,7 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
             self._is_late = True  # backward() goes on, since step() needs all gradients
 
     def _push(self, slot, gradient):
+        slot.check_place()
         if not self._step_open:
             self._open_step()
         rows = sparse_rows(slot, gradient) if gradient.layout != torch.strided else None
@@ -272,21 +260,6 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
             self.client.set_learning_rate(learning_rate)
             self._learning_rate = learning_rate
         self._step_open = True
-
-    def _before_model(self, *_):
-        self._root_called = True
-        if not self._model.training:
-            # Modules in eval mode may read their children's weights without calling them.
-            self.synchronize()
-            return
-        for layer in self._layers:
-            # Some layers are never called; only their weights are read (attention's projections).
-            if not layer.seen:
-                self._wait_for(layer.slots)
-
-    def _before_layer(self, layer, *_):
-        layer.seen = True
-        self._wait_for(layer.slots)
 
     def _wait_for(self, slots):
         for slot in slots:
@@ -374,7 +347,7 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
         # Copies are queued in the order of the next forward, in which the new weights arrive.
         for slot in self._slots:
             self._queue_copy(slot)
-        if not self._root_called:
+        if not self._model_hooks.root_called:  # no forward waits for the weights
             self.synchronize()
         self._end_step()
         if self._hyper_parameters.learning_rate() != self._learning_rate:
@@ -388,7 +361,7 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
             slot.pushed = False
             if slot.parameter.grad is slot.sent:
                 slot.parameter.grad = None
-        self._step_open = self._step_ends = self._root_called = False
+        self._step_open = self._step_ends = self._model_hooks.root_called = False
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -437,6 +410,10 @@ class DistributedOptimizer(Closing, torch.optim.Optimizer):
         self.client.close()
 
 
+def _place(parameter):
+    return parameter.data_ptr(), parameter.stride()
+
+
 def _flat(name, weights):
     try:
         return _layout.flat(weights)
@@ -444,11 +421,26 @@ def _flat(name, weights):
         raise InvalidArgument(f"{name}: {error}") from None
 
 
+def _embeddings(model):
+    """Yields each embedding of the model, which may be None, with its name."""
+    for name, module in model.named_modules() if model is not None else ():
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
+            yield name, module
+
+
+def check_embeddings(model, optimized):
+    """`optimized`: the ids of the parameters that the box steps."""
+    for name, module in _embeddings(model):
+        if module.max_norm is not None and id(module.weight) in optimized:
+            raise InvalidArgument(
+                f"{name or 'the model'} is an embedding with max_norm={module.max_norm}: its "
+                "forward() scales rows of the weight on this rank alone, and the box, which keeps "
+                "the weights, would undo that; leave max_norm out")
+
+
 def sparse_weights(model):
     """Returns the ids of the parameters whose gradients are sparse."""
-    kinds = torch.nn.Embedding, torch.nn.EmbeddingBag
-    return {id(module.weight) for module in (model.modules() if model is not None else ())
-            if isinstance(module, kinds) and module.sparse}
+    return {id(module.weight) for _, module in _embeddings(model) if module.sparse}
 
 
 def check_table(name, parameter):
