@@ -460,7 +460,10 @@ def refused(options, store):
     factor = dist._make_nccl_premul_sum(2.0)  # pylint: disable=protected-access
     errors = [
         _fails(lambda: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)),
-        _fails(lambda: dist.all_gather([torch.zeros(2)], torch.zeros(3)))]
+        _fails(lambda: dist.all_gather([torch.zeros(2)], torch.zeros(3))),
+        _fails(lambda: dist.all_to_all_single(torch.zeros(5), torch.zeros(4))),
+        _fails(lambda: dist.all_to_all_single(torch.zeros(4), torch.zeros(5))),
+        _fails(lambda: dist.all_to_all([torch.zeros(2)] * 2, [torch.zeros(2)] * 3))]
     if torch.__version__ < "2":
         errors.append(_fails(lambda: dist.all_reduce(torch.ones(2), op=factor)))
     tensor = torch.ones(2)

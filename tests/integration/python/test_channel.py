@@ -1,13 +1,21 @@
 """Failures in a channel of collectives, without a box."""
 
 import contextlib
+import datetime
+import functools
+import gc
 import io
+import os
+import signal
 import threading
 import unittest
 import unittest.mock
 
+import torch.distributed as dist
 
 import pbox
+import pbox.torch
+from pbox.torch import _channel
 from pbox.torch._channel import Channel
 from pbox.torch._lane import Lane
 from pbox.torch._plan import Plan
@@ -63,6 +71,13 @@ class LateStart(StubLane):
     def start(self, operation, plan):
         self.is_seen.wait()
         super().start(operation, plan)
+
+
+class NamedLane(StubLane):
+    """A lane whose client is the name of its job."""
+
+    def make_client(self, options):
+        return options["job"]
 
 
 def barrier():
@@ -134,6 +149,64 @@ class ChannelTest(unittest.TestCase):
             operation = channel.start(barrier())
         self.assertIsInstance(operation.error, pbox.Closed)
         self.assertEqual(list(channel._lanes), [0])
+
+    def test_watch_survives_the_longest_timeout(self):
+        longest_s = datetime.timedelta.max.total_seconds()
+        operation = self.channel(timeout_s=longest_s).start(barrier())
+        for _ in range(3):  # the watch waits for the longest deadline between these
+            with self.assertRaisesRegex(pbox.Timeout, "after 100 ms: rank 1 is late"):
+                self.channel().start(barrier()).wait(longest_s)
+        self.assertFalse(operation.done.is_set())
+
+    def test_jobs_of_continuations_have_the_name_of_the_job_and_their_depth(self):
+        for job, environment, name in (("mine", "theirs", "mine.2"), (None, "theirs", "theirs.2"),
+                                       (None, "", "default.2")):
+            with unittest.mock.patch.dict(os.environ, PBOX_JOB=environment):
+                self.assertEqual(NamedLane(2, {"job": job}).client, name)
+        with unittest.mock.patch.dict(os.environ, PBOX_JOB="theirs"):
+            self.assertEqual(NamedLane(1, {}).client, "theirs.1")
+
+
+class LocksTest(unittest.TestCase):
+    def test_group_may_be_dropped_on_a_thread_that_holds_the_channels_locks(self):
+        with unittest.mock.patch("pbox.torch.process_group.Channel",
+                                 functools.partial(Channel, make_lane=StubLane)):
+            group = pbox.torch.ProcessGroup(dist.HashStore(), 0, 1, datetime.timedelta(seconds=60))
+        groups, channel = [group], group._channel
+        del group
+
+        def drop():
+            with _channel._watch._changed, channel._failure_lock:
+                groups.clear()
+                gc.collect()
+
+        thread = threading.Thread(target=drop, daemon=True)
+        thread.start()
+        thread.join(60)
+        self.assertFalse(thread.is_alive())
+        self.assertTrue(channel._closed.wait(60))
+
+    def test_forked_child_closes_though_a_thread_of_its_parent_holds_a_lock(self):
+        channel = Channel(600, "Restart.", make_lane=StubLane, job="job")
+        held, ends = threading.Event(), threading.Event()
+
+        def hold():
+            with channel._failure_lock:
+                held.set()
+                ends.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)  # ends a child that hangs
+            channel.close()
+            os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        ends.set()
+        thread.join()
+        channel.close()
 
 
 if __name__ == "__main__":

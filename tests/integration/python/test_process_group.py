@@ -137,6 +137,8 @@ class FailureTest(BoxTestCase):
     def test_refused_calls_say_why_and_leave_the_group_usable(self):
         for errors, tensor in self.run_ranks(group_ranks.refused, 2, self.store()):
             for error, part in zip(errors, ("float32 by BAND", "outputs of [2] elements",
+                                            "5 rows of the output", "5 rows of the input",
+                                            "there are 3 inputs for 2 ranks",
                                             "does not know the reduction")):
                 self.assertEqual(error[0], "InvalidArgument")
                 self.assertIn(part, error[1])

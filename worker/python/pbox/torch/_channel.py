@@ -28,6 +28,11 @@ _DELIVERIES_END_S = 10
 _LOOK_AGAIN_S = 1
 
 
+def _possible(timeout_s):
+    """Returns the time, or the longest that Python can wait. None means without an end."""
+    return None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
+
+
 class Operation:
     """Collectives that were started together and end together.
 
@@ -44,7 +49,7 @@ class Operation:
         self.device = None  # one of _device.classes
         self.event = None
         self.parts = []  # for each part that was started: a function that waits for its end
-        self.timeout_s = timeout_s
+        self.timeout_s = timeout_s = _possible(timeout_s)
         self.deadline = time.monotonic() + timeout_s
         self.done = threading.Event()
         self.depth = _depth.current()
@@ -111,7 +116,7 @@ class Operation:
             self.device.wait(self.event)
             if timeout_s is None and not self.done.is_set():
                 return
-        if not self.done.wait(timeout_s):
+        if not self.done.wait(_possible(timeout_s)):
             error = self._channel.late(self, timeout_s)
             if error is not None:
                 raise error
@@ -173,7 +178,8 @@ class Channel:
         self._advice = advice
         self._options = options
         self._make_lane = make_lane
-        self._failure_lock = threading.Lock()
+        # Reentrant, because the garbage collector may call start_to_close() on a thread that holds it.
+        self._failure_lock = threading.RLock()
         self._pending = {}  # operations in the order of their start; values are not used
         self._deliveries = {}  # the queue of each thread, by (task, depth)
         self._has_left = False  # leave() has ended: threads end with what they were given
@@ -286,14 +292,23 @@ class Channel:
                 operation.done.wait(operation.timeout_s)
         return self.error
 
-    def close(self, error=None):
-        """Leaves the job. Operations in flight, and later ones, fail with `error`."""
+    def start_to_close(self, error=None):
+        """Makes the watch leave the job, without waiting for it. Operations in flight, and later
+        ones, fail with `error`. Any thread may call it, whatever locks it holds. Returns False in a
+        forked child, which has no part in the job."""
+        # In a child the lock may be held by a thread that the child does not have.
+        if os.getpid() != self._process:
+            return False
         with self._failure_lock:
             if self.error is None:
                 self.error = error or Closed("the process group has left its job")
-        if os.getpid() != self._process:  # a forked child has no part in the job
-            return
         _watch.close(self)
+        return True
+
+    def close(self, error=None):
+        """Leaves the job. Operations in flight, and later ones, fail with `error`."""
+        if not self.start_to_close(error):
+            return
         if not getattr(_thread, "in_callback", False) and not _watch.is_current_thread():
             self._closed.wait()
 
@@ -412,17 +427,17 @@ class _Watch:
         while True:
             with self._changed:
                 while not self._closing and self._next > time.monotonic():
-                    wait_s = self._next - time.monotonic()
-                    self._changed.wait(None if wait_s == float("inf") else wait_s)
+                    self._changed.wait(_possible(self._next - time.monotonic()))
                 closing = {self._closing.popleft() for _ in range(len(self._closing))}
                 closing &= self._channels
-                self._channels -= closing
                 self._next = float("inf")
             for channel in closing:
                 try:
                     channel.leave()
                 except Exception:  # pylint: disable=broad-except; other channels need this thread
                     traceback.print_exc()
+                with self._changed:  # not before, because the process's exit waits for it
+                    self._channels.discard(channel)
             for channel in self.channels():
                 try:
                     self.expect(channel.check(time.monotonic()))

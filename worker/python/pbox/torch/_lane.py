@@ -1,6 +1,7 @@
 """One job of a channel, and its streams of each device."""
 
 import functools
+import os
 import threading
 
 from ..client import Client
@@ -14,7 +15,8 @@ class Lane:
 
     def __init__(self, depth, options):
         if depth > 0:
-            options = {**options, "job": f"{options['job']}.{depth}"}
+            job = options.get("job") or os.environ.get("PBOX_JOB") or "default"  # as in libpbox
+            options = {**options, "job": f"{job}.{depth}"}
         self.client = self.make_client(options)
         self.start_lock = threading.Lock()
         self._joined = False

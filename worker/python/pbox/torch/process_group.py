@@ -1,6 +1,7 @@
 """The torch.distributed backend "pbox": collectives through a box."""
 
 import datetime
+import math
 import os
 import secrets
 import threading
@@ -44,14 +45,15 @@ class ProcessGroup(InnerBackend):
         self._gloo_lock = threading.Lock()
         self._coalesced = threading.local()
         job = _agree_on_job(store, rank, timeout)
-        milliseconds = min(int(timeout.total_seconds() * 1000), _MILLISECONDS_MAX)
+        milliseconds = min(math.ceil(timeout.total_seconds() * 1000), _MILLISECONDS_MAX)
         # Only this start knows the job's name, so no process can take a lost rank's place, and the
         # others do not wait for one.
         self._channel = Channel(timeout.total_seconds(), _ADVICE, job=job, rank=rank,
                                 world_size=size, join_timeout_ms=milliseconds,
                                 wait_timeout_ms=milliseconds, on_worker_lost="abort")
-        # torch 1.13 destroys a group by dropping it.
-        weakref.finalize(self, self._channel.close)
+        # torch 1.13 destroys a group by dropping it. The thread that drops it may hold any lock, so
+        # it cannot wait.
+        weakref.finalize(self, self._channel.start_to_close)
         self._register_inner_backend(rank, size)
 
     def split_group(self, new_ranks, timeout=None, opts=None, group_name=None, group_desc=None,
@@ -227,6 +229,10 @@ class ProcessGroup(InnerBackend):
 
     def alltoall(self, output_tensors, input_tensors, opts=c10d.AllToAllOptions()):
         """The ranks' sizes are exchanged first, and waited for."""
+        for name, tensors in (("outputs", output_tensors), ("inputs", input_tensors)):
+            if len(tensors) != self._size:
+                raise InvalidArgument(f"all_to_all: there are {len(tensors)} {name} for "
+                                      f"{self._size} ranks; there must be one for each rank")
         splits = self._exchange([tensor.numel() for tensor in input_tensors], opts)
         for rank, output in enumerate(output_tensors):
             if splits[rank][self._rank] != output.numel():
@@ -240,10 +246,16 @@ class ProcessGroup(InnerBackend):
 
     def all_to_all_single(self, output, source, output_splits, input_splits,
                           opts=c10d.AllToAllOptions()):
-        pieces = [tensor.split(splits or len(tensor) // self._size or 1)
-                  if len(tensor) > 0 else [tensor] * self._size
-                  for tensor, splits in ((output, output_splits), (source, input_splits))]
-        return self.alltoall(*pieces, opts)
+        return self.alltoall(self._pieces("output", output, output_splits),
+                             self._pieces("input", source, input_splits), opts)
+
+    def _pieces(self, name, tensor, splits):
+        """Returns the pieces of a tensor for all_to_all: `splits` rows each, or equally many."""
+        if not splits and len(tensor) % self._size != 0:
+            raise InvalidArgument(
+                f"all_to_all_single: {len(tensor)} rows of the {name} cannot be split equally over "
+                f"{self._size} ranks; give the sizes of all pieces")
+        return tensor.split(splits or [len(tensor) // self._size] * self._size)
 
     alltoall_base = all_to_all_single
 
