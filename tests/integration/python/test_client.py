@@ -317,6 +317,26 @@ for tensor in tensors:
     client.push_pull(tensor, array.copy(), callback=lambda tensor, error: None)
 """
 
+CLOSE_IN_A_CALLBACK = """
+import sys, threading, numpy, pbox
+client = pbox.Client(box=sys.argv[1], job=sys.argv[2], rank=0, world_size=1)
+array = numpy.ones(4, dtype=numpy.float32)
+tensor = client.register("tensor", array)
+client.join()
+ended = threading.Event()
+def close(*_):
+    try:
+        client.close()
+    except pbox.PboxError as error:
+        print(repr(error))
+    ended.set()
+client.push_pull(tensor, array, callback=close)
+ended.wait()
+client.push_pull(tensor, array)
+client.wait(tensor)
+client.close()
+"""
+
 
 class InterpreterExitTest(BoxTestCase):
     def test_exit_with_work_in_flight_is_clean(self):
@@ -325,6 +345,13 @@ class InterpreterExitTest(BoxTestCase):
                 [sys.executable, "-c", LEAVE_WITH_WORK_IN_FLIGHT, self.box.control,
                  f"exit-{attempt}"], capture_output=True, text=True, timeout=60, check=False)
             self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+
+    def test_close_in_a_callback_is_refused_and_the_client_stays_open(self):
+        ended = subprocess.run(
+            [sys.executable, "-c", CLOSE_IN_A_CALLBACK, self.box.control, "callback"],
+            capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+        self.assertRegex(ended.stdout, "InvalidArgument.*a callback cannot leave the job")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import numpy
 import torch
 
 import pbox
+from pbox import _options
 from support import BoxTestCase, wait_for_file
 
 
@@ -112,6 +113,13 @@ class ArgumentsTest(BoxTestCase):
         self.assertEqual(self.client(wait_timeout_ms=0).wait_timeout_ms, 60000)
         with unittest.mock.patch.dict(os.environ, PBOX_WAIT_TIMEOUT_MS="0"):
             self.assertEqual(self.client().wait_timeout_ms, 60000)
+
+    def test_part_of_a_millisecond_is_not_the_default(self):
+        for given, taken in ((0, 0), (0.5, 1), (1.0, 1), (2 ** 32 - 1, 2 ** 32 - 1)):
+            self.assertEqual(_options.milliseconds(given), taken)
+        for refused in (-1, 2 ** 32 - 0.5, float("inf"), float("nan")):
+            with self.assertRaises(pbox.InvalidArgument):
+                _options.milliseconds(refused)
 
     def test_priorities_and_roots_out_of_range_are_refused(self):
         client, tensor = self.joined(torch.ones(4))

@@ -1,12 +1,15 @@
-"""pbox.torch.DiLoCo with torch's GradScaler, which skips steps that overflow."""
+"""pbox.torch.DiLoCo with torch's GradScaler, which skips steps that overflow, and with a scheduler
+that is older than it."""
 
 import unittest
+import warnings
 
 import numpy
 import torch
 
-from support import BoxTestCase, shard_loss, weights_of
-from test_diloco import WORKERS, open_diloco, oracle
+import pbox.torch
+from support import BoxTestCase, make_model, shard_loss, weights_of
+from test_diloco import WORKERS, inner_optimizer, open_diloco, oracle
 
 STEPS, CASE = 6, {"sync_every": 3}
 
@@ -36,6 +39,18 @@ class ScalerTest(BoxTestCase):
         for (weights, _), wanted in zip(results, oracle(STEPS, **CASE)):
             for one, other in zip(weights, wanted):
                 numpy.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+    def test_scheduler_from_before_sees_the_steps(self):
+        model = make_model()
+        inner = inner_optimizer(model)
+        scheduler = torch.optim.lr_scheduler.StepLR(inner, 1)
+        diloco = pbox.torch.DiLoCo(model, inner, sync_every=2, rank=0, **self.options(1))
+        self.addCleanup(diloco.close)
+        shard_loss(model, 1, 0).backward()
+        inner.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch warns of a scheduler that steps first
+            scheduler.step()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The options of a Client: their strings, and their values from the environment."""
 
 import ctypes
+import math
 import numbers
 import operator
 
@@ -99,6 +100,6 @@ def choice(what, value, choices):
 
 def milliseconds(timeout_ms):
     """Returns a time-out in the form that libpbox takes."""
-    if not 0 <= timeout_ms < 2 ** 32:
+    if not 0 <= timeout_ms <= 2 ** 32 - 1:
         raise InvalidArgument(f"timeout_ms is {timeout_ms}: it must be in [0, 2**32)")
-    return int(timeout_ms)
+    return math.ceil(timeout_ms)  # a part of a millisecond is not 0, the default

@@ -365,18 +365,25 @@ class Client(CompressionCalls, CudaCalls, OptimizerCalls, TableCalls):
         self._call(self._library.pbox_leave)
 
     def close(self) -> None:
-        """Leaves the job, joins the I/O thread and frees everything. May be called again."""
-        _open_clients.discard(self)
+        """Leaves the job, joins the I/O thread and frees everything. May be called again.
+        InvalidArgument: a callback has called it; the client stays open."""
         # A forked child has no I/O thread, so there is nothing to join. Its copy of the lock may be
         # held by a thread that the child does not have.
         if os.getpid() != self._process:
+            _open_clients.discard(self)
             self._context = None
             return
         with self._calls:
             context, self._context = self._context, None
         if context is None:
             return
-        self._library.pbox_leave(context)
+        status = self._library.pbox_leave(context)
+        if status != 0:  # in a callback, on the thread that pbox_destroy() would have to join
+            error = error_for(status, self._message())
+            with self._calls:
+                self._context = context
+            raise error
+        _open_clients.discard(self)
         # A thread that pbox_leave() has just woken still reads the context.
         with self._calls:
             if not self._calls.wait_for(lambda: self._calls_running == 0, _CALLS_END_S):

@@ -216,7 +216,9 @@ class DiLoCo(Closing):
             return result
 
         # This must be a method, because learning rate schedulers wrap it as one.
-        counted._with_counter = getattr(step, "_with_counter", False)
+        for name in ("_with_counter", "_wrapped_by_lr_sched"):  # torch before 2.4, and since
+            if hasattr(step, name):
+                setattr(counted, name, getattr(step, name))
         self._inner.step = types.MethodType(counted, self._inner)
 
     def _check_tokens(self):
