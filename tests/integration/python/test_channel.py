@@ -203,10 +203,11 @@ class LocksTest(unittest.TestCase):
             signal.alarm(30)  # ends a child that hangs
             channel.close()
             os._exit(0)
-        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        status = os.waitpid(child, 0)[1]
         ends.set()
         thread.join()
         channel.close()
+        self.assertEqual(status, 0)
 
 
 if __name__ == "__main__":

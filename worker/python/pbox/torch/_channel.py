@@ -178,7 +178,8 @@ class Channel:
         self._advice = advice
         self._options = options
         self._make_lane = make_lane
-        # Reentrant, because the garbage collector may call start_to_close() on a thread that holds it.
+        # Reentrant, because the garbage collector may call start_to_close() on a thread that holds
+        # it.
         self._failure_lock = threading.RLock()
         self._pending = {}  # operations in the order of their start; values are not used
         self._deliveries = {}  # the queue of each thread, by (task, depth)
