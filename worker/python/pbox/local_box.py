@@ -114,11 +114,16 @@ class LocalBox:
         self.close()
 
 
+def _die_with_parent():
+    """Returns a preexec_fn that makes a child end if the thread that starts it ends."""
+    prctl = ctypes.CDLL(None).prctl  # looked up here: a forked child should load nothing
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def _start_with_parent(start, closed):
     """Starts a box that ends if this process is killed. `start` makes its Popen, `closed` is set
     once it has ended."""
-    prctl = ctypes.CDLL(None).prctl  # looked up here: a forked child should load nothing
-    start = functools.partial(start, preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM))
+    start = functools.partial(start, preexec_fn=_die_with_parent())
     if threading.current_thread() is threading.main_thread():
         return start()
     # Linux takes the thread that has forked for the parent, so that thread must outlive the box.
