@@ -1,5 +1,4 @@
 // The control server over real sockets, driven by the test's own io_context.
-#include <sys/resource.h>
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
@@ -8,6 +7,7 @@
 
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
+#include "tests/support/no_free_descriptors.h"
 #include "tests/unit/appliance/control/service.h"
 
 namespace pbox::control::server_test {
@@ -52,30 +52,13 @@ proto::WorkerMessage join_with_tensors(uint32_t rank, uint32_t tensors) {
   return message;
 }
 
-// While it lives the process can open no further file.
-class NoFreeDescriptors {
- public:
-  NoFreeDescriptors() {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    const int next = dup(0);
-    REQUIRE(next >= 0);
-    close(next);
-    const rlimit now{static_cast<rlim_t>(next), before_.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_NOFILE, &now) == 0);
-  }
-  ~NoFreeDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
-};
-
 }  // namespace
 
 TEST_CASE("a server without free file descriptors waits before it accepts again, and says so") {
   Service service;
   Peer peer(service);
   {
-    const NoFreeDescriptors none;
+    const test::NoFreeDescriptors none;
     service.run_until([&] { return service.noted("accept_failed"); });
     service.context.poll();  // would not return if accepting failed over and over
     CHECK(service.registry().connection_count() == 0);

@@ -2,7 +2,6 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "appliance/pipelines/lane_desk.h"
+#include "tests/support/no_free_descriptors.h"
 
 namespace pbox::pipelines {
 namespace {
@@ -374,15 +374,10 @@ TEST_CASE("a worker is told that the box has no descriptors left for its lane") 
   const Descriptor socket = connect_to(offer);
   box.run_ready();
   say(socket, hello_for(offer, 0));
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-  const int lowest_free = dup(socket.get());
-  REQUIRE(lowest_free >= 0);
-  close(lowest_free);
-  const rlimit full{static_cast<rlim_t>(lowest_free), before.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &full) == 0);
-  box.run_ready();
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  {
+    const test::NoFreeDescriptors none;
+    box.run_ready();
+  }
   const auto answer = answer_on(box, socket);
   REQUIRE(answer.has_value());
   CHECK(mentions(answer->refusal.data(), "LimitNOFILE"));

@@ -2,7 +2,6 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "nic/shm/hello.h"
+#include "tests/support/no_free_descriptors.h"
 
 namespace pbox::nic {
 namespace {
@@ -264,15 +264,10 @@ TEST_CASE("an end without room for descriptors is told to raise its limit") {
   const HelloSockets sockets;
   const LaneHello hello;
   send_raw(sockets.worker, &hello, sizeof(hello), 1);
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-  const int lowest_free = dup(sockets.box.get());
-  REQUIRE(lowest_free >= 0);
-  close(lowest_free);
-  const rlimit full{static_cast<rlim_t>(lowest_free), before.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &full) == 0);
-  const auto received = receive_hello(sockets.box.get());
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  const auto received = [&] {
+    const test::NoFreeDescriptors none;
+    return receive_hello(sockets.box.get());
+  }();
   REQUIRE_FALSE(received.ok());
   CHECK(received.error().code == ErrorCode::kResourceExhausted);
   CHECK(says(received.error().message, "LimitNOFILE"));
