@@ -397,7 +397,9 @@ typedef struct pbox_statistics {
   uint64_t retransmitted_fragments, probes_sent, stale_packets, rejected_packets;
   uint64_t operations_completed, operations_failed;
   uint32_t smoothed_rtt_us, fragment_bytes, pipeline_count;
-  uint32_t recoveries;   /* times that a lost box, or the connection to it, was found again */
+  /* Times that this rank joined a part of the job again: its box or the connection to it was lost,
+   * or the part or some of its chunks moved. */
+  uint32_t recoveries;
   uint64_t shadow_bytes; /* memory of the model copy that recovery or cached reads need */
   uint64_t reads;        /* operations completed, counted by staleness below */
   int64_t staleness_sum; /* <= 0 */
