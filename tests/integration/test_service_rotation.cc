@@ -251,8 +251,6 @@ TEST_CASE("keys of packets change a hundred times on a path with loss, and no ro
   const KeyFolder box(signer, kBox), keys(signer, kWorker);
   auto arguments = with_keys(box);
   arguments.push_back("--security.key_packets=1000");
-  // The box may find that one pipeline finishes sooner. A move of chunks would be a new join, too.
-  arguments.push_back("--pipeline.rebalance=false");
   Daemon daemon(arguments);
   const Progress rounds(kRanks), stop(1);
   std::vector<WorkerProcess> ranks;
