@@ -49,9 +49,16 @@ void wait_for_grace_period() {
 
 }  // namespace pbox::nic
 
-extern "C" __attribute__((visibility("default"))) int munmap(void* memory, size_t bytes) noexcept {
+// ThreadSanitizer calls this while it holds its own locks, so it must not watch it.
+extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) int munmap(
+    void* memory, size_t bytes) noexcept {
   using Function = int (*)(void*, size_t);
-  static const auto next = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "munmap"));
+  static Function next = nullptr;  // all threads store the same
+  Function function = __atomic_load_n(&next, __ATOMIC_RELAXED);
+  if (function == nullptr) {
+    function = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "munmap"));
+    __atomic_store_n(&next, function, __ATOMIC_RELAXED);
+  }
   if (rte_thread_is_intr() != 0) pbox::nic::wait_for_grace_period();
-  return next(memory, bytes);
+  return function(memory, bytes);
 }
