@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <new>
 #include <string>
 #include <string_view>
 
@@ -77,4 +78,7 @@ void operator delete(void* memory, size_t /*bytes*/) noexcept {
 void* operator new(size_t bytes) {
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
+}
+void* operator new(size_t bytes, const std::nothrow_t& /*unused*/) noexcept {
+  return std::malloc(bytes);
 }
