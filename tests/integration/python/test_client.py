@@ -1,5 +1,6 @@
 """pbox.Client against a real box: results are exact, and misuse does no harm."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -338,6 +339,13 @@ client.close()
 """
 
 
+def join_and_return(options):
+    """Joins as rank 0, and does not leave."""
+    client = pbox.Client(rank=0, **options)
+    client.register("tensor", numpy.zeros(3, numpy.float32))
+    client.join()
+
+
 class InterpreterExitTest(BoxTestCase):
     def test_exit_with_work_in_flight_is_clean(self):
         for attempt in range(5):
@@ -345,6 +353,19 @@ class InterpreterExitTest(BoxTestCase):
                 [sys.executable, "-c", LEAVE_WITH_WORK_IN_FLIGHT, self.box.control,
                  f"exit-{attempt}"], capture_output=True, text=True, timeout=60, check=False)
             self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+
+    def test_process_of_multiprocessing_leaves_when_it_ends(self):
+        for method in ("fork", "forkserver", "spawn"):
+            job = f"ends-{method}"
+            process = multiprocessing.get_context(method).Process(
+                target=join_and_return, args=(self.options(2, job=job),))
+            process.start()
+            with pbox.Client(rank=1, **self.options(2, job=job)) as client:
+                client.register("tensor", numpy.zeros(3, numpy.float32))
+                client.join()
+                process.join()
+                client.barrier()  # fails if rank 0 was lost
+            self.assertEqual(process.exitcode, 0)
 
     def test_close_in_a_callback_is_refused_and_the_client_stays_open(self):
         ended = subprocess.run(

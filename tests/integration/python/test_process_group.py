@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import tempfile
+import time
 import unittest
 
 import numpy
@@ -14,6 +15,7 @@ import torch.distributed as dist
 import group_ranks
 import pbox
 from pbox.torch import process_group
+from pbox.torch._channel import Channel
 from support import BoxTestCase, start_torchrun, store_options, wait_for_file
 
 
@@ -30,6 +32,29 @@ def functional(options, store):
     dist.destroy_process_group(pair)
     dist.destroy_process_group()
     return sums
+
+
+def ends_before_it_has_left(options, store, ended):
+    """Rank 0's process ends while its thread still leaves the job. Rank 1 returns the error of an
+    operation that it starts afterwards."""
+    group_ranks.start(options, store)
+    dist.barrier()
+    if options["rank"] == 0:
+        leave = Channel.leave
+
+        def leave_late(channel):
+            time.sleep(0.5)
+            leave(channel)
+
+        Channel.leave = leave_late
+        dist.destroy_process_group()
+        return None
+    wait_for_file(ended)
+    try:
+        dist.barrier()
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
 
 
 class ProcessGroupTest(BoxTestCase):
@@ -101,6 +126,14 @@ class FailureTest(BoxTestCase):
                 self.assertIn(part, first[1])
             self.assertEqual(second, first)
             self.assertEqual(tensor, [2] * 5)
+
+    def test_process_that_ends_leaves_its_job_first(self):
+        ended = self.temporary_path("ended")
+        ranks = self.start_ranks(ends_before_it_has_left, 2, self.store(), ended)
+        ranks.result(0)
+        ranks.processes[0].join()
+        pathlib.Path(ended).touch()
+        self.assertIn("rank 0 left the job", ranks.result(1))
 
     def test_skipped_operation_names_the_late_rank_at_the_deadline(self):
         (early, first, future), second = self.run_ranks(

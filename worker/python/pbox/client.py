@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import itertools
 import os
@@ -15,6 +14,7 @@ from . import _buffer, _library, _options
 from ._collective import collective_arguments
 from ._compression import CompressionCalls
 from ._cuda_calls import CudaCalls
+from ._exit import at_exit
 from ._optimizer_calls import OptimizerCalls
 from ._table import TableCalls, row_elements
 from .errors import (Closed, Forked, InvalidArgument, PboxError, SystemFailure, VersionMismatch,
@@ -35,7 +35,7 @@ TensorCallback = Callable[["Tensor", Optional[PboxError]], None]
 _open_clients: set[Client] = set()
 
 
-@atexit.register
+@at_exit
 def _close_all():
     # A callback into an interpreter that is shutting down would abort the process.
     for client in list(_open_clients):

@@ -1,6 +1,5 @@
 """Runs the collectives of one job in the order of the calls, each with a deadline and a future."""
 
-import atexit
 import collections
 import os
 import queue
@@ -11,6 +10,7 @@ import weakref
 
 import torch
 
+from .._exit import at_exit
 from ..errors import Closed, InvalidArgument, PboxError, Timeout
 from . import _depth
 from ._device import common_device
@@ -449,7 +449,7 @@ class _Watch:
 _watch = _Watch()
 
 
-@atexit.register
+@at_exit
 def _close_all():
     for channel in _watch.channels():
         channel.close()
