@@ -7,9 +7,9 @@ import multiprocessing.util
 def at_exit(function):
     """A decorator. The process calls the function when it ends, maybe twice.
 
-    A process of multiprocessing that was forked ends without the functions of atexit. It runs the
-    finalizers of multiprocessing, but only those that were added after it has started. So they are
-    added there once more."""
+    A process that multiprocessing has forked runs multiprocessing's finalizers when it ends, and
+    not the functions of atexit. It drops the finalizers of its parent when it starts, so each
+    process adds its own."""
     atexit.register(function)
     multiprocessing.util.register_after_fork(function, _add_finalizer)
     _add_finalizer(function)
